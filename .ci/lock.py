@@ -33,14 +33,14 @@ def main() -> int:
         [*asked, "-e", f"{ROOT}[dev]", *BUILDS], stdout=subprocess.PIPE, check=True
     )
     report = json.loads(done.stdout)
-    found = {_normal(each["metadata"]["name"]): each for each in report["install"]}
-    own = next(name for name, each in found.items() if "dir_info" in each["download_info"])
-    plain = _needed(found, [own, *BUILDS])
-    for path, names in ((PLAIN, plain), (DEV, found.keys())):
+    installed = {_normal(each["metadata"]["name"]): each for each in report["install"]}
+    editable = next(name for name, each in installed.items() if "dir_info" in each["download_info"])
+    plain = _needed(installed, [editable, *BUILDS])
+    for path, names in ((PLAIN, plain), (DEV, installed.keys())):
         lines = ["# Written by make lock: for Linux on x86-64, CPython 3.11."]
-        for name in sorted(set(names) - {own}):
-            file = found[name]["download_info"]["archive_info"]["hashes"]["sha256"]
-            number = found[name]["metadata"]["version"].partition("+")[0]  # torch's +cpu
+        for name in sorted(set(names) - {editable}):
+            file = installed[name]["download_info"]["archive_info"]["hashes"]["sha256"]
+            number = installed[name]["metadata"]["version"].partition("+")[0]  # torch's +cpu
             lines.append(f"{name}=={number} --hash=sha256:{file}")
         path.write_text("\n".join(lines) + "\n")
         print(f"{path.name}: {len(lines) - 1} packages")
@@ -67,7 +67,7 @@ def _pip(*options: str) -> list[str | Path]:
     return [sys.executable, "-m", "pip", "install", *quiet, *deps, *options]
 
 
-def _needed(found: dict, names: list[str]) -> set[str]:
+def _needed(installed: dict, names: list[str]) -> set[str]:
     """These and all that they need, without extras of Dovetail's own."""
     from pip._vendor.packaging.requirements import Requirement
 
@@ -75,10 +75,10 @@ def _needed(found: dict, names: list[str]) -> set[str]:
     seen = set()
     while left:
         name, extra = left.pop()
-        if (name, extra) in seen or name not in found:
+        if (name, extra) in seen or name not in installed:
             continue
         seen.add((name, extra))
-        for text in found[name]["metadata"].get("requires_dist", []):
+        for text in installed[name]["metadata"].get("requires_dist", []):
             needed = Requirement(text)
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                 left += [(_normal(needed.name), each) for each in ("", *needed.extras)]

@@ -41,14 +41,14 @@ KNOWN = 100
 _SHADOWS = 4
 
 
-def _views(own: np.ndarray | None, sent: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _views(columns: np.ndarray | None, sent: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Each thing that was sent and all of it together, with and without own columns."""
     each = {name: whitened(x, width=48) for name, x in sent.items()}
     if len(each) > 1:
         each["all"] = np.hstack(list(each.values()))
-    if own is None:
+    if columns is None:
         return each
-    return each | {f"{name} and own": np.hstack([x, scaled(own)]) for name, x in each.items()}
+    return each | {f"{name} and own": np.hstack([x, scaled(columns)]) for name, x in each.items()}
 
 
 def r2(guess_NF: np.ndarray, target_NF: np.ndarray) -> float:
@@ -58,7 +58,7 @@ def r2(guess_NF: np.ndarray, target_NF: np.ndarray) -> float:
 
 
 def columns(
-    own: np.ndarray | None, sent: Mapping[str, np.ndarray], target_NF: np.ndarray
+    columns: np.ndarray | None, sent: Mapping[str, np.ndarray], target_NF: np.ndarray
 ) -> dict[str, float]:
     """Recipe -> mean R2 of the other side's columns, from ``KNOWN`` rows."""
     rng = np.random.default_rng(77)
@@ -68,7 +68,7 @@ def columns(
     for _ in range(DRAWS):
         order = rng.permutation(len(target))
         known, rest = order[:KNOWN], order[KNOWN : KNOWN + SCORED]
-        for view, x in _views(own, sent).items():
+        for view, x in _views(columns, sent).items():
             for name, guess in _regressors(x[known], target[known], x[rest]):
                 found.setdefault(f"{name}, {view}", []).append(r2(guess, target[rest]))
     return {name: float(np.mean(each)) for name, each in found.items()}
@@ -89,8 +89,8 @@ def _regressors(
         )
         yield "kernel regression", kernel.fit(x_KD, y_KF).predict(x_ND).reshape(len(x_ND), -1)
         network = MLPRegressor(hidden_layer_sizes=(64,), alpha=1.0, max_iter=200, random_state=1)
-        told = network.fit(x_KD, y_KF if y_KF.shape[1] > 1 else y_KF[:, 0]).predict(x_ND)
-        yield "network", told.reshape(len(x_ND), -1)
+        outputs = network.fit(x_KD, y_KF if y_KF.shape[1] > 1 else y_KF[:, 0]).predict(x_ND)
+        yield "network", outputs.reshape(len(x_ND), -1)
         if y_KF.shape[1] <= BOOSTED_COLUMNS:
             boosted = np.empty_like(rough)
             for index, y in enumerate(y_KF.T):
@@ -102,7 +102,7 @@ def _regressors(
 
 
 def labels(
-    own: np.ndarray | None, sent: Mapping[str, np.ndarray], labels_N: np.ndarray
+    columns: np.ndarray | None, sent: Mapping[str, np.ndarray], labels_N: np.ndarray
 ) -> dict[str, float]:
     """Recipe -> share of labels right, each class counting the same; ten known of each at most."""
     classes, y = np.unique(labels_N, return_inverse=True)
@@ -110,7 +110,7 @@ def labels(
     rng = np.random.default_rng(77)
     rows = rng.permutation(len(y))[:SCORED]
     y = y[rows]
-    views = {name: x[rows] for name, x in _views(own, sent).items()}
+    views = {name: x[rows] for name, x in _views(columns, sent).items()}
     found: dict[str, list[float]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -137,9 +137,9 @@ def labels(
 def _classifiers(
     x: np.ndarray, y: np.ndarray, known: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    told = np.full(len(y), -1)
-    told[known] = y[known]
-    spreading = LabelSpreading(kernel="knn", n_neighbors=15, max_iter=50).fit(x, told)
+    outputs = np.full(len(y), -1)
+    outputs[known] = y[known]
+    spreading = LabelSpreading(kernel="knn", n_neighbors=15, max_iter=50).fit(x, outputs)
     yield "label spreading", spreading.transduction_
     trees = ExtraTreesClassifier(200, min_samples_leaf=2, random_state=1)
     yield "randomised trees", trees.fit(x[known], y[known]).predict(x)
@@ -188,7 +188,7 @@ class Steps:
 
 
 def rebuilt(
-    own: np.ndarray, seen: factors.Measurements, steps: Steps, target_NF: np.ndarray
+    columns: np.ndarray, seen: factors.Measurements, steps: Steps, target_NF: np.ndarray
 ) -> dict[str, float]:
     """Recipe -> mean R2 of the owner's columns, from ``KNOWN`` rows and all logits.
 
@@ -203,24 +203,24 @@ def rebuilt(
     rng = np.random.default_rng(77)
     order = rng.permutation(len(target))
     known, rest = order[:KNOWN], order[KNOWN:]
-    x = scaled(own)
+    x = scaled(columns)
     scale = target.std(axis=0).clip(1e-9)
 
     def score(guess: np.ndarray) -> float:
-        told = guess.clip(target[known].min(axis=0), target[known].max(axis=0))
-        return r2((told / scale)[rest], (target / scale)[rest])
+        outputs = guess.clip(target[known].min(axis=0), target[known].max(axis=0))
+        return r2((outputs / scale)[rest], (target / scale)[rest])
 
-    def from_own(rows: np.ndarray) -> np.ndarray:
+    def from_local(rows: np.ndarray) -> np.ndarray:
         ridge = RidgeCV(np.logspace(-1, 5, 13)).fit(x[rows], target[rows])
         if ridge.best_score_ > -target[rows].var():
             return np.asarray(ridge.predict(x)).reshape(target.shape)
         return np.repeat(target[rows].mean(axis=0, keepdims=True), len(target), axis=0)
 
-    mean = from_own(known)
+    mean = from_local(known)
     start = factors._factorised(seen, target, known, mean)
     found = {"followed": score(_followed(start, mean, steps, target, known))}
     most, others = known[_TEACH:], known[:_TEACH]
-    rough = factors._factorised(seen, target, most, from_own(most))
+    rough = factors._factorised(seen, target, most, from_local(most))
     trees = ExtraTreesRegressor(200, min_samples_leaf=2, random_state=1)
     wrong = trees.fit(np.hstack([rough, x])[others], (target - rough)[others])
     moved = rough + np.asarray(wrong.predict(np.hstack([rough, x]))).reshape(rough.shape)
@@ -249,8 +249,10 @@ def _followed(
         rows = made.index_copy(0, fixed, fixed_x)
         missing = torch.zeros(())
         for part, weight in enumerate(_trajectory(rows, row_TKB, error)):
-            said = rows[row_TKB[part]] @ weight.transpose(1, 2)
-            away = (logit[part].float() - (said - said[..., :1])[..., 1:]) * there[part][..., None]
+            reported = rows[row_TKB[part]] @ weight.transpose(1, 2)
+            away = (logit[part].float() - (reported - reported[..., :1])[..., 1:]) * there[part][
+                ..., None
+            ]
             num = there[part].sum(dim=1).clamp(min=1)[:, None, None]
             bias = away.sum(dim=1, keepdim=True) / num  # of the head, which is not followed
             missing = missing + ((away - bias) * there[part][..., None]).square().sum()
@@ -296,9 +298,9 @@ def members(
     x = torch.cat([each[rows] for each, _, rows in drawn])
     y = torch.cat([each[rows] for _, each, rows in drawn]).long().numpy()
     is_in = np.arange(2 * num) < num
-    told = probability(x).double().numpy()
+    outputs = probability(x).double().numpy()
     rows = np.arange(2 * num)
-    flat, num_classes = scaled(x.flatten(1).double().numpy()), told.shape[1]
+    flat, num_classes = scaled(x.flatten(1).double().numpy()), outputs.shape[1]
     unseen = np.full((2 * _SHADOWS, 2 * num), np.nan)
     for index in range(_SHADOWS):
         order = rng.permutation(2 * num)
@@ -310,12 +312,12 @@ def members(
             given = np.zeros((num, num_classes))
             given[:, trees.classes_] = trees.predict_proba(flat[others])
             unseen[2 * index + half, others] = given[np.arange(num), y[others]]
-    p, mean = _logit(told[rows, y]), _logit(np.nanmean(unseen, axis=0))
+    p, mean = _logit(outputs[rows, y]), _logit(np.nanmean(unseen, axis=0))
     spread = np.nanstd(_logit(unseen), axis=0)
     scores = {
         "confidence": p,
-        "certainty": (told.clip(1e-9) * np.log(told.clip(1e-9))).sum(axis=1),
-        "largest probability": told.max(axis=1),
+        "certainty": (outputs.clip(1e-9) * np.log(outputs.clip(1e-9))).sum(axis=1),
+        "largest probability": outputs.max(axis=1),
         "shadow trees": p - mean,
         "shadow trees, by their spread": (p - mean) / (spread + 0.3),
     }

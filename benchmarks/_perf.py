@@ -11,15 +11,15 @@ import shutil
 from pathlib import Path
 
 
-def counting(told: Path) -> list[str]:
+def counting(counts: Path) -> list[str]:
     """Words before a command, or before "-p PID": counts into this file; none without perf."""
     perf = shutil.which("perf")
-    return [] if perf is None else [perf, "stat", "-x,", "-e", "instructions:u", "-o", str(told)]
+    return [] if perf is None else [perf, "stat", "-x,", "-e", "instructions:u", "-o", str(counts)]
 
 
-def millions(told: Path) -> float | None:
+def millions(counts: Path) -> float | None:
     """What has been counted, once the process is gone."""
-    if not told.is_file():
+    if not counts.is_file():
         return None
-    found = re.search(r"^(\d+),", told.read_text(), re.MULTILINE)
-    return None if found is None else int(found[1]) / 1e6
+    matched = re.search(r"^(\d+),", counts.read_text(), re.MULTILINE)
+    return None if matched is None else int(matched[1]) / 1e6

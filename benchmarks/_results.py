@@ -49,10 +49,10 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 def insert(page: Path, marker: str, table: str) -> None:
     """Put a table between a marker's comments."""
     pattern = rf"(<!-- {marker} -->\n).*?(<!-- /{marker} -->)"
-    text, found = re.subn(
+    text, count = re.subn(
         pattern, lambda match: f"{match[1]}{table}{match[2]}", page.read_text(), flags=re.DOTALL
     )
-    if not found:
+    if not count:
         raise SystemExit(f"{page} has no marker {marker!r}")
     page.write_text(text)
 

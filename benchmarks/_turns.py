@@ -29,4 +29,4 @@ def medians(
             call()
             if number >= first:
                 seconds[name].append(clock() - started)
-    return {name: statistics.median(own) for name, own in seconds.items()}
+    return {name: statistics.median(times) for name, times in seconds.items()}

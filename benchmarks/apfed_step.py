@@ -44,10 +44,10 @@ def strips() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def dovetail_step(loss: str, batch_size: int) -> Step:
     """APFed as a run trains it."""
-    own, other, labels = strips()
+    strip, other, labels = strips()
     alignment = Alignment({name: torch.arange(NUM_ROWS) for name in ("view-1", "view-2")})
     active = apfed.Active(
-        PartyData("view-1", np.arange(NUM_ROWS), {"strip": own}, labels),
+        PartyData("view-1", np.arange(NUM_ROWS), {"strip": strip}, labels),
         alignment,
         Classification(tuple(range(10))),
         apfed.Config(batch_size=batch_size),
@@ -67,7 +67,7 @@ def dovetail_step(loss: str, batch_size: int) -> Step:
 
 def plain_step(loss: str, batch_size: int) -> Step:
     """A step on the loss as one graph: what somebody without privacy in mind would write."""
-    own, other, labels = strips()
+    strip, other, labels = strips()
     torch.manual_seed(0)
     encoder = TABLE_3.encoder((1, 14, 28))
     head = Head((256,), 0.5).build(64 * 10 * 24, 10)
@@ -85,7 +85,7 @@ def plain_step(loss: str, batch_size: int) -> Step:
         nonlocal start
         rows = order[start : start + batch_size]
         start = (start + batch_size) % NUM_ROWS
-        x, x_other = network_input(own[rows]), network_input(other[rows])
+        x, x_other = network_input(strip[rows]), network_input(other[rows])
         code = encoder(x).flatten(1)
         total = F.cross_entropy(head(code), labels[rows])
         if loss == "contrastive":

@@ -70,9 +70,9 @@ CASES = {
 
 
 def active(case: Case) -> apfed.Active:
-    own, _, labels = strips()
+    strip, _, labels = strips()
     return apfed.Active(
-        PartyData(DRIVER, np.arange(NUM_ROWS), {"strip": own}, labels),
+        PartyData(DRIVER, np.arange(NUM_ROWS), {"strip": strip}, labels),
         ALIGNMENT,
         Classification(tuple(range(10))),
         apfed.Config(batch_size=case.batch_size),

@@ -151,11 +151,13 @@ class Recording(readings.Apfed):
     def _logits(
         self, driver: str, party: str, samples_KB: Tensor, gradient_KBD: Tensor
     ) -> Iterator[Logits]:
-        told = list(super()._logits(driver, party, samples_KB, gradient_KBD))
-        if told:
+        reported = list(super()._logits(driver, party, samples_KB, gradient_KBD))
+        if reported:
             error = gradient_KBD[..., self._parts(party)["linear"]]
-            self.steps.append((samples_KB, error, torch.stack([each.value_BC for each in told])))
-        yield from told
+            self.steps.append(
+                (samples_KB, error, torch.stack([each.value_BC for each in reported]))
+            )
+        yield from reported
 
 
 class Compared:
@@ -245,10 +247,10 @@ def try_tables(scene: Scene, tape: Tape, found: Compared) -> None:
         for what, (samples, views) in kept.items():
             sent = {name: each.numpy() for name, each in views.items()}
             beside = scene.columns_of(observer, order, samples)
-            own = None if beside is None else beside.numpy()
+            columns = None if beside is None else beside.numpy()
             target = scene.columns_of(owner, order, samples)
             if target is not None and what != "output gradients":
-                tried = _attackers.columns(own, sent, target.numpy())
+                tried = _attackers.columns(columns, sent, target.numpy())
                 found.tried("columns", observer, owner, tried)
             truth = scene.labels_of(owner, order, samples)
             if truth is None or not isinstance(scene.task, Classification):
@@ -257,7 +259,7 @@ def try_tables(scene: Scene, tape: Tape, found: Compared) -> None:
             y = truth.numpy()[indices]
             if len(y) >= 100 and np.bincount(y).min() > 12:
                 at = {name: each[indices] for name, each in sent.items()}
-                tried = _attackers.labels(None if own is None else own[indices], at, y)
+                tried = _attackers.labels(None if columns is None else columns[indices], at, y)
                 found.tried("labels", observer, owner, tried)
 
 
@@ -265,8 +267,10 @@ def try_logits(scene: Scene, tape: Tape, reading: Recording, found: Compared) ->
     """APFed-D's gradients."""
     ((channel, followed),) = tape.logits.items()
     samples = followed.samples
-    own, target = (scene.columns_of(who, "", samples) for who in (channel.observer, channel.owner))
-    assert own is not None
+    columns, target = (
+        scene.columns_of(who, "", samples) for who in (channel.observer, channel.owner)
+    )
+    assert columns is not None
     assert target is not None
     rows_STB, value_STB = followed.steps()
     index = torch.full((scene.num_samples()[""],), -1)
@@ -275,13 +279,13 @@ def try_logits(scene: Scene, tape: Tape, reading: Recording, found: Compared) ->
     width = steps[0][0].shape[1]
     whole = [each for each in steps if each[0].shape[1] == width]
     members = min(4, len(whole[0][0]), -(-len(rows_STB) // (whole[0][2].shape[-1])))
-    told = _attackers.Steps(
+    reported = _attackers.Steps(
         torch.stack([index[each[0][:members]] for each in whole]),
         torch.stack([each[1][:members] for each in whole]),
         torch.stack([each[2][:members] for each in whole]),
     )
     seen = factors.Measurements(rows_STB, value_STB)
-    tried = _attackers.rebuilt(own.numpy(), seen, told, target.numpy())
+    tried = _attackers.rebuilt(columns.numpy(), seen, reported, target.numpy())
     found.tried("columns", channel.observer, channel.owner, tried)
 
 

@@ -43,7 +43,7 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
 @dataclass(frozen=True)
-class Said:
+class Outputs:
     """Logits of the common column and of the joint network, and the labels of their rows."""
 
     common: Tensor
@@ -70,7 +70,7 @@ class Said:
 
 
 #: Round -> party -> (validation, held out).
-Told = list[dict[str, tuple[Said, Said]]]
+Rounds = list[dict[str, tuple[Outputs, Outputs]]]
 
 
 # --- Rules: a gate by validation rows ------------------------------------------------------------
@@ -80,24 +80,24 @@ def _error(values_N: Tensor) -> float:
     return float(values_N.std(correction=0)) / math.sqrt(len(values_N))
 
 
-def by_accuracy_then_loss(said: Said) -> float:
+def by_accuracy_then_loss(outputs: Outputs) -> float:
     """The least loss of those as accurate as any within a standard error."""
-    most = said.right(max(chfl.GATES, key=lambda gate: float(said.right(gate).mean())))
-    able = [g for g in chfl.GATES if float((d := most - said.right(g)).mean()) <= _error(d)]
-    return min(able, key=lambda gate: float(said.losses(gate).mean()))
+    most = outputs.right(max(chfl.GATES, key=lambda gate: float(outputs.right(gate).mean())))
+    able = [g for g in chfl.GATES if float((d := most - outputs.right(g)).mean()) <= _error(d)]
+    return min(able, key=lambda gate: float(outputs.losses(gate).mean()))
 
 
-def by_loss(said: Said) -> float:
-    return min(chfl.GATES, key=lambda gate: float(said.losses(gate).mean()))
+def by_loss(outputs: Outputs) -> float:
+    return min(chfl.GATES, key=lambda gate: float(outputs.losses(gate).mean()))
 
 
-def leaning(errors: float) -> Callable[[Said], float]:
+def leaning(errors: float) -> Callable[[Outputs], float]:
     """The smallest gate whose loss is above the least by no more than so many standard errors."""
 
-    def rule(said: Said) -> float:
-        least = said.losses(by_loss(said))
+    def rule(outputs: Outputs) -> float:
+        least = outputs.losses(by_loss(outputs))
         for gate in chfl.GATES:
-            more = said.losses(gate) - least
+            more = outputs.losses(gate) - least
             if float(more.mean()) <= errors * _error(more):
                 return gate
         raise AssertionError("the gate of the least loss is as good as itself")
@@ -105,15 +105,15 @@ def leaning(errors: float) -> Callable[[Said], float]:
     return rule
 
 
-def accurate_and_leaning(errors: float) -> Callable[[Said], float]:
+def accurate_and_leaning(errors: float) -> Callable[[Outputs], float]:
     """A rule that leans among gates about as accurate as any."""
 
-    def rule(said: Said) -> float:
-        most = said.right(max(chfl.GATES, key=lambda gate: float(said.right(gate).mean())))
-        able = [g for g in chfl.GATES if float((d := most - said.right(g)).mean()) <= _error(d)]
-        least = said.losses(min(able, key=lambda gate: float(said.losses(gate).mean())))
+    def rule(outputs: Outputs) -> float:
+        most = outputs.right(max(chfl.GATES, key=lambda gate: float(outputs.right(gate).mean())))
+        able = [g for g in chfl.GATES if float((d := most - outputs.right(g)).mean()) <= _error(d)]
+        least = outputs.losses(min(able, key=lambda gate: float(outputs.losses(gate).mean())))
         for gate in able:
-            more = said.losses(gate) - least
+            more = outputs.losses(gate) - least
             if float(more.mean()) <= errors * _error(more):
                 return gate
         raise AssertionError("the gate of the least loss is as good as itself")
@@ -121,22 +121,23 @@ def accurate_and_leaning(errors: float) -> Callable[[Said], float]:
     return rule
 
 
-def shrunk(rows: float) -> Callable[[Said], float]:
+def shrunk(rows: float) -> Callable[[Outputs], float]:
     """The gate of the least loss, times N / (N + rows)."""
-    return lambda said: by_loss(said) * len(said.labels) / (len(said.labels) + rows)
+    return lambda outputs: by_loss(outputs) * len(outputs.labels) / (len(outputs.labels) + rows)
 
 
-def penalised(rows: float) -> Callable[[Said], float]:
+def penalised(rows: float) -> Callable[[Outputs], float]:
     """The least loss, where each row's share of the gate costs: loss + rows * gate^2 / N."""
-    return lambda said: min(
-        chfl.GATES, key=lambda g: float(said.losses(g).mean()) + rows * g * g / len(said.labels)
+    return lambda outputs: min(
+        chfl.GATES,
+        key=lambda g: float(outputs.losses(g).mean()) + rows * g * g / len(outputs.labels),
     )
 
 
-RULES: Mapping[str, Callable[[Said], float]] = {
-    "always 0 (common)": lambda said: 0.0,
-    "always 0.5": lambda said: 0.5,
-    "always 1 (no gate)": lambda said: 1.0,
+RULES: Mapping[str, Callable[[Outputs], float]] = {
+    "always 0 (common)": lambda outputs: 0.0,
+    "always 0.5": lambda outputs: 0.5,
+    "always 1 (no gate)": lambda outputs: 1.0,
     "accuracy within 1 s.e., then loss": by_accuracy_then_loss,
     "loss": by_loss,
     "loss within 0.5 s.e., smallest": leaning(0.5),
@@ -156,10 +157,10 @@ SHIPS = "loss, times N / (N + 30)"
 # --- Rounds: the most of a figure over all parties' validation rows ------------------------------
 
 #: Each party's validation rows, and its gate.
-Gated = Iterable[tuple[Said, float]]
+Gated = Iterable[tuple[Outputs, float]]
 
 
-def _over(figure: Callable[[Said, float], Tensor], power: float) -> Callable[[Gated], float]:
+def _over(figure: Callable[[Outputs, float], Tensor], power: float) -> Callable[[Gated], float]:
     """A mean over parties, each of whom counts as its rows to a power: 0 as one, 1 as its rows."""
 
     def mean(parties: Gated) -> float:
@@ -172,11 +173,11 @@ def _over(figure: Callable[[Said, float], Tensor], power: float) -> Callable[[Ga
 
 
 ROUNDS: Mapping[str, Callable[[Gated], float]] = {
-    "accuracy, mean over parties": _over(Said.right, 0),
-    "accuracy, roots of rows": _over(Said.right, 0.5),
-    "accuracy, mean over rows": _over(Said.right, 1),
-    "loss, mean over parties": _over(lambda said, gate: -said.losses(gate), 0),
-    "loss, mean over rows": _over(lambda said, gate: -said.losses(gate), 1),
+    "accuracy, mean over parties": _over(Outputs.right, 0),
+    "accuracy, roots of rows": _over(Outputs.right, 0.5),
+    "accuracy, mean over rows": _over(Outputs.right, 1),
+    "loss, mean over parties": _over(lambda outputs, gate: -outputs.losses(gate), 0),
+    "loss, mean over rows": _over(lambda outputs, gate: -outputs.losses(gate), 1),
 }
 PARTIES = next(iter(ROUNDS))
 
@@ -184,7 +185,7 @@ PARTIES = next(iter(ROUNDS))
 # --- Runs ----------------------------------------------------------------------------------------
 
 
-def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> Told:
+def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> Rounds:
     """What was said after each round of CHFL, of validation rows and of held-out ones."""
     # All rounds are made: each rule ends by its own patience.
     keys = [
@@ -201,50 +202,50 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> To
     train, held_out = dd.split(train, test=share, seed=seed, stratify=True)
     loaded = Loaded(section.partition.deal(train, held_out, section), None)
     setup = methods.method_of(run.method).setup(run, loaded, torch.device("cpu"))
-    told: Told = []
+    rounds: Rounds = []
     plain = chfl.Member.choose_gate
 
     @torch.no_grad()
     def choose_gate(member: chfl.Member) -> None:
         plain(member)
-        columns, home, test = member.columns, member.home.test, member.prepared.test
+        columns, local_data, test = member.columns, member.data.test, member.prepared.test
         assert columns is not None
         assert member.prepared.validation is not None
-        assert home is not None
-        assert home.labels is not None
+        assert local_data is not None
+        assert local_data.labels is not None
         assert test is not None
         number = member.installed
-        while len(told) <= number:
-            told.append({})
+        while len(rounds) <= number:
+            rounds.append({})
         gate = columns.gate
         both = []
-        for x, labels in (member.prepared.validation, (test, home.labels)):
+        for x, labels in (member.prepared.validation, (test, local_data.labels)):
             columns.gate = None
             joint = columns(x)
             common = columns.common.outputs(x[:, columns.common_indices])[-1]
             columns.gate = gate
-            both.append(Said(common, joint, labels))
-        told[number][member.name] = both[0], both[1]
+            both.append(Outputs(common, joint, labels))
+        rounds[number][member.name] = both[0], both[1]
 
     chfl.Member.choose_gate = choose_gate  # type: ignore[method-assign, assignment]
     try:
         setup.train("chfl", seed, lambda *_: None)
     finally:
         chfl.Member.choose_gate = plain  # type: ignore[method-assign]
-    return told
+    return rounds
 
 
 def judged(
-    told: Told, rule: Callable[[Said], float], patience: int | None, by: str = PARTIES
+    rounds: Rounds, rule: Callable[[Outputs], float], patience: int | None, by: str = PARTIES
 ) -> dict[str, Any]:
     """Party -> (gate, score, log loss) on held-out rows, of the round that a run would keep."""
     best: dict[str, Any] = {}
     most, improved = -math.inf, 0
-    for number, said in enumerate(told[1:], 1):
-        gates = {party: rule(validation) for party, (validation, _) in said.items()}
-        figure = ROUNDS[by]((said[party][0], gate) for party, gate in gates.items())
+    for number, outputs in enumerate(rounds[1:], 1):
+        gates = {party: rule(validation) for party, (validation, _) in outputs.items()}
+        figure = ROUNDS[by]((outputs[party][0], gate) for party, gate in gates.items())
         if figure > most:
-            best, most, improved = {"said": said, "gates": gates}, figure, number
+            best, most, improved = {"said": outputs, "gates": gates}, figure, number
         if patience is not None and number - improved > patience:
             break
     return {
@@ -275,24 +276,24 @@ def lines_of(
     """What each rule gives each party, beside its common column."""
     run_file = "hospitals/heart.toml:chfl" if name == "hospitals" else f"chfl/tables.toml:{name}"
     sets = (*keys, f"chfl.rounds={given.rounds}", *given.set, f"data.partition.seed={draw}")
-    told = trained(run_file, sets, 100 + draw, given.share)
-    common = judged(told, RULES["always 0 (common)"], PATIENCE)
-    ships = judged(told, RULES[SHIPS], PATIENCE)
+    rounds = trained(run_file, sets, 100 + draw, given.share)
+    common = judged(rounds, RULES["always 0 (common)"], PATIENCE)
+    ships = judged(rounds, RULES[SHIPS], PATIENCE)
     ways = [(rule, PARTIES, common) for rule in RULES]
     ways += [(SHIPS, by, ships) for by in ROUNDS]
     for rule, by, beside in ways:
-        for party, (gate, score, loss) in judged(told, RULES[rule], PATIENCE, by).items():
+        for party, (gate, score, loss) in judged(rounds, RULES[rule], PATIENCE, by).items():
             _, beside_score, beside_loss = beside[party]
             yield {
                 **{"data": name, "case": case, "draw": draw, "rounds": given.rounds, "rule": rule},
                 **{"round": by if beside is ships else "", "score": 100 * score},
                 **{"party": party, "few": party == looked_at, "gate": gate},
-                **{"rows": len(told[0][party][0].labels), "points": 100 * (score - beside_score)},
+                **{"rows": len(rounds[0][party][0].labels), "points": 100 * (score - beside_score)},
                 "log loss": loss - beside_loss,
             }
 
 
-def told_of(
+def summary_of(
     name: str, rule: str, by: str, lines: list[dict[str, Any]], share: float
 ) -> dict[str, Any]:
     """One line of the file of rules."""
@@ -300,7 +301,7 @@ def told_of(
     few = np.array([line["points"] for line in lines if line["few"]])
     draws = len({line["draw"] for line in lines})
     beside = PARTIES if by else "common"
-    told = {
+    summary = {
         "data": name,
         "rule": rule,
         **({"round": by} if by else {}),
@@ -316,10 +317,10 @@ def told_of(
         f"log loss less {beside}'s": round(float(np.mean([line["log loss"] for line in lines])), 4),
     }
     if len(few):
-        told["score, of few"] = round(float(np.mean([x["score"] for x in lines if x["few"]])), 2)
-        told[f"above {beside}, of few"] = round(float(few.mean()), 2)
-        told["worst tenth, of few"] = round(float(np.quantile(few, 0.1)), 2)
-    return told
+        summary["score, of few"] = round(float(np.mean([x["score"] for x in lines if x["few"]])), 2)
+        summary[f"above {beside}, of few"] = round(float(few.mean()), 2)
+        summary["worst tenth, of few"] = round(float(np.quantile(few, 0.1)), 2)
+    return summary
 
 
 def main() -> None:
@@ -348,11 +349,11 @@ def main() -> None:
     for name, (rule, by) in product(given.names, ways):
         lines = [line for line in done if line["data"] == name and line["rule"] == rule]
         lines = [x for x in lines if x["round"] == by and not math.isnan(x["points"])]
-        told = told_of(name, rule, by, lines, given.share)
-        print(json.dumps(told))
+        summary = summary_of(name, rule, by, lines, given.share)
+        print(json.dumps(summary))
         if given.to is not None:
             with given.to.open("a") as file:
-                file.write(json.dumps({**_results.machine(), **told}) + "\n")
+                file.write(json.dumps({**_results.machine(), **summary}) + "\n")
 
 
 if __name__ == "__main__":

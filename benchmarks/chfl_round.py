@@ -44,7 +44,7 @@ WIDTHS = (512, 256, 128)
 TARGETS = {5: 0.45, 50: 0.45}
 
 
-def own_columns(num_members: int) -> int:
+def local_columns(num_members: int) -> int:
     """How many of the 38 columns that are not common a member has; at least one."""
     return max(1, (54 - NUM_COMMON) // num_members)
 
@@ -56,7 +56,7 @@ def rows_of(index: int, num_rows: int, num_unique: int) -> tuple[Tensor, Tensor]
     return x, torch.randint(NUM_CLASSES, (num_rows,), generator=rng)
 
 
-def home_of(index: int, num_rows: int, num_unique: int) -> chfl.Home:
+def data_of(index: int, num_rows: int, num_unique: int) -> chfl.ChflData:
     """A member's rows, as its network reads them."""
     x, labels = rows_of(index, num_rows, num_unique)
     common = tuple(f"common {i}" for i in range(NUM_COMMON))
@@ -64,15 +64,18 @@ def home_of(index: int, num_rows: int, num_unique: int) -> chfl.Home:
     name = f"member-{index}"
     table = table_from_arrays(name, dict(zip(names, x.numpy().T, strict=True)))
     data = PartyData(name, np.arange(num_rows), labels=labels, tables={"columns": table})
-    return chfl.Home(data, Classification(tuple(range(NUM_CLASSES))), common)
+    return chfl.ChflData(data, Classification(tuple(range(NUM_CLASSES))), common)
 
 
 class Dovetail:
     """Rounds as a run trains them."""
 
     def __init__(self, num_members: int, num_rows: int, *, stacked: bool) -> None:
-        homes = [home_of(k, num_rows, own_columns(num_members)) for k in range(num_members)]
-        members = {home.name: chfl.Member(home, Local(home.name)) for home in homes}
+        party_data = [data_of(k, num_rows, local_columns(num_members)) for k in range(num_members)]
+        members = {
+            local_data.name: chfl.Member(local_data, Local(local_data.name))
+            for local_data in party_data
+        }
         self.coordinator = chfl.Coordinator(
             chfl.Config(widths=WIDTHS, batch_size=BATCH_SIZE, local_epochs=EPOCHS), seed=0
         )
@@ -91,7 +94,7 @@ class Plain:
     """A round's mathematics in a plain loop."""
 
     def __init__(self, num_members: int, num_rows: int) -> None:
-        num_unique = own_columns(num_members)
+        num_unique = local_columns(num_members)
         common, unique = range(NUM_COMMON), range(NUM_COMMON, NUM_COMMON + num_unique)
         spec = ColumnsSpec(tuple(common), tuple(unique), WIDTHS, NUM_CLASSES)
         self.networks = [spec.build() for _ in range(num_members)]
@@ -125,13 +128,14 @@ class Plain:
                 unique_optimizer.step()
             trained.append(network.common.state_dict())
         self.theta = {
-            name: torch.stack([own[name] for own in trained]).mean(dim=0) for name in self.theta
+            name: torch.stack([weights[name] for weights in trained]).mean(dim=0)
+            for name in self.theta
         }
 
 
 def bare_seconds(num_members: int, num_rows: int) -> float:
     """Processor seconds of a round's products and Adam steps, and nothing else, on one thread."""
-    num_unique, sizes = own_columns(num_members), (*WIDTHS, NUM_CLASSES)
+    num_unique, sizes = local_columns(num_members), (*WIDTHS, NUM_CLASSES)
     common = list(itertools.pairwise((NUM_COMMON, *sizes)))
     unique = list(itertools.pairwise((num_unique, *sizes)))
     laterals = list(itertools.pairwise(sizes))

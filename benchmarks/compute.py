@@ -155,7 +155,7 @@ def time_products(num: int) -> list[dict[str, Any]]:
             {
                 "product": what,
                 "million multiplications": multiplications / 1e6,
-                **{f"{name} ms": own for name, own in measured.items()},
+                **{f"{name} ms": milliseconds for name, milliseconds in measured.items()},
                 "bf16 of float32": measured["bf16"] / measured["float32"],
             }
         )
@@ -178,7 +178,7 @@ def time_case(
         return timed
 
     seconds = medians({name: within(WAYS[name]) for name in ways}, num, first=2)
-    return {name: own * 1e3 for name, own in seconds.items()}
+    return {name: taken * 1e3 for name, taken in seconds.items()}
 
 
 def main() -> None:

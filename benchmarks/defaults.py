@@ -33,9 +33,9 @@ from dovetail.files import merge
 from dovetail.files import override as parsed
 from dovetail.methods.base import Loaded
 from dovetail.models.learners import Best, Rows, hard_targets, make_folds
+from dovetail.runs.one_seed import run as run_variants
 from dovetail.runs.runfile import DataSection, check_run
 from dovetail.runs.setup import Given, load_data, read_pooled, setup
-from dovetail.runs.stages import run as run_stages
 
 RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
 CHOICE = RESULTS.with_name("defaults_choice.jsonl")
@@ -202,18 +202,22 @@ def run(
     run_file = check_run(values, where="the benchmark")
     loaded = load_data(run_file, given=given)
     begun = time.perf_counter()
-    (outcome,) = [done for _, done in run_stages(setup(run_file, 0, loaded), 0, lambda *_: None)]
+    (outcome,) = [done for _, done in run_variants(setup(run_file, 0, loaded), 0, lambda *_: None)]
     seconds = time.perf_counter() - begun
     scores = outcome.scores[method]
-    key = "auc" if all("auc" in own for own in scores.values()) and num_classes == 2 else "accuracy"
-    own = 100 * float(np.mean([each[key] for each in scores.values()]))
+    key = (
+        "auc"
+        if all("auc" in party_scores for party_scores in scores.values()) and num_classes == 2
+        else "accuracy"
+    )
+    party_scores = 100 * float(np.mean([each[key] for each in scores.values()]))
     if draw is not None:
         return {
             "method": method,
             "table": table,
             "draw": draw,
             "settings": list(overrides),
-            "score": own,
+            "score": party_scores,
             "judged on": f"{given.pooled[1].num_rows} training rows that train nothing",
             "seconds": round(seconds, 1),
         }
@@ -226,7 +230,7 @@ def run(
     return {
         "method": method,
         "table": table,
-        "score": own,
+        "score": party_scores,
         "best learner": best,
         "majority": majority,
         "seconds": round(seconds, 1),
@@ -240,14 +244,14 @@ def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()]
 
 
-def markdown(found: Sequence[Mapping[str, Any]]) -> str:
+def markdown(lines: Sequence[Mapping[str, Any]]) -> str:
     """A row for each table and method."""
     text = [
         "| table | method | score | best learner in one place | behind | majority | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
     for table in TABLES:
-        for line in found:
+        for line in lines:
             if line["table"] == table:
                 behind = line["best learner"] - line["score"]
                 text.append(

@@ -1,4 +1,4 @@
-"""Processor seconds of ``dovetail demo``, stage by stage.
+"""Processor seconds of ``dovetail demo``, variant by variant.
 
     python -m benchmarks.demo [--beside FOLDER]
 
@@ -24,7 +24,7 @@ TARGET_S = 10.0
 
 
 def demo(path: Path) -> tuple[float, float | None, dict[str, float]]:
-    """Processor seconds, millions of instructions, and each stage's share of all stages' time."""
+    """Processor seconds, millions of instructions, and each variant's share of the time."""
     with tempfile.TemporaryDirectory() as folder:
         package = installed(path, Path(folder) / "package")
         counter = Path(folder) / "perf"
@@ -46,7 +46,7 @@ def demo(path: Path) -> tuple[float, float | None, dict[str, float]]:
         executed = _perf.millions(counter)
         result = json.loads((Path(folder) / "out" / "demo" / "result.json").read_text())
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    seconds = {name: float(stage["seconds"]) for name, stage in result["stages"].items()}
+    seconds = {name: float(variant["seconds"]) for name, variant in result["variants"].items()}
     whole = sum(seconds.values())
     return spent, executed, {name: taken / whole for name, taken in seconds.items()}
 
@@ -70,7 +70,7 @@ def main() -> None:
                 **shares,
             }
         )
-    _results.write("demo", "The demo, and each stage's share of its stages' time", rows)
+    _results.write("demo", "The demo, and each variant's share of its variants' time", rows)
 
 
 if __name__ == "__main__":

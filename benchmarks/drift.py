@@ -37,7 +37,7 @@ def shifts(number: str, category: str | None) -> Mapping[str, Callable[[pd.DataF
     def emptied(rows: pd.DataFrame) -> Any:
         return rows.assign(**{number: rows[number].where(np.arange(len(rows)) % 5 > 0)})
 
-    found = {
+    shifted = {
         "none": lambda rows: rows,
         f"{number} + 0.5 deviations": moved(0.5),
         f"{number} + 1 deviation": moved(1.0),
@@ -51,15 +51,15 @@ def shifts(number: str, category: str | None) -> Mapping[str, Callable[[pd.DataF
                 **{category: rows[category].where(np.arange(len(rows)) % 2 > 0, common)}
             )
 
-        found[f"half of {category} the commonest"] = one_word
-    return found
+        shifted[f"half of {category} the commonest"] = one_word
+    return shifted
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=200)
     draws = parser.parse_args().draws
-    told = []
+    lines = []
     for name, (number, category) in SHIFTED.items():
         file, label, _, left_out = TABLES[name]
         frame = pd.read_parquet(DATA / f"{file}.parquet").drop(columns=[label, *left_out])
@@ -71,9 +71,9 @@ def main() -> None:
                 alarms = 0
                 for draw in range(draws):
                     rows = shift(rest.sample(size, random_state=draw))
-                    found = drift([encoder], table_from_frame(rows))
-                    alarms += any(each.alarms for each in found)
-                told.append(
+                    drifts = drift([encoder], table_from_frame(rows))
+                    alarms += any(each.alarms for each in drifts)
+                lines.append(
                     {
                         "table": name,
                         "columns": len(frame.columns),
@@ -82,7 +82,7 @@ def main() -> None:
                         "tables that alarm": f"{alarms} of {draws}",
                     }
                 )
-    write("drift", "How often a copy of a table raises an alarm", told)
+    write("drift", "How often a copy of a table raises an alarm", lines)
 
 
 if __name__ == "__main__":

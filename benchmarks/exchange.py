@@ -198,17 +198,17 @@ def socket_bytes(port: int) -> int:
         except OSError:
             continue  # that of the listing
         try:
-            found = socket.socket(fileno=copy)
+            socket_copy = socket.socket(fileno=copy)
         except OSError:
             os.close(copy)  # no socket
             continue
-        with found:
-            if found.family not in (socket.AF_INET, socket.AF_INET6):
+        with socket_copy:
+            if socket_copy.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            if found.getsockname()[1] != port:
+            if socket_copy.getsockname()[1] != port:
                 continue
-            told = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-        acked, received = struct.unpack_from("QQ", told, 120)  # struct tcp_info, linux/tcp.h
+            info = socket_copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+        acked, received = struct.unpack_from("QQ", info, 120)  # struct tcp_info, linux/tcp.h
         total += acked + received
     return total
 

@@ -82,8 +82,8 @@ def models(name: str) -> Iterator[tuple[str, Model]]:
         columns = [each for each in table.names if each not in (target, label, *left_out)]
         encoder = dd.TableEncoder.fit(table, columns, party="reader")
         x_NF = encoder.transform(train)
-        own = train.column(target)
-        y_N = dd.encode_labels(task, own.values, own.missing, label=target)
+        target_column = train.column(target)
+        y_N = dd.encode_labels(task, target_column.values, target_column.missing, label=target)
         width = encoder.num_features
 
         def model(network: nn.Module, spec: Any, *, blocks: bool = False) -> Model:
@@ -139,9 +139,9 @@ def measured(name: str, kind: str, model: Model) -> dict[str, Any]:
         predict_s = time.perf_counter() - began
         feeds = written.feeds(table)
         began = time.perf_counter()
-        said = written.run(feeds)
+        found = written.run(feeds)
         run_s = time.perf_counter() - began
-    difference = apart(model, expected, said)
+    difference = apart(model, expected, found)
     assert difference <= TOLERANCE, (name, kind, difference)
     return {
         "table": name,

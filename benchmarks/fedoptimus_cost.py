@@ -37,15 +37,15 @@ def cost(folder: Path) -> Cost | None:
     seconds, scored = 0.0, []
     for text in (folder / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
-        if line["stage"] != "fedoptimus":
+        if line["variant"] != "fedoptimus":
             continue
         seconds += line["seconds"]
         if "accuracy" in line:
-            told = Cost(line["round"], seconds, line["bytes"])
-            scored.append((line["accuracy"], told))
+            spent = Cost(line["round"], seconds, line["bytes"])
+            scored.append((line["accuracy"], spent))
     if not scored:
         return None
-    return next(told for value, told in scored if value >= ENOUGH * scored[-1][0])
+    return next(spent for value, spent in scored if value >= ENOUGH * scored[-1][0])
 
 
 def table(out: Path, recipe: str) -> Iterator[dict[str, Any]]:
@@ -55,12 +55,12 @@ def table(out: Path, recipe: str) -> Iterator[dict[str, Any]]:
         line: dict[str, Any] = {"": title}
         for data, name in FEDOPTIMUS_DATA.items():
             folders = (out / "fedoptimus" / f"{data}-{row}{suffix}").glob("seed-*/result.json")
-            found = [told for each in folders if (told := cost(each.parent)) is not None]
+            costs = [spent for each in folders if (spent := cost(each.parent)) is not None]
             line[name] = ""
-            if found:
-                rounds = statistics.fmean(each.round for each in found)
-                seconds = statistics.fmean(each.seconds for each in found)
-                megabytes = statistics.fmean(each.num_bytes for each in found) / 1e6
+            if costs:
+                rounds = statistics.fmean(each.round for each in costs)
+                seconds = statistics.fmean(each.seconds for each in costs)
+                megabytes = statistics.fmean(each.num_bytes for each in costs) / 1e6
                 line[name] = f"{rounds:,.0f} rounds, {seconds:,.0f} s, {megabytes:,.0f} MB"
         if any(line[name] for name in FEDOPTIMUS_DATA.values()):
             yield line

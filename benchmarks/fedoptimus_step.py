@@ -51,13 +51,14 @@ def dovetail_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
     for index, strip in enumerate(strips):
         name = f"data-{index + 1}"
         shared = {
-            owner: SharedRows(name, strip, own) for owner, own in zip(names, rows, strict=True)
+            owner: SharedRows(name, strip, label_rows)
+            for owner, label_rows in zip(names, rows, strict=True)
         }
         data[name] = fedoptimus.DataOwner(shared, bottom, Local(name))
     task = Classification(tuple(range(10)))
     tops = {
-        name: fedoptimus.LabelOwner(labels[own], task, Local(name))
-        for name, own in zip(names, rows, strict=True)
+        name: fedoptimus.LabelOwner(labels[label_rows], task, Local(name))
+        for name, label_rows in zip(names, rows, strict=True)
     }
     coordinator = fedoptimus.Coordinator(config, data_owners=[*data], label_owners=names, seed=0)
     network = InProcess({**data, **tops}, driver="coordinator")
@@ -81,8 +82,8 @@ def looped_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
     rng = generator(0, "order")
 
     def step() -> None:
-        for own, (bottoms, top) in zip(rows, replicas, strict=True):
-            batch = own[torch.randint(NUM_ROWS, (BATCH,), generator=rng)]
+        for rows_here, (bottoms, top) in zip(rows, replicas, strict=True):
+            batch = rows_here[torch.randint(NUM_ROWS, (BATCH,), generator=rng)]
             embeddings = [
                 network(network_input(strip[batch]))
                 for network, strip in zip(bottoms, strips, strict=True)
@@ -138,7 +139,7 @@ def milliseconds(config: fedoptimus.Config, bottom: StripCnn, num: int) -> dict[
     """Median of a step of each, taking turns."""
     steps = {name: make(config, bottom) for name, make in STEPS.items()}
     seconds = medians(steps, num, first=2)
-    return {name: own / config.sync_every * 1e3 for name, own in seconds.items()}
+    return {name: taken / config.sync_every * 1e3 for name, taken in seconds.items()}
 
 
 def main() -> None:
@@ -156,7 +157,7 @@ def main() -> None:
                     "optimizer": optimizer,
                     "channels": bottom.channels,
                     "hidden": bottom.hidden,
-                    **{f"{name} ms": own for name, own in measured.items()},
+                    **{f"{name} ms": milliseconds for name, milliseconds in measured.items()},
                     **{
                         key: value
                         for name, target in TARGETS.items()

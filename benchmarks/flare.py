@@ -248,10 +248,12 @@ def main() -> None:
             if not out.exists():
                 log = federation.fetch(number, folder) / "log.txt"
                 sys.exit(f"{status} after {time.monotonic() - began:.0f} s\n{log.read_text()}")
-        found = json.loads(out.read_text())
+        results = json.loads(out.read_text())
     torch.set_num_threads(1)
-    _results.write("flare", "Round trips at each level of NVFlare, and over Stream", found["trips"])
-    _results.write("flare_apfed", "APFed steps over Flare against in process", found["steps"])
+    _results.write(
+        "flare", "Round trips at each level of NVFlare, and over Stream", results["trips"]
+    )
+    _results.write("flare_apfed", "APFed steps over Flare against in process", results["steps"])
     page = _results.FOLDER / "flare_apfed.md"  # of the same command
     page.write_text(page.read_text().replace("benchmarks.flare_apfed", "benchmarks.flare"))
 

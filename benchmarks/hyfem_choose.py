@@ -3,7 +3,7 @@
     python -m benchmarks.hyfem_choose figures.toml:cifar10-12 hyfem --rounds 24 learning_rate=0.1 \\
         learning_rate=0.2,class_weights=true
 
-Trains one stage of a file of runs/hyfem with each of the given settings on nine tenths of its
+Trains one variant of a file of runs/hyfem with each of the given settings on nine tenths of its
 training rows, and adds a line for each to results/hyfem_choice.jsonl: accuracy on the other
 tenth, which has all classes; parties' are the mean over parties, each with its own blocks.
 """
@@ -31,7 +31,7 @@ SHARE = 0.1
 
 
 def validated(
-    cell: str, stage: str, rounds: int, settings: str, seed: int, extractor: str | None
+    cell: str, variant: str, rounds: int, settings: str, seed: int, extractor: str | None
 ) -> dict[str, Any]:
     """One line of the file of choices."""
     sets = [f"hyfem.{each}" for each in settings.split(",")]
@@ -49,14 +49,14 @@ def validated(
     loaded = Loaded(section.partition.deal(train, held_out, section), None)
     setup = methods.method_of(run.method).setup(run, loaded, torch.device("cpu"))
     started = time.process_time()
-    outcome = setup.train(stage, seed, lambda *_: None)
+    outcome = setup.train(variant, seed, lambda *_: None)
     accuracies = {
         name: sum(scores["accuracy"] for scores in each.values()) / len(each)
         for name, each in outcome.scores.items()
     }
     return {
         "cell": run_name(RUNS / cell),
-        "stage": stage,
+        "variant": variant,
         "rounds": rounds,
         "settings": settings,
         "centred": "centred=True" in str(run.settings("hyfem", HyfemSection).extractors),
@@ -69,7 +69,7 @@ def validated(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cell", help="a run file of runs/hyfem, or figures.toml:CELL")
-    parser.add_argument("stage", help="hyfem, or a baseline")
+    parser.add_argument("variant", help="hyfem, or a baseline")
     parser.add_argument("settings", nargs="+", help="key=value,key=value of [hyfem]")
     parser.add_argument("--extractor", help='of all blocks, as TOML: { kind = "small-cnn" }')
     parser.add_argument("--rounds", type=int, default=24, help="of the trials [24]")
@@ -79,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for settings in given.settings:
         line = validated(
-            given.cell, given.stage, given.rounds, settings, given.seed, given.extractor
+            given.cell, given.variant, given.rounds, settings, given.seed, given.extractor
         )
         print(json.dumps(line), flush=True)
         with given.to.open("a") as file:

@@ -53,20 +53,20 @@ def make(case: str, num_steps: int) -> tuple[Callable[[], object], Callable[[], 
     config = hyfem.Settings(rounds=1, local_steps=num_steps, mu_1=0.1, mu_2=0.1, learning_rate=0.01)
     server = hyfem.Coordinator(parts.task, dict.fromkeys(parts.blocks, SmallCnn()), config, seed=0)
     members = {
-        name: hyfem.Member(hyfem.Home(own, parts.task), Local(name))
-        for name, own in parts.train.parties.items()
+        name: hyfem.Member(hyfem.HyfemData(party, parts.task), Local(name))
+        for name, party in parts.train.parties.items()
     }
     engine = server.federation(InProcess(members, driver="server"))
     server.begin(engine)
 
     def plain() -> None:
-        for own in members.values():
-            network = server.model_of(own.name).network.train()
+        for member in members.values():
+            network = server.model_of(member.name).network.train()
             optimizer = torch.optim.SGD(network.parameters(), lr=0.01, fused=True)
             for _ in range(num_steps):
-                rows = next(own.batches)
-                x = {name: network_input(block[rows]) for name, block in own.blocks.items()}
-                loss = F.cross_entropy(network(x), own.labels[rows])
+                rows = next(member.batches)
+                x = {name: network_input(block[rows]) for name, block in member.blocks.items()}
+                loss = F.cross_entropy(network(x), member.labels[rows])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

@@ -198,9 +198,9 @@ def planned(rows: list[dict[str, Any]]) -> dict[str, Any]:
     one, two = rows[-2], rows[-1]
     steps = (PLANNED - two["rows"]) / (two["rows"] - one["rows"])
     keys = ("Parquet MB", "processor s", "peak MiB")
-    found = {key: two[key] + steps * (two[key] - one[key]) for key in keys}
-    each = found["peak MiB"] * 2**20 / PLANNED / 40
-    return {**two, **found, "rows": PLANNED, "what": "planned", "bytes a value": each}
+    grown = {key: two[key] + steps * (two[key] - one[key]) for key in keys}
+    each = grown["peak MiB"] * 2**20 / PLANNED / 40
+    return {**two, **grown, "rows": PLANNED, "what": "planned", "bytes a value": each}
 
 
 def main() -> None:
@@ -208,23 +208,25 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", help="of each method; else its own")
     parser.add_argument("--methods", nargs="+", default=list(RUNS), choices=list(RUNS))
     asked = parser.parse_args()
-    found: list[dict[str, Any]] = []
+    measured_rows: list[dict[str, Any]] = []
     for method in asked.methods:
         for num in asked.rows or RUNS[method][1]:
-            found.append(measured(method, num))
-            print(_results.markdown(found[-1:]), flush=True)
+            measured_rows.append(measured(method, num))
+            print(_results.markdown(measured_rows[-1:]), flush=True)
     path, about = _results.FOLDER / "large_table.jsonl", _results.machine()
     for line in path.read_text().splitlines() if path.is_file() else ():
         row = {key: value for key, value in json.loads(line).items() if key not in about}
-        if (row["method"], row["rows"]) not in [(each["method"], each["rows"]) for each in found]:
-            found.append(row)
+        if (row["method"], row["rows"]) not in [
+            (each["method"], each["rows"]) for each in measured_rows
+        ]:
+            measured_rows.append(row)
     rows: list[dict[str, Any]] = []
     for method in RUNS:
-        own = {row["rows"]: row for row in found if row["method"] == method}
-        own = {num: row for num, row in sorted(own.items()) if row["what"] == "measured"}
-        rows += own.values()
-        if len(own) > 1 and LEAST <= max(own) < PLANNED:
-            rows.append(planned(list(own.values())))
+        by_rows = {row["rows"]: row for row in measured_rows if row["method"] == method}
+        by_rows = {num: row for num, row in sorted(by_rows.items()) if row["what"] == "measured"}
+        rows += by_rows.values()
+        if len(by_rows) > 1 and LEAST <= max(by_rows) < PLANNED:
+            rows.append(planned(list(by_rows.values())))
     _results.write("large_table", "Training from a large table", rows)
 
 

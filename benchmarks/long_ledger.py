@@ -2,7 +2,7 @@
 
     python -m benchmarks.long_ledger
 
-A party writes lines of a message with one tensor, opens its ledger anew every 100,000 (a home that
+A party writes lines of a message with one tensor, opens its ledger anew every 100,000 (a site that
 is restarted, which is when a file above 64 MiB is put aside), and then verifies all of its files,
 and the last one alone. Writing and verifying are processes of their own; memory is what they have
 at most beyond what they have before the first line.

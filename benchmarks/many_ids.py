@@ -55,16 +55,16 @@ print(json.dumps({"s": used, "peak": peak, "tables": tables, "before": before}))
 
 def measured(num: int) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", OURS, str(num)], check=True, capture_output=True)
-    told = json.loads(done.stdout)
+    reply = json.loads(done.stdout)
     return {
         "ids of each": num,
         "what": "measured",
-        "processor s, both": told["s"],
-        "us an id": told["s"] / num / 2 * 1e6,
-        "MiB before": told["before"] / 2**20,
-        "MiB more, both": told["peak"] / 2**20,
-        "bytes an id": told["peak"] / num / 2,
-        "of these its table's": told["tables"] / num / 2,
+        "processor s, both": reply["s"],
+        "us an id": reply["s"] / num / 2 * 1e6,
+        "MiB before": reply["before"] / 2**20,
+        "MiB more, both": reply["peak"] / 2**20,
+        "bytes an id": reply["peak"] / num / 2,
+        "of these its table's": reply["tables"] / num / 2,
         "at most": AT_MOST,
         "MB sent": num * (48 + 32 + 12) / 1e6,  # and 24 for each of the half that is shared
     }

@@ -94,9 +94,11 @@ def write_files(folder: Path, names: list[str], port: int, rounds: int) -> None:
 
 def memory(pid: int) -> dict[str, float]:
     """MiB that a process has: all, and what no other has."""
-    found = dict(re.findall(r"(\w+):\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text()))
-    private = int(found["Private_Clean"]) + int(found["Private_Dirty"])
-    return {"resident": int(found["Rss"]) / 1024, "private": private / 1024}
+    memory_map = dict(
+        re.findall(r"(\w+):\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
+    )
+    private = int(memory_map["Private_Clean"]) + int(memory_map["Private_Dirty"])
+    return {"resident": int(memory_map["Rss"]) / 1024, "private": private / 1024}
 
 
 def used(pid: int) -> float:
@@ -186,16 +188,16 @@ def main() -> None:
     asked = parser.parse_args()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dovetail.node.join", "dovetail.runs.train"])
-    found: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     for num in asked.parties:
-        found[num] = measured(context, num, asked.rounds)
-        print(found[num], flush=True)
+        results[num] = measured(context, num, asked.rounds)
+        print(results[num], flush=True)
     path, about = _results.FOLDER / "many_parties.jsonl", _results.machine()
     for line in path.read_text().splitlines() if asked.add and path.is_file() else ():
         row = {key: value for key, value in json.loads(line).items() if key not in about}
         if row["what"] == "measured":
-            found.setdefault(row["parties"], row)
-    rows = [found[num] for num in sorted(found)]
+            results.setdefault(row["parties"], row)
+    rows = [results[num] for num in sorted(results)]
     if len(rows) > 1:
         one, two = rows[-2], rows[-1]
         steps = (PLANNED - two["parties"]) / (two["parties"] - one["parties"])

@@ -83,14 +83,14 @@ def measured(command: list[str]) -> tuple[dict[str, Any], float, float]:
 
 
 def row(
-    what: str, told: dict[str, Any], seconds: float | None, used: float | None
+    what: str, counts: dict[str, Any], seconds: float | None, used: float | None
 ) -> dict[str, Any]:
-    recall, matched = told["right"] / told["in_both"], told["matched"]
+    recall, matched = counts["right"] / counts["in_both"], counts["matched"]
     return {
         "by": what,
         "matched": matched,
         "recall": recall,
-        "precision": f"{told['right'] / matched:.5f}" if matched else "",
+        "precision": f"{counts['right'] / matched:.5f}" if matched else "",
         "seconds": "" if seconds is None else round(seconds, 1),
         "processor s": "" if used is None else round(used, 1),
     }
@@ -117,13 +117,13 @@ def main() -> None:
         keys = result["keys"]["registry"]
         for key, of_key in zip(keys, truth["right_by_key"], strict=True):
             matched, right = matched + key["matched"], right + of_key
-            told = {**truth, "matched": matched, "right": right}
+            counts = {**truth, "matched": matched, "right": right}
             last = key is keys[-1]
             what = f"{'' if key is keys[0] else 'and '}{key['key']}"
-            rows.append(row(what, told, *((seconds, used) if last else (None, None))))
+            rows.append(row(what, counts, *((seconds, used) if last else (None, None))))
         if given.peer_python:
-            told, seconds, used = measured([given.peer_python, "-c", SPLINK, folder])
-            rows.append(row("splink, in the clear", told, seconds, used))
+            counts, seconds, used = measured([given.peer_python, "-c", SPLINK, folder])
+            rows.append(row("splink, in the clear", counts, seconds, used))
     write(
         "match_keys",
         f"Dirty twins: {given.both:,} people at both a clinic of {given.clinic:,} and a registry "

@@ -72,9 +72,9 @@ def time_case(kind: str, width: int, num_parties: int, repeats: int) -> tuple[fl
     def timed(matrix: np.ndarray, maximize: bool = False) -> Any:
         nonlocal spent
         started = time.process_time()
-        found = assign(matrix, maximize=maximize)
+        assignment = assign(matrix, maximize=maximize)
         spent += time.process_time() - started
-        return found
+        return assignment
 
     optimize.linear_sum_assignment = timed  # matching reads it when it is called
     try:
@@ -100,12 +100,12 @@ def time_case(kind: str, width: int, num_parties: int, repeats: int) -> tuple[fl
 def time_products(width: int, num_parties: int, repeats: int) -> float:
     """Median seconds of CPU of one product for each of the matches of ``time_case``."""
     rng = np.random.default_rng(0)
-    server, own = (_draw(rng, sum(SIZES), width)[0] for _ in range(2))
+    server, party_layers = (_draw(rng, sum(SIZES), width)[0] for _ in range(2))
     spent = []
     for _ in range(repeats):
         started = time.process_time()
         for _ in range(2 * num_parties):  # placed once, then matched again in the sweep
-            server @ own.T
+            server @ party_layers.T
         spent.append(time.process_time() - started)
     return statistics.median(spent)
 

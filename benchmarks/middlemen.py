@@ -67,14 +67,14 @@ def between(stack: ExitStack, way: str, folder: Path, port: int) -> tuple[str, s
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin")
     if path is None:
         raise SystemExit(f"{program} is not installed: apt-get install {program}")
-    own, config = free_port(), folder / f"{program}.conf"
+    listening, config = free_port(), folder / f"{program}.conf"
     text = TINYPROXY if way == "proxy" else HAPROXY
-    config.write_text(text.format(port=own, to=port, log=folder / "tinyproxy.log"))
+    config.write_text(text.format(port=listening, to=port, log=folder / "tinyproxy.log"))
     flags = ["-d", "-c"] if way == "proxy" else ["-db", "-q", "-f"]
-    start(stack, [path, *flags, str(config)], own)
+    start(stack, [path, *flags, str(config)], listening)
     if way == "proxy":
-        return f"127.0.0.1:{port}", f"http://127.0.0.1:{own}"
-    return f"127.0.0.1:{own}", ""
+        return f"127.0.0.1:{port}", f"http://127.0.0.1:{listening}"
+    return f"127.0.0.1:{listening}", ""
 
 
 def main() -> None:

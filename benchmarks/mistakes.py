@@ -123,10 +123,10 @@ def main() -> None:
             row: dict[str, Any] = {"mistake": mistake, "dovetail": words}
             if beside is not None:
                 row["beside s"] = answered(words, folder, beside)[0]
-            spent, said = answered(words, folder, here)
+            spent, answer = answered(words, folder, here)
             row["reads"] = " ".join(read(words, folder, here)) or "none"
-            said = said.replace(f"{folder}/", "")
-            rows.append({**row, "cpu s": spent, "at most": TARGET_S, "said": said})
+            answer = answer.replace(f"{folder}/", "")
+            rows.append({**row, "cpu s": spent, "at most": TARGET_S, "said": answer})
     _results.write("mistakes", "Until a mistake is answered", rows)
 
 

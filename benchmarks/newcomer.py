@@ -45,7 +45,7 @@ class Case:
         labels: rows whose label the owner knows.
         test: rows that nobody trains on, at most.
         known: share of the owner's samples that the helper knows.
-        own: what the names of the owner's columns have in common; None: half of them, drawn.
+        name_part: what the names of the owner's columns have in common; None: half of them, drawn.
         regression: whether the label is a number.
     """
 
@@ -53,7 +53,7 @@ class Case:
     labels: int
     test: int
     known: float = 0.9
-    own: str | None = None
+    name_part: str | None = None
     regression: bool = False
 
 
@@ -62,7 +62,7 @@ CASES = {
     "marketing": Case(4000, 1000, 10_000, 0.8),
     "jannis": Case(600, 200, 10_000, 0.8),
     "wine": Case(124, 48, 54),
-    "breast": Case(398, 100, 171, own="error"),
+    "breast": Case(398, 100, 171, name_part="error"),
     "diabetes": Case(309, 120, 133, regression=True),
 }
 FILES = {
@@ -98,22 +98,22 @@ def split(name: str, deal: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFram
     case, frame = CASES[name], frame_of(name)
     rng = np.random.default_rng([deal, *name.encode()])
     features = [column for column in frame if column not in ("id", "y")]
-    if case.own is not None:
-        own = [column for column in features if case.own in column]
+    if case.name_part is not None:
+        columns = [column for column in features if case.name_part in column]
     else:
-        own = sorted(rng.choice(features, len(features) // 2, replace=False).tolist())
+        columns = sorted(rng.choice(features, len(features) // 2, replace=False).tolist())
     order = rng.permutation(len(frame))
     train, test = frame.iloc[order[: case.rows]], frame.iloc[order[case.rows :][: case.test]]
-    owner = train[["id", *own, "y"]].copy()
+    owner = train[["id", *columns, "y"]].copy()
     unlabelled = owner.index[case.labels :]
     owner.loc[unlabelled, "y"] = None if not case.regression else np.nan
-    helper = train[["id", *(column for column in features if column not in own)]]
+    helper = train[["id", *(column for column in features if column not in columns)]]
     helper = helper.sample(frac=case.known, random_state=deal)
-    return owner, helper, test, own
+    return owner, helper, test, columns
 
 
 def by_anyone(
-    kind: str, train: pd.DataFrame, test: pd.DataFrame, own: list[str], *, regression: bool
+    kind: str, train: pd.DataFrame, test: pd.DataFrame, columns: list[str], *, regression: bool
 ) -> np.ndarray:
     """(N, C) probabilities, or (N,) values, of the model that anyone would write."""
     import lightgbm
@@ -123,7 +123,7 @@ def by_anyone(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    x, y, new = train[own].copy(), train["y"], test[own].copy()
+    x, y, new = train[columns].copy(), train["y"], test[columns].copy()
     if kind == "lightgbm":
         for column in x.select_dtypes(exclude="number"):
             x[column] = x[column].astype("category")
@@ -149,17 +149,21 @@ def by_anyone(
     return np.asarray(fitted.predict(new) if regression else fitted.predict_proba(new))
 
 
-def measure(said: np.ndarray, truth: np.ndarray) -> float:
+def measure(predictions: np.ndarray, truth: np.ndarray) -> float:
     """AUC of two classes, mean one-against-rest AUC of more, R² of numbers."""
     from sklearn.metrics import r2_score, roc_auc_score
 
-    if said.ndim == 1:
-        return float(r2_score(truth, said))
-    if len(np.unique(truth)) < said.shape[1]:
+    if predictions.ndim == 1:
+        return float(r2_score(truth, predictions))
+    if len(np.unique(truth)) < predictions.shape[1]:
         return float("nan")
-    if said.shape[1] == 2:
-        return float(roc_auc_score(truth, said[:, 1]))
-    return float(roc_auc_score(truth, said / said.sum(axis=1, keepdims=True), multi_class="ovr"))
+    if predictions.shape[1] == 2:
+        return float(roc_auc_score(truth, predictions[:, 1]))
+    return float(
+        roc_auc_score(
+            truth, predictions / predictions.sum(axis=1, keepdims=True), multi_class="ovr"
+        )
+    )
 
 
 def cell(name: str, deal: int) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def cell(name: str, deal: int) -> dict[str, Any]:
     from dovetail.data import Classification
 
     case = CASES[name]
-    owner, helper, test, own = split(name, deal)
+    owner, helper, test, columns = split(name, deal)
     classes = sorted(owner["y"].dropna().unique()) if not case.regression else []
     truth = test["y"].to_numpy()
     if classes:
@@ -186,8 +190,8 @@ def cell(name: str, deal: int) -> dict[str, Any]:
     ]
     expected = dt.inspect(parties).expected
     labelled = owner.dropna(subset="y")
-    said = {
-        kind: by_anyone(kind, labelled, test, own, regression=case.regression)
+    predictions = {
+        kind: by_anyone(kind, labelled, test, columns, regression=case.regression)
         for kind in ("lightgbm", "linear")
     }
 
@@ -207,16 +211,18 @@ def cell(name: str, deal: int) -> dict[str, Any]:
         test.drop(columns="y").to_parquet(rows, index=False)
         for what, model in (("solo", run.models["own"]), ("local", local)):
             x = model.predictions(rows, allow_unseen=True)
-            said[what] = x.values if case.regression else np.asarray(x.probabilities, np.float64)
+            predictions[what] = (
+                x.values if case.regression else np.asarray(x.probabilities, np.float64)
+            )
         given = gather(run.folder / "models" / "joint", rows, allow_unseen=True)
-        said["joint"] = predicted(given.model, given.x)
+        predictions["joint"] = predicted(given.model, given.x)
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, len(truth), len(truth)) for _ in range(RESAMPLES)]
     drawn = {
         what: np.array([measure(each[rows], truth[rows]) for rows in draws])
-        for what, each in said.items()
+        for what, each in predictions.items()
     }
-    scores = {what: measure(each, truth) for what, each in said.items()}
+    scores = {what: measure(each, truth) for what, each in predictions.items()}
     better = max(("lightgbm", "linear"), key=lambda what: scores[what])
 
     def between(values: np.ndarray) -> list[float]:

@@ -33,10 +33,10 @@ TABLES = {"breast cancer": (10, 60), "digits": (32, 100)}
 def judged(model: Fitted, owner: Owner) -> dict[str, float]:
     """Log loss and accuracy in rows without label."""
     rest = ~owner.labelled
-    said_NC, targets_NC = model.outputs(owner.x_RF[rest]), owner.targets_RC[rest]
+    outputs_NC, targets_NC = model.outputs(owner.x_RF[rest]), owner.targets_RC[rest]
     return {
-        "log loss": round(mean_loss(said_NC, targets_NC, regression=False), 4),
-        "accuracy": round(float((said_NC.argmax(1) == targets_NC.argmax(1)).double().mean()), 4),
+        "log loss": round(mean_loss(outputs_NC, targets_NC, regression=False), 4),
+        "accuracy": round(float((outputs_NC.argmax(1) == targets_NC.argmax(1)).double().mean()), 4),
     }
 
 
@@ -54,8 +54,8 @@ def one(table: str, draw: int) -> dict[str, object]:
     owner = Owner(x_RF, hard_targets(classes, int(classes.max()) + 1, regression=False), folds_R)
     alone = Best().fit(owner.labelled_rows(), seed=draw, encode_on=x_RF)
     teachers = fit_teachers([x_RF, noise], owner, seed=draw)
-    said = {name: each.fold_outputs([x_RF, noise]) for name, each in teachers.items()}
-    done = distil(owner, choose_teacher(said, owner), alone, DistilConfig(), seed=draw)
+    outputs = {name: each.fold_outputs([x_RF, noise]) for name, each in teachers.items()}
+    done = distil(owner, choose_teacher(outputs, owner), alone, DistilConfig(), seed=draw)
     return {
         "table": table,
         "draw": draw,

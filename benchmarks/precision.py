@@ -21,7 +21,7 @@ import torch
 from benchmarks import _results
 from benchmarks.exchange import There
 from dovetail.files import toml_tables
-from dovetail.methods.apfed.stages import label_home
+from dovetail.methods.apfed.training_data import label_owner_data
 from dovetail.methods.training import Training
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import Precision, decode, encode
@@ -30,28 +30,28 @@ from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
 
 
-def train(made: Training, stage: str, seed: int) -> dict[str, float]:
+def train(made: Training, variant: str, seed: int) -> dict[str, float]:
     """Bytes, missed steps, accuracy and rounding of one training."""
     missed = 0
 
-    def observe(_stage: str, _epochs: int, line: dict[str, Any]) -> None:
+    def observe(_variant: str, _epochs: int, line: dict[str, Any]) -> None:
         nonlocal missed
         missed += sum(line.get("missed", {}).values())
 
-    outcome = made.train(stage, seed, observe)
-    (accuracies,) = outcome.scores[stage].values()
+    outcome = made.train(variant, seed, observe)
+    (accuracies,) = outcome.scores[variant].values()
     assert outcome.ledger is not None
     sent = outcome.ledger.bytes_by_party().values()
     return {
         "MB": sum(each["sent"] for each in sent) / 1e6,
         "missed": missed,
         "accuracy": 100 * accuracies["accuracy"],
-        "rounding": rounding(made, outcome.models[label_home(made).name]),
+        "rounding": rounding(made, outcome.models[label_owner_data(made).name]),
     }
 
 
 def rounding(made: Training, model: Model) -> float:
-    test = label_home(made).test
+    test = label_owner_data(made).test
     assert test is not None
     assert isinstance(model.network, EncoderHeadNetwork)
     model.network.eval()
@@ -66,14 +66,14 @@ def measure(seeds: range) -> list[dict[str, Any]]:
     run = check_run(toml_tables(text, where="precision.toml"), where="precision.toml")
     loaded = load_data(run)
     rows = []
-    for stage in ("apfed-r", "apfed-c"):
+    for variant in ("apfed-r", "apfed-c"):
         figures: dict[Precision, list[dict[str, float]]] = {}
         for precision in PRECISIONS:
             for seed in seeds:
                 engine = run.engine.model_copy(update={"precision": precision})
                 made = setup(run.model_copy(update={"engine": engine}), seed, loaded)
                 assert isinstance(made, Training)
-                one = train(made, stage, seed)
+                one = train(made, variant, seed)
                 figures.setdefault(precision, []).append(one)
         wide = figures["float32"]
         for precision, narrow in figures.items():
@@ -83,7 +83,7 @@ def measure(seeds: range) -> list[dict[str, Any]]:
             ]
             rows.append(
                 {
-                    "method": stage,
+                    "method": variant,
                     "precision": precision,
                     "seeds": len(seeds),
                     "MB": narrow[0]["MB"],

@@ -51,9 +51,9 @@ def rows(what: str, make: Callable[[list[str]], Any]) -> list[dict[str, Any]]:
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for turn in range(2 * TRIALS + 2):
         shared = turn % 2 == 0
-        own = [f"P-{turn:03d}-{index:06d}" for index in range(NUM)]
-        others = own if shared else [f"Q-{turn:03d}-{index:06d}" for index in range(NUM)]
-        seconds = trial(make, own, list(others))
+        local = [f"P-{turn:03d}-{index:06d}" for index in range(NUM)]
+        others = local if shared else [f"Q-{turn:03d}-{index:06d}" for index in range(NUM)]
+        seconds = trial(make, local, list(others))
         if turn > 1:  # the first two warm up
             found[shared].append(seconds)
     table = []
@@ -74,8 +74,8 @@ def rows(what: str, make: Callable[[list[str]], Any]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    told = rows("as they are", lambda ids: Responder("shop", ids))
-    _results.write("psi_timing", "Set intersection: does time tell the count?", told)
+    reported = rows("as they are", lambda ids: Responder("shop", ids))
+    _results.write("psi_timing", "Set intersection: does time tell the count?", reported)
 
 
 if __name__ == "__main__":

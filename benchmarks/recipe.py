@@ -32,7 +32,7 @@ README = Path(__file__).parents[1] / "README.md"
 BANK = ("age", "job", "marital", "education", "default", "balance", "housing", "loan")
 SHOP = ("contact", "day", "month", "duration", "campaign", "pdays", "previous", "poutcome")
 #: What is printed of ``result.json``.
-TOLD = ("apfed-s", "best-alone", "linear", "boosting", "network", "majority", "joint")
+REPORTED = ("apfed-s", "best-alone", "linear", "boosting", "network", "majority", "joint")
 
 
 def blocks() -> tuple[str, str]:
@@ -49,7 +49,7 @@ def tables(bank: Path, shop: Path, *, rows: int, shared: float, labels: int) -> 
     drawn = rng.permutation(table.num_rows)[: rows + 200]
     columns = {name: table.column(name).values for name in (*BANK, *SHOP, "y")}
     people = np.array([f"c{number:05d}" for number in range(len(drawn))], dtype=object)
-    own = {name: columns[name][drawn] for name in BANK}
+    bank_columns = {name: columns[name][drawn] for name in BANK}
     bought = columns["y"][drawn].astype(object)
     known = np.zeros(len(drawn), dtype=bool)
     known[rng.permutation(rows)[: labels or rows]] = True
@@ -59,12 +59,13 @@ def tables(bank: Path, shop: Path, *, rows: int, shared: float, labels: int) -> 
         bank / "customers.csv",
         {
             "customer": people[train],
-            **{n: v[train] for n, v in own.items()},
+            **{n: v[train] for n, v in bank_columns.items()},
             "bought": bought[train],
         },
     )
     dd.write_table(
-        bank / "new_customers.csv", {"customer": people[new], **{n: v[new] for n, v in own.items()}}
+        bank / "new_customers.csv",
+        {"customer": people[new], **{n: v[new] for n, v in bank_columns.items()}},
     )
     there = np.sort(rng.permutation(rows)[: round(shared * rows)])
     dd.write_table(
@@ -96,8 +97,8 @@ def main() -> None:
     asked = parser.parse_args()
     folder = Path(asked.keep or tempfile.mkdtemp())
     bank, shop = folder / "bank", folder / "shop"
-    for own in (bank, shop):
-        own.mkdir(parents=True)
+    for current in (bank, shop):
+        current.mkdir(parents=True)
     tables(bank, shop, rows=asked.rows, shared=asked.shared, labels=asked.labels)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -120,14 +121,14 @@ def main() -> None:
         joined.terminate()
         joined.wait(60)
     (result,) = (bank / "out").rglob("result.json")
-    told = json.loads(result.read_text())
-    scores = {"apfed-s": told["parties"], **told["baselines"]}
+    written = json.loads(result.read_text())
+    scores = {"apfed-s": written["parties"], **written["baselines"]}
     print(shlex.join(["python", "-m", "benchmarks.recipe", *sys.argv[1:]]))
     print(f"{time.monotonic() - begun:.0f} s; test AUC:")
-    for name in TOLD:
+    for name in REPORTED:
         if name in scores:
-            own = scores[name].get("bank", scores[name])  # a baseline's stand by themselves
-            print(f"  {name:12} {100 * own['auc']:.1f}")
+            current = scores[name].get("bank", scores[name])  # a baseline's stand by themselves
+            print(f"  {name:12} {100 * current['auc']:.1f}")
     if not asked.keep:
         shutil.rmtree(folder)
 

@@ -89,7 +89,7 @@ async def _changes(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         while True:
             number += 1
-            line = {"stage": "alone", "epoch": number, "seconds": 1.0, "accuracy": 0.5}
+            line = {"variant": "alone", "epoch": number, "seconds": 1.0, "accuracy": 0.5}
             file.write(json.dumps(line) + "\n")
             file.flush()
             await asyncio.sleep(1.0)

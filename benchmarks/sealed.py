@@ -61,17 +61,17 @@ def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[st
     times: list[float] = []
     started = time.process_time()
 
-    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
+    def observe(variant: str, total: int, line: dict[str, Any]) -> None:
         times.append(time.process_time() - started)
 
-    staged = training.played(method, seed, observe)
+    variant_run = training.played(method, seed, observe)
     exchanged = times[-1]
-    outcome = staged.outcome(seed, observe)
+    outcome = variant_run.outcome(seed, observe)
     whole = time.process_time() - started
     lines = list(outcome.ledger.lines())
     party = next(iter(outcome.scores[method]))
     score = "auc" if case == "credit" else "accuracy"
-    told: dict[str, Any] = {
+    scores: dict[str, Any] = {
         "run": name,
         "method": method,
         "solo": round(100 * outcome.scores[method][party][score], 1),
@@ -84,17 +84,19 @@ def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[st
         "columns, own": None,
         "columns, with numbers": None,
     }
-    driver = staged.driver
+    driver = variant_run.driver
     if isinstance(driver, second_question.Active):
-        (partner,) = staged.parties.values()
+        (partner,) = variant_run.parties.values()
         samples_R = driver.train.samples[partner.name]
         held = driver.aligned()  # rows that it was asked about
-        own = driver.owner.x_RF[held]
+        columns = driver.owner.x_RF[held]
         theirs = partner.shared[samples_R[held]].flatten(1)
         z = driver.numbers[partner.name][held]
-        told["columns, own"] = round(explained(own, theirs), 3)
-        told["columns, with numbers"] = round(explained(torch.cat([own, z], dim=1), theirs), 3)
-    return told
+        scores["columns, own"] = round(explained(columns, theirs), 3)
+        scores["columns, with numbers"] = round(
+            explained(torch.cat([columns, z], dim=1), theirs), 3
+        )
+    return scores
 
 
 def steps() -> list[dict[str, Any]]:
@@ -104,13 +106,13 @@ def steps() -> list[dict[str, Any]]:
     targets = rng.integers(-(2**encrypted.TARGET_BITS), 2**encrypted.TARGET_BITS, (labels, 1))
     weights = rng.integers(-(2**16), 2**16, (rows, labels))
     layout = encrypted.Layout.best(labels, 1, rows)
-    found = []
+    steps = []
 
     def timed(what: str, do: Callable[[], Any], num_bytes: Callable[[Any], int]) -> Any:
         started = time.process_time()
         made = do()
         seconds = time.process_time() - started
-        found.append({"step": what, "s": round(seconds, 3), "MB": round(num_bytes(made) / 1e6, 2)})
+        steps.append({"step": what, "s": round(seconds, 3), "MB": round(num_bytes(made) / 1e6, 2)})
         return made
 
     owner = timed("keys", encrypted.Owner, lambda made: 0)
@@ -125,7 +127,7 @@ def steps() -> list[dict[str, Any]]:
     )
     exact = timed("decrypt", lambda: owner.decrypt(answers, layout, rows), len_0)
     assert (exact == weights @ targets).all()
-    return found
+    return steps
 
 
 def len_0(made: Any) -> int:

@@ -62,7 +62,7 @@ def planted(
     return columns, labels
 
 
-def tells_all(names: Sequence[str]) -> bool:
+def separates_all(names: Sequence[str]) -> bool:
     """Whether each of the informative owners, or a copy of it, is among these."""
     origins = set()
     for name in names:
@@ -101,7 +101,7 @@ def measure(
         started = time.process_time()
         scores = select(columns, labels, config, seed)
         seconds.append(time.process_time() - started)
-        first += tells_all(scores.ranked[:INFORMATIVE])
+        first += separates_all(scores.ranked[:INFORMATIVE])
         shares.append(scores.distances / scores.brute_force)
         pairs = (config.queries or num_rows) * (num_rows - 1)
         per_group.append(

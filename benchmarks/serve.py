@@ -102,14 +102,14 @@ def main() -> None:
     from dovetail.service.export import export
 
     kind = f"APFed-D, {given.learner}"
-    model = next(own for name, own in models("adult") if name == kind)
+    model = next(value for name, value in models("adult") if name == kind)
     table = table_of("adult")
     encoder = next(each for each in model.inputs.values() if isinstance(each, TableEncoder))
     raw = encoder.raw(table)
     rows = [
         {
-            name: (own[row] if own.dtype.kind == "O" else float(own[row]))
-            for name, own in raw.items()
+            name: (value[row] if value.dtype.kind == "O" else float(value[row]))
+            for name, value in raw.items()
         }
         for row in range(min(2000, table.num_rows))
     ]
@@ -127,7 +127,7 @@ def main() -> None:
             ),
             subprocess.Popen([sys.executable, f"{folder}/bare.py", str(path), "8462"], env=env),
         ]
-        told: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         try:
             for port in ports.values():
                 _wait(port)
@@ -137,17 +137,17 @@ def main() -> None:
                 for _ in range(given.turns):
                     for name, port in ports.items():
                         took[name] += asyncio.run(_ask(port, clients, body, given.seconds))
-                medians = {name: statistics.median(own) for name, own in took.items()}
-                for name, own in took.items():
+                medians = {name: statistics.median(value) for name, value in took.items()}
+                for name, value in took.items():
                     seconds = given.seconds * given.turns
-                    told.append(
+                    lines.append(
                         {
                             "clients": clients,
                             "rows a request": size,
                             "server": name,
                             "median ms": round(1000 * medians[name], 2),
-                            "p99 ms": round(1000 * sorted(own)[int(0.99 * len(own))], 2),
-                            "rows a second": round(len(own) * size / seconds),
+                            "p99 ms": round(1000 * sorted(value)[int(0.99 * len(value))], 2),
+                            "rows a second": round(len(value) * size / seconds),
                             "median beside bare": round(
                                 medians[name] / medians["bare Starlette"], 2
                             ),
@@ -157,7 +157,7 @@ def main() -> None:
             for server in servers:
                 server.kill()
                 server.wait()
-    write("serve", "dovetail serve beside a bare handler", told)
+    write("serve", "dovetail serve beside a bare handler", lines)
 
 
 if __name__ == "__main__":

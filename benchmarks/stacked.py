@@ -81,7 +81,7 @@ class Members:
 
     def state(self, column: str) -> Parameters:
         """Stacked parameters, each a leaf."""
-        parameters, _ = stack_module_state([getattr(own, column) for own in self.networks])
+        parameters, _ = stack_module_state([getattr(network, column) for network in self.networks])
         return leaves(parameters)
 
 
@@ -107,8 +107,8 @@ def weighted(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 def vmap_members(members: Members) -> Step:
     common, unique = members.state("common"), members.state("unique")
-    column, own = members.networks[0].common, members.networks[0].unique
-    assert own is not None
+    column, network = members.networks[0].common, members.networks[0].unique
+    assert network is not None
     optimizers = adam(list(common.values())), adam(list(unique.values()))
 
     def loss(values: Parameters, x: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def vmap_members(members: Members) -> Step:
     def joint_loss(
         values: Parameters, z: list[Tensor], x: Tensor, labels: Tensor, weights: Tensor
     ) -> Tensor:
-        return weighted(z[-1] + functional_call(own, values, (x, z)), labels, weights)
+        return weighted(z[-1] + functional_call(network, values, (x, z)), labels, weights)
 
     common_gradient = vmap(grad_and_value(loss))
     unique_gradient = vmap(grad_and_value(joint_loss))
@@ -189,8 +189,8 @@ def autograd_members(members: Members) -> Step:
 
 def looped_members(members: Members) -> Step:
     networks = members.networks
-    columns = [[*own.common.parameters()] for own in networks]
-    uniques = [[*own.unique.parameters()] for own in networks if own.unique is not None]
+    columns = [[*network.common.parameters()] for network in networks]
+    uniques = [[*network.unique.parameters()] for network in networks if network.unique is not None]
     optimizers = [(adam(one), adam(other)) for one, other in zip(columns, uniques, strict=True)]
 
     def step() -> Tensor:
@@ -291,8 +291,8 @@ def autograd_replicas(bottoms: Bottoms) -> Step:
         groups = {"padding": conv.padding, "stride": conv.stride, "groups": num}
         maps = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), **groups))  # type: ignore[arg-type]
         rows = maps.view(ROWS, num, -1).transpose(0, 1)
-        for index, (own, own_bias) in enumerate(pairs(linears)):
-            rows = torch.baddbmm(own_bias[:, None], F.relu(rows) if index else rows, own.mT)
+        for index, (matrix, local_bias) in enumerate(pairs(linears)):
+            rows = torch.baddbmm(local_bias[:, None], F.relu(rows) if index else rows, matrix.mT)
         gradients = torch.autograd.grad(rows, [*state.values()], torch.stack(bottoms.gradients))
         stepped(optimizer, [*state.values()], gradients)
         return rows.detach().flatten(0, 1)
@@ -322,8 +322,8 @@ def milliseconds(ways: dict[str, Step], num_steps: int) -> dict[str, list[float]
 
 
 def row(what: str, taken: dict[str, list[float]]) -> dict[str, object]:
-    least = {name: min(own) for name, own in taken.items()}
-    median = {name: statistics.median(own) for name, own in taken.items()}
+    least = {name: min(times) for name, times in taken.items()}
+    median = {name: statistics.median(times) for name, times in taken.items()}
     library = [name for name in taken if name not in ("written", "looped")]
     return {
         "networks": what,

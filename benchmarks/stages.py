@@ -65,7 +65,7 @@ def hand_over_us(times: int = 5000) -> float:
 def measure() -> dict[str, dict[str, float]]:
     """Size -> stage -> microseconds."""
     torch.set_num_threads(1)
-    found = {}
+    results = {}
     for size, shape in SIZES.items():
         message = There(torch.randn(shape))
         number = iter(range(1, 10**9))
@@ -85,7 +85,7 @@ def measure() -> dict[str, dict[str, float]]:
                 "connection": 1,
             }
             encoding = least_us(asked)
-            stages = {
+            timings = {
                 "encode": encoding,
                 "read the header": least_us(lambda: open_message(next(each))),  # noqa: B023
                 "decode": least_us(lambda: decode(next(opened), (There,))),  # noqa: B023
@@ -93,15 +93,15 @@ def measure() -> dict[str, dict[str, float]]:
                 "line of what leaves": least_us(lambda: ledger.record("bank", message, **about)),  # noqa: B023
                 "line of what came": least_us(lambda: ledger.came("bank", "a.B", 9, **about)),  # noqa: B023
             }
-            with LedgerFile(Path(folder) / "b.jsonl", "shop") as own:
-                for name, book in (("no ledger", None), ("ledger", own)):
-                    host = Host("shop", lambda *_: Echo(), ledger=book)
+            with LedgerFile(Path(folder) / "b.jsonl", "shop") as ledger_file:
+                for name, ledger_path in (("no ledger", None), ("ledger", ledger_file)):
+                    host = Host("shop", lambda *_: Echo(), ledger=ledger_path)
                     taken = least_us(lambda: host.handle(asked(), "bank"))  # noqa: B023
-                    stages[f"a party's whole answer, {name}"] = taken - encoding
+                    timings[f"a party's whole answer, {name}"] = taken - encoding
             ledger.close()
-        found[size] = stages
-    found["1 KB"]["hand-over to a thread"] = hand_over_us()
-    return found
+        results[size] = timings
+    results["1 KB"]["hand-over to a thread"] = hand_over_us()
+    return results
 
 
 def measured_in(folder: Path) -> dict[str, dict[str, float]]:
@@ -113,8 +113,8 @@ def measured_in(folder: Path) -> dict[str, dict[str, float]]:
         "from benchmarks.stages import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    return found
+    results: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return results
 
 
 def main() -> None:
@@ -130,12 +130,12 @@ def main() -> None:
     rows = [
         {
             "size": size,
-            "stage": stage,
-            **({} if before is None else {"beside us": before[size][stage]}),
+            "stage": step,
+            **({} if before is None else {"beside us": before[size][step]}),
             "us": taken,
         }
-        for size, stages in now.items()
-        for stage, taken in stages.items()
+        for size, timings in now.items()
+        for step, taken in timings.items()
     ]
     _results.write("stages", "What happens to a small message at either end", rows)
 

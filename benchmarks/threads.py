@@ -38,10 +38,10 @@ def run_file(images: bool) -> str:
             '[data]\nsource = "mnist"\nrows = 4000\n'
             'partition = { kind = "strips", views = 2, active = 1 }\n[apfed]\nepochs = 2\n'
         )
-    found = re.search(r"```toml\n(# run.toml\n.*?)```", README.read_text(), re.DOTALL)
-    if found is None:
+    block = re.search(r"```toml\n(# run.toml\n.*?)```", README.read_text(), re.DOTALL)
+    if block is None:
         raise SystemExit("README.md has no run.toml")
-    return found[1]
+    return block[1]
 
 
 def seconds(folder: Path, package: Path, threads: str) -> tuple[float, float]:

@@ -73,10 +73,10 @@ def unknown_key(path: str, known: Sequence[str]) -> str:
     return f"unknown key {path!r}; {hint}"
 
 
-def meant(word: object, known: Collection[str]) -> str:
+def did_you_mean(word: object, known: Collection[str]) -> str:
     """The end of a sentence that refuses a word: the known one closest to it, if any is close.
 
-    >>> meant("alnoe", ["alone", "tvfl"]), meant("mse", ["alone", "tvfl"])
+    >>> did_you_mean("alnoe", ["alone", "tvfl"]), did_you_mean("mse", ["alone"])
     ("; did you mean 'alone'?", '')
     """
     near = difflib.get_close_matches(str(word).lower(), known, n=1)
@@ -145,10 +145,12 @@ def read_run(path: Path) -> dict[str, Any]:
     if not cell:
         raise ConfigError(
             f"{file} is a grid of {len(names)} cells; name one, as in {file}:{names[0]}. "
-            + _told(grid)
+            + _cells_text(grid)
         )
     if cell not in names:
-        raise ConfigError(f"{file} has no cell {cell!r}{meant(cell, names)} {_told(grid)}")
+        raise ConfigError(
+            f"{file} has no cell {cell!r}{did_you_mean(cell, names)} {_cells_text(grid)}"
+        )
     for pattern, change in patterns.items():
         if fnmatchcase(cell, pattern):
             values = merge(values, change)
@@ -216,7 +218,7 @@ def _check_patterns(patterns: Any, names: Sequence[str], *, where: str) -> None:
             raise ConfigError(f"{where}: [cells.{pattern!r}] matches no cell, such as {names[0]!r}")
 
 
-def _told(grid: Sequence[Mapping[str, Sequence[object]]]) -> str:
+def _cells_text(grid: Sequence[Mapping[str, Sequence[object]]]) -> str:
     """The cells in words: their axes, not all of their names."""
     parts = []
     for part in grid:

@@ -255,8 +255,11 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         frame, _ = self._frame(X, reset=False)
         with _value_errors():
-            said = self.model_.predictions(frame, allow_unseen=self.allow_unseen)
-        return X, said.values if said.probabilities is None else said.probabilities
+            prediction = self.model_.predictions(frame, allow_unseen=self.allow_unseen)
+        return (
+            X,
+            prediction.values if prediction.probabilities is None else prediction.probabilities,
+        )
 
     # --- What it gives ------------------------------------------------------------------------
 
@@ -356,17 +359,17 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Any:
         """(N, C) probability of each of ``classes_``; asks nobody."""
-        given, found = self._predictions(X)
-        probabilities = np.zeros((len(found), len(self.classes_)))
-        probabilities[:, [int(code) for code in self.model_.classes]] = found
+        given, values = self._predictions(X)
+        probabilities = np.zeros((len(values), len(self.classes_)))
+        probabilities[:, [int(code) for code in self.model_.classes]] = values
         probabilities /= probabilities.sum(axis=1, keepdims=True)
         return self._given(given, probabilities, self.classes_)
 
     def predict(self, X: Any) -> Any:
         """(N,) class of each row; asks nobody."""
-        given, found = self._predictions(X)
+        given, values = self._predictions(X)
         codes = np.array([int(code) for code in self.model_.classes])
-        return self._given(given, self.classes_[codes[found.argmax(axis=1)]])
+        return self._given(given, self.classes_[codes[values.argmax(axis=1)]])
 
 
 class SoloRegressor(RegressorMixin, _Solo):  # type: ignore[misc]
@@ -394,8 +397,8 @@ class SoloRegressor(RegressorMixin, _Solo):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """(N,) value of each row; asks nobody."""
-        given, found = self._predictions(X)
-        return self._given(given, found)
+        given, values = self._predictions(X)
+        return self._given(given, values)
 
 
 def _labels(estimator: _Solo, X: Any, y: Any) -> np.ndarray:

@@ -155,11 +155,11 @@ def make(out: Path, *, clinic: int, registry: int, both: int, seed: int) -> list
         columns = clean if name == "clinic" else dirtied(clean, rng)
         columns["national_id"][rng.random(len(rows)) < RATES["no national id"]] = None
         noisy = score[rows] + rng.normal(size=len(rows))
-        own = {"measured": noisy} if name == "clinic" else {"reported": noisy}
+        private = {"measured": noisy} if name == "clinic" else {"reported": noisy}
         if name == "clinic":
-            own["outcome"] = np.where(score[rows] > 0, "good", "poor").astype(object)
+            private["outcome"] = np.where(score[rows] > 0, "good", "poor").astype(object)
         order = rng.permutation(len(rows))
-        table = {f"{name}_number": np.arange(len(rows)) + 1, **columns, "person": rows, **own}
+        table = {f"{name}_number": np.arange(len(rows)) + 1, **columns, "person": rows, **private}
         numbered = {column: values[order] for column, values in table.items()}
         numbered[f"{name}_number"] = table[f"{name}_number"]
         data.write_table(out / f"{name}.csv", numbered)

@@ -44,12 +44,12 @@ class Finish(Parameters):  # coordinator -> party: the last weights
 class Member(Party):  # a party: its rows stay in here
     saved = ("net",)
 
-    def __init__(self, home, local):
-        self.home, self.x_NF = home, home.x_NF[:, : home.common]
+    def __init__(self, data, local):
+        self.data, self.x_NF = data, data.x_NF[:, : data.common]
 
     @handles
     def begin(self, ask: Begin):
-        indices, outputs = tuple(range(self.home.common)), self.home.task.num_outputs
+        indices, outputs = tuple(range(self.data.common)), self.data.task.num_outputs
         self.spec = ColumnsSpec(indices, (), ask.widths, outputs)
         self.net = self.local.build(self.spec.build, "fedsgd", alike=True)
         return Parameters(parameters_to_vector(self.net.parameters()).detach())
@@ -58,7 +58,7 @@ class Member(Party):  # a party: its rows stay in here
     def gradient(self, ask: Parameters):
         weights = list(self.net.parameters())
         vector_to_parameters(ask.weights_P, weights)
-        loss = cross_entropy(self.net(self.x_NF), self.home.labels_N, reduction="sum")
+        loss = cross_entropy(self.net(self.x_NF), self.data.labels_N, reduction="sum")
         return Gradient(parameters_to_vector(torch.autograd.grad(loss, weights)), len(self.x_NF))
 
     @handles
@@ -67,7 +67,7 @@ class Member(Party):  # a party: its rows stay in here
         return ask
 
     def model(self):
-        return self.home.model(self.net, self.spec)
+        return self.data.model(self.net, self.spec)
 
 
 class Server(Driver):  # the coordinator
@@ -78,15 +78,15 @@ class Server(Driver):  # the coordinator
         self.settings, self.seed, self.num_rounds = settings, seed, settings.rounds
 
     def begin(self, network):
-        told = Begin(self.settings.widths, self.seed)
-        first, *_ = self.ask(network, told, Parameters).values()
+        begin = Begin(self.settings.widths, self.seed)
+        first, *_ = self.ask(network, begin, Parameters).values()
         self.weights_P = first.weights_P
 
     def round(self, number, network):
         replies = self.ask(network, Parameters(self.weights_P), Gradient).values()
         mean_P = sum(reply.gradient_P for reply in replies) / sum(r.num_rows for r in replies)
         self.weights_P = self.weights_P - self.settings.learning_rate * mean_P
-        return Round(told={"gradient": float(mean_P.norm())})
+        return Round(metrics={"gradient": float(mean_P.norm())})
 
     def finish(self, network):
         self.ask(network, Finish(self.weights_P), Finish)
@@ -94,15 +94,15 @@ class Server(Driver):  # the coordinator
 
 class FedSgd(Method):  # what `dovetail` has to know
     name = "fedsgd"
-    stages = {"fedsgd": "FedSGD, predicts alone", "pooled-sgd": "SGD, all rows in one place"}
+    variants = {"fedsgd": "FedSGD, predicts alone", "pooled-sgd": "SGD, all rows in one place"}
     partitions = ("common-unique",)
     Settings, Side = Settings, Member
 
-    def driver(self, stage, settings, seed):
+    def driver(self, variant, settings, seed):
         return Server(settings, seed)
 
-    def homes(self, stage, homes):
-        return pooled(homes) if stage == "pooled-sgd" else homes
+    def stage_data(self, variant, party_data):
+        return pooled(party_data) if variant == "pooled-sgd" else party_data
 
 
 if __name__ == "__main__":  # python own_method.py train run.toml

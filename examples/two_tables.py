@@ -48,8 +48,10 @@ def main() -> None:
             table.writerow(header)
             for index, row in enumerate(rows):
                 known = patients.target_names[patients.target[row]] if index < diagnosed else ""
-                told = [known] if diagnosed else []
-                table.writerow([numbers[row], *(patients.data[row, c] for c in columns), *told])
+                diagnosis = [known] if diagnosed else []
+                table.writerow(
+                    [numbers[row], *(patients.data[row, c] for c in columns), *diagnosis]
+                )
         print(f"{given.out / name}: {len(rows)} patients, {', '.join(header[1:4])}, ...")
 
     looks = [names.index(f"mean {what}") for what in LOOKS]

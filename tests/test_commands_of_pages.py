@@ -78,9 +78,9 @@ def test_the_commands_of_a_page_are_there(page: Path) -> None:
 
 
 def test_the_pages_show_commands() -> None:
-    found = [shown(page) for page in PAGES]
-    assert sum(len(whole) for whole, _ in found) > 60
-    assert sum(len(parts) for _, parts in found) > 30
+    pages = [shown(page) for page in PAGES]
+    assert sum(len(whole) for whole, _ in pages) > 60
+    assert sum(len(parts) for _, parts in pages) > 30
 
 
 @pytest.mark.parametrize("line", ["train run.toml --sed 1", "join lab.toml --drivr a", "flare go"])

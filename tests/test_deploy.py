@@ -29,15 +29,15 @@ def rendered(template: Path) -> Any:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     known = {f".Values.{key}": str(value) for key, value in values.items()}
     known[".Release.Name"] = "shop"
-    text = re.sub(r"{{ (\S+) }}", lambda found: known[found[1]], template.read_text())
+    text = re.sub(r"{{ (\S+) }}", lambda matched: known[matched[1]], template.read_text())
     return yaml.safe_load(text)
 
 
 def words_of(command: str, words: list[str]) -> None:
     """Parses the words as the command does; they name options that there are."""
     group = get_command(app)
-    found = group.get_command(None, command)  # type: ignore[attr-defined]
-    found.make_context(command, words, resilient_parsing=False)
+    command_found = group.get_command(None, command)  # type: ignore[attr-defined]
+    command_found.make_context(command, words, resilient_parsing=False)
 
 
 @pytest.mark.parametrize("template", sorted(CHART.glob("templates/*.yaml")), ids=lambda p: p.name)

@@ -11,9 +11,9 @@ LINE = re.compile(r"([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}")
 def locked(name):
     lines = (ROOT / name).read_text().splitlines()
     assert lines[0].startswith("# Written by make lock")
-    found = [LINE.fullmatch(line) for line in lines[1:]]
-    assert all(found), "a line without a hash"
-    return {each[1]: each[2] for each in found}
+    matches = [LINE.fullmatch(line) for line in lines[1:]]
+    assert all(matches), "a line without a hash"
+    return {each[1]: each[2] for each in matches}
 
 
 def normal(name):

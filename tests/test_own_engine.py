@@ -86,12 +86,12 @@ def test_who_refuses_ends_or_does_not_answer_is_named_and_the_others_go_on(tmp_p
     (tmp_path / "lost.py").write_text(LOST_PARTIES)
     first, second = execute(tmp_path, LOST).splitlines()
     assert first.startswith("{'a': Ask(what='yes')} ")
-    for said in (
+    for words in (
         "party 'b': not this",
         "party 'c': its process has ended",
         "party 'd': it did not answer in time",
     ):
-        assert said in first
+        assert words in first
     names = re.findall(r"'(\w)': Ask\(what='again'\)", second)
     assert sorted(names) == ["a", "b"]
     assert set(re.findall(r"party '(\w)': its process has ended", second)) == {"c", "d"}

@@ -88,8 +88,10 @@ def test_the_method_of_the_page_equals_pooled_gradient_descent_and_predicts(fold
     losses = [scores["log_loss"] for scores in result["parties"].values()]
     assert losses == pytest.approx([result["baselines"]["pooled-sgd"]["log_loss"]] * 3, abs=1e-5)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    by_stage = {stage: [n["round"] for n in lines if n["stage"] == stage] for stage in ("fedsgd",)}
-    assert by_stage == {"fedsgd": [1, 2, 3, 4]}
+    by_variant = {
+        variant: [n["round"] for n in lines if n["variant"] == variant] for variant in ("fedsgd",)
+    }
+    assert by_variant == {"fedsgd": [1, 2, 3, 4]}
     done = execute(folder, PREDICT)
     assert done.code == 0, done.err
     assert (done.out.startswith("row,"), done.out.count("\n")) == (True, 41)

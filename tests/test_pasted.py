@@ -170,8 +170,8 @@ def test_the_page_on_python_in_one_session(environment: Path, tmp_path: Path) ->
     page = (ROOT / "docs" / "python.md").read_text()
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "session.py").write_text("\n".join(blocks))
-    said = paste(environment, tmp_path, "python -W error session.py")
-    assert "('benign', 'malignant')" in said
+    reported = paste(environment, tmp_path, "python -W error session.py")
+    assert "('benign', 'malignant')" in reported
     assert (tmp_path / "out" / "clinic" / "given" / "lab.parquet").exists()
 
 

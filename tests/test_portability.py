@@ -58,17 +58,17 @@ def unguarded(tree: ast.Module) -> set[str]:
         for inner in ast.walk(node)
         if isinstance(inner, ast.Import | ast.ImportFrom)
     }
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and node not in guarded:
-            found |= {alias.name for alias in node.names} & UNIX
+            names |= {alias.name for alias in node.names} & UNIX
         elif isinstance(node, ast.ImportFrom) and node not in guarded and node.module in UNIX:
-            found.add(node.module)
-    return found
+            names.add(node.module)
+    return names
 
 
 def test_no_module_needs_what_windows_lacks() -> None:
-    found = {}
+    missing_by_module = {}
     for path in sorted((ROOT / "dovetail").rglob("*.py")):
         name = path.relative_to(ROOT / "dovetail").as_posix()
         if name in UNIX_ONLY:
@@ -76,8 +76,8 @@ def test_no_module_needs_what_windows_lacks() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         if missing := unguarded(tree) | used & UNIX_NAMES:
-            found[name] = missing
-    assert found == {}
+            missing_by_module[name] = missing
+    assert missing_by_module == {}
 
 
 @pytest.mark.slow

@@ -18,8 +18,10 @@ ROOT = Path(__file__).parents[1]
 
 def block(language: str) -> str:
     """The README's only block of this language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return found
+    (block_text,) = re.findall(
+        rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    return block_text
 
 
 def test_the_run_file_of_the_readme_is_one() -> None:

@@ -113,10 +113,10 @@ def wrong_imports(tree: ast.AST, module: str, *, is_package: bool = False) -> li
 
 def knows_another(module: str, name: str) -> bool:
     """Whether a file of one method imports something of another's."""
-    own, other = (*module.split("."), "")[2], (*name.split("."), "", "")[2]
-    if own not in METHODS or other not in METHODS:
+    room, other = (*module.split("."), "")[2], (*name.split("."), "", "")[2]
+    if room not in METHODS or other not in METHODS:
         return False
-    return own != other and other not in BESIDE_METHOD.get(own, set())
+    return room != other and other not in BESIDE_METHOD.get(room, set())
 
 
 #: Files outside of methods/ that name a method yet. Nobody else may, and whoever no longer does is
@@ -160,7 +160,7 @@ def circles(imports: dict[str, set[str]]) -> list[set[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[set[str]] = []
+    circles_found: list[set[str]] = []
 
     def visit(file: str) -> None:
         index[file] = low[file] = len(index)
@@ -176,48 +176,48 @@ def circles(imports: dict[str, set[str]]) -> list[set[str]]:
             while not circle or file not in circle:
                 circle.add(stack.pop())
             if len(circle) > 1:
-                found.append(circle)
+                circles_found.append(circle)
 
     for file in sorted(imports):
         if file not in index:
             visit(file)
-    return found
+    return circles_found
 
 
 def imports_of_files() -> dict[str, set[str]]:
     """Module -> the modules of this package whose names it imports, also for types alone."""
     modules = {module_name(path): path for path in files()}
-    found = {}
+    imports = {}
     for module, path in modules.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = imported(tree, module, is_package=path.name == "__init__.py")
         if module == "dovetail":
             names = set()  # its names are read when they are used
-        found[module] = set()
+        imports[module] = set()
         for name in names:
             while name and name not in modules:  # a name in a module is the module's
                 name = name.rpartition(".")[0]
             if name and name not in {module, "dovetail"}:
-                found[module].add(name)
-    return found
+                imports[module].add(name)
+    return imports
 
 
 def dangerous(tree: ast.AST) -> list[str]:
     """Ways in for code that comes as data: pickles, ``eval``, ``exec``."""
-    found = []
+    problems = []
     for name in sorted(imported(tree, "", is_package=False)):
         if name.split(".")[0] in PICKLERS or name in {"torch.load", "torch.save"}:
-            found.append(f"import of {name}")
+            problems.append(f"import of {name}")
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name("torch"), attr="load" | "save" as attribute):
-                found.append(f"line {node.lineno}: torch.{attribute}")
+                problems.append(f"line {node.lineno}: torch.{attribute}")
             case ast.Call(func=ast.Name("eval" | "exec" | "__import__" as function)):
-                found.append(f"line {node.lineno}: {function}()")
+                problems.append(f"line {node.lineno}: {function}()")
             case ast.keyword(arg="allow_pickle", value=value):
                 if not (isinstance(value, ast.Constant) and value.value is False):
-                    found.append(f"line {value.lineno}: allow_pickle")
-    return found
+                    problems.append(f"line {value.lineno}: allow_pickle")
+    return problems
 
 
 def files() -> list[Path]:
@@ -285,21 +285,21 @@ def test_nothing_runs_code_that_came_as_data(path):
             ["dovetail.network.ledger"],
         ),
         ("dovetail.methods.apfed", "from dovetail.models import networks", []),
-        ("dovetail.methods.apfed.stages", "from dovetail.methods import vertical", []),
+        ("dovetail.methods.apfed.training_data", "from dovetail.methods import vertical", []),
         (
             "dovetail.methods.chfl",
             "from dovetail.methods.vertical import train",
             ["dovetail.methods.vertical.train"],
         ),
         ("dovetail.methods.chfl", "from .. import hyfem", ["dovetail.methods.hyfem"]),
-        ("dovetail.methods.chfl.stages", "import dovetail.methods.chfl", []),
-        ("dovetail.methods.chfl.stages", "import dovetail.methods.base", []),
+        ("dovetail.methods.chfl.variant_settings", "import dovetail.methods.chfl", []),
+        ("dovetail.methods.chfl.variant_settings", "import dovetail.methods.base", []),
         (
-            "dovetail.methods.chfl.stages",
-            "import dovetail.methods.hyfem.stages",
-            ["dovetail.methods.hyfem.stages"],
+            "dovetail.methods.chfl.variant_settings",
+            "import dovetail.methods.hyfem.variant_settings",
+            ["dovetail.methods.hyfem.variant_settings"],
         ),
-        ("dovetail.node.home", "from dovetail.runs import run", ["dovetail.runs.run"]),
+        ("dovetail.node.site_folder", "from dovetail.runs import run", ["dovetail.runs.run"]),
         ("dovetail.runs.baselines", "from dovetail import apfed, vertical", []),
         ("dovetail.runs.baselines", "import dovetail.cli.main", ["dovetail.cli.main"]),
         ("dovetail.cli.main", "from dovetail import __version__, runs", []),

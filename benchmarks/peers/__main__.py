@@ -151,26 +151,26 @@ def run(name: str, peer: Peer, data: Path, seconds: float, folder: Path) -> dict
         raise SkipError(f"not done after {20 * seconds:.0f} s") from None
     if not out.exists():
         raise SkipError(f"it failed: {_last(done.stderr or done.stdout)}")
-    told: dict[str, Any] = json.loads(out.read_text())
-    return told
+    reported: dict[str, Any] = json.loads(out.read_text())
+    return reported
 
 
-def row(peer: Peer, told: dict[str, Any]) -> dict[str, Any]:
+def row(peer: Peer, reported: dict[str, Any]) -> dict[str, Any]:
     """A line of the table."""
     # Without the first steps, in which Ray and others start their processes.
-    since = told["warm_seconds"]
-    reached = [seconds - since for _, seconds, score in told["curve"] if score >= GOAL]
-    rate, size = told["samples_per_second"], told["bytes_per_step"]
+    since = reported["warm_seconds"]
+    reached = [seconds - since for _, seconds, score in reported["curve"] if score >= GOAL]
+    rate, size = reported["samples_per_second"], reported["bytes_per_step"]
     return {
         "peer": peer.title,
-        "version": told["version"],
+        "version": reported["version"],
         "samples/s": "" if rate is None else f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}",
         "kB a step": f"{size / 1e3:.1f}" if size and "alone" not in peer.words else "",
-        "steps": told["steps"],
-        "accuracy %": f"{100 * told['accuracy']:.1f}",
+        "steps": reported["steps"],
+        "accuracy %": f"{100 * reported['accuracy']:.1f}",
         f"s to {100 * GOAL:.0f} %": f"{reached[0]:.1f}" if reached else "not reached",
         "predicts alone": "yes" if peer.alone else "no",
-        "partner gone %": f"{100 * told['gone']:.1f}",
+        "partner gone %": f"{100 * reported['gone']:.1f}",
     }
 
 
@@ -180,7 +180,7 @@ def page(stored: dict[str, Any]) -> str:
     text = f"# Peers on the same task\n\n`python -m benchmarks.peers`; {noted}.\n\n"
     assert __doc__ is not None
     text += "\n\n".join(__doc__.strip().split("\n\n")[2:]).replace("``", "`") + "\n\n"
-    rows = [row(PEERS[name], told) for name, told in stored["peers"].items()]
+    rows = [row(PEERS[name], reported) for name, reported in stored["peers"].items()]
     text += _results.markdown(rows) if rows else ""
     for name, reason in stored["skipped"].items():
         text += f"\nLeft out: {PEERS[name].title}: {reason}.\n"
@@ -196,18 +196,18 @@ def main() -> None:
     )
     given = parser.parse_args()
     torch.set_num_threads(common.THREADS)
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         data = prepare(Path(temporary))
         for name in given.only:
             try:
-                found[name] = run(name, PEERS[name], data, given.seconds, given.environments)
+                results[name] = run(name, PEERS[name], data, given.seconds, given.environments)
             except SkipError as reason:
                 skipped[name] = str(reason)
                 print(f"{name} is left out: {reason}", flush=True)
     about = {**_results.machine(), "seconds": given.seconds, "goal": GOAL}
-    stored = {"about": about, "peers": found, "skipped": skipped}
+    stored = {"about": about, "peers": results, "skipped": skipped}
     _results.FOLDER.mkdir(exist_ok=True)
     (_results.FOLDER / "peers.json").write_text(json.dumps(stored, indent=1) + "\n")
     text = page(stored)

@@ -34,13 +34,13 @@ class Data:
 
     def __init__(self, path: str | Path) -> None:
         stored = np.load(path)
-        self.own, self.other, self.labels = self._part(stored, "train")
-        self.own_test, self.other_test, self.labels_test = self._part(stored, "test")
+        self.columns, self.other, self.labels = self._part(stored, "train")
+        self.local_test, self.other_test, self.labels_test = self._part(stored, "test")
 
     @staticmethod
     def _part(stored: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        own, other, labels = (torch.from_numpy(stored[f"{what}_{name}"]) for what in "xzy")
-        return own, other, labels
+        x, other, labels = (torch.from_numpy(stored[f"{what}_{name}"]) for what in "xzy")
+        return x, other, labels
 
 
 @cache
@@ -118,7 +118,7 @@ class LabelOwner:
     def __init__(self, data: Data, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.data = data
-        self.encoder = encoder(data.own.shape[1])
+        self.encoder = encoder(data.columns.shape[1])
         self.head = head(2 * ENCODER[-1])
         self.optimizer = sgd(self.encoder, self.head)
 
@@ -126,7 +126,7 @@ class LabelOwner:
         """One step; (B, D) gradient of the loss with respect to the partner's codes."""
         at = torch.from_numpy(rows)
         other = torch.from_numpy(np.array(codes)).requires_grad_()
-        logits = self.head(torch.cat([self.encoder(self.data.own[at]), other], dim=1))
+        logits = self.head(torch.cat([self.encoder(self.data.columns[at]), other], dim=1))
         self.optimizer.zero_grad()
         F.cross_entropy(logits, self.data.labels[at]).backward()
         self.optimizer.step()
@@ -137,9 +137,9 @@ class LabelOwner:
         """On the test rows, with the partner's codes, or zeros for a partner who is gone."""
         self.encoder.eval(), self.head.eval()
         with torch.no_grad():
-            own = self.encoder(self.data.own_test)
-            other = torch.zeros_like(own) if codes is None else torch.from_numpy(np.array(codes))
-            predicted = self.head(torch.cat([own, other], dim=1)).argmax(dim=1)
+            code = self.encoder(self.data.local_test)
+            other = torch.zeros_like(code) if codes is None else torch.from_numpy(np.array(codes))
+            predicted = self.head(torch.cat([code, other], dim=1)).argmax(dim=1)
         self.encoder.train(), self.head.train()
         return float((predicted == self.data.labels_test).float().mean())
 
@@ -173,7 +173,7 @@ class Clock:
         if not self.curve or self.curve[-1][0] != self.done:
             self.curve.append((self.done, self.spent, score()))
 
-    def told(self, **more: Any) -> dict[str, Any]:
+    def report(self, **more: Any) -> dict[str, Any]:
         counted = max(self.done - self.warm, 0)
         seconds = self.spent - self.warmed
         return {
@@ -187,5 +187,5 @@ class Clock:
         }
 
 
-def write(path: str | Path, told: dict[str, Any]) -> None:
-    Path(path).write_text(json.dumps(told))
+def write(path: str | Path, reported: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(reported))

@@ -68,7 +68,7 @@ def train(
 ) -> Any:
     """What the peers' programs tell of their training; bytes are those of the sockets, TLS too."""
     num_rows = len(data.labels)
-    party = PartyData(OWNER, np.arange(num_rows), {"strip": data.own}, data.labels)
+    party = PartyData(OWNER, np.arange(num_rows), {"strip": data.columns}, data.labels)
     alignment = Alignment({name: torch.arange(num_rows) for name in (OWNER, PARTNER)})
     config: dict[str, Any] = {
         "batch_size": common.BATCH_SIZE,
@@ -89,14 +89,14 @@ def train(
         )
         epochs: Iterator[Any] = vertical.train(owner, engine)
         samples = torch.arange(len(data.labels_test))
-        outputs = lambda: vertical.predict(owner, engine, data.own_test, samples)  # noqa: E731
+        outputs = lambda: vertical.predict(owner, engine, data.local_test, samples)  # noqa: E731
     else:
         shared = alignment if method == "apfed" else None
         active = apfed.Active(
             party, shared, task, apfed.Config(**config), Local(party.name), **networks
         )
         epochs = apfed.train(active, engine)
-        outputs = lambda: active.model().outputs(data.own_test)  # noqa: E731
+        outputs = lambda: active.model().outputs(data.local_test)  # noqa: E731
 
     def accuracy(logits: torch.Tensor) -> float:
         return float((logits.argmax(dim=1) == data.labels_test).float().mean())
@@ -116,7 +116,7 @@ def train(
     done = curve[-1][0]
     gone = curve[-1][2]
     if method == "vertical":
-        gone = accuracy(predict_alone(owner, data.own_test)["zeros"])
+        gone = accuracy(predict_alone(owner, data.local_test)["zeros"])
     return {
         "steps": done,
         "seconds": spent,

@@ -49,18 +49,18 @@ def answer(message: Message, context: Context) -> Message:
             partner.encoder.parameters(), momentum.to_torch_state_dict().values(), strict=True
         ):
             partner.optimizer.state[parameter]["momentum_buffer"] = buffer
-    told = message.content
-    if "gradient" in told:
+    fields = message.content
+    if "gradient" in fields:
         partner.codes(array(context.state, "last"))
-        partner.step(array(told, "gradient"))
+        partner.step(array(fields, "gradient"))
         buffers = {
             str(index): partner.optimizer.state[parameter]["momentum_buffer"]
             for index, parameter in enumerate(partner.encoder.parameters())
         }
         context.state["momentum"] = ArrayRecord(buffers)
     context.state["model"] = ArrayRecord(partner.encoder.state_dict())
-    if "rows" in told:
-        rows = array(told, "rows")
+    if "rows" in fields:
+        rows = array(fields, "rows")
         context.state["last"] = packed("last", rows)["last"]
         codes = partner.codes(rows)
     else:
@@ -107,12 +107,12 @@ def serve(given: argparse.Namespace) -> ServerApp:
 
         clock = common.Clock(given.seconds, given.steps, every=50, warm=1)
         clock.run(step, score)
-        told = clock.told(
+        reported = clock.report(
             gone=gone,
             bytes_per_step=max(sizes, default=None),
             version=f"flwr {version('flwr')}, torch {torch.__version__}",
         )
-        common.write(given.out, told)
+        common.write(given.out, reported)
 
     return server
 

@@ -126,12 +126,12 @@ class SplitLearner(Learner):
 
         clock = common.Clock(self.seconds, self.steps, every=50, warm=10)
         clock.run(step, score)
-        told = clock.told(
+        reported = clock.report(
             gone=gone,
             bytes_per_step=self.sent + self.received,
             version=f"nvflare {nvflare.__version__}, torch {torch.__version__}",
         )
-        common.write(self.out, told)
+        common.write(self.out, reported)
         return make_reply(ReturnCode.OK)
 
 

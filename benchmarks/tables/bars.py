@@ -70,14 +70,14 @@ class BenchProgress:
                 step_text = f"{'round' if 'round' in lines[-1] else 'epoch'} {number(lines[-1])}"
                 estimate = times.estimate(job.cell)
                 about = "" if estimate is None else f", about {estimate / 60:.0f} min in all"
-                self._bars.update(task, said=f"{lines[-1]['stage']}, {step_text}{about}")
+                self._bars.update(task, said=f"{lines[-1]['variant']}, {step_text}{about}")
         failed = f"{num_failed} failed" if num_failed else ""
         self._bars.update(self._all, said=failed)
 
-    def end(self, job: bench.Job, said: str) -> None:
+    def end(self, job: bench.Job, text: str) -> None:
         """A job ended."""
         task, _ = self._tasks.pop(job)
         self._bars.remove_task(task)
         self._bars.advance(self._all)
         if self._shown:
-            self._console.print(said)
+            self._console.print(text)

@@ -30,7 +30,7 @@ class Figure:
     spread: float | None = None
 
     def __str__(self) -> str:
-        return told_numbers(self.mean, self.spread)
+        return numbers_text(self.mean, self.spread)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,7 +118,7 @@ class Run:
 
     Attributes:
         scores: of all that was trained, as fractions.
-        seconds: wall time of training, of all stages.
+        seconds: wall time of training, of all variants.
         result: the whole of ``result.json``.
     """
 
@@ -192,7 +192,7 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def told_numbers(mean: float, spread: float | None) -> str:
+def numbers_text(mean: float, spread: float | None) -> str:
     """Mean and spread.
 
     >>> told_numbers(95.238, 0.119)
@@ -229,22 +229,22 @@ def paper_other(table: str, row: str, score: str, other: str) -> float | None:
 
 def scores_of(result: Mapping[str, Any], score: str) -> dict[str, float]:
     """Method and baselines -> the score, of the result of one seed; the mean over parties."""
-    own = result.get("mean")
-    if own is None:
-        own = next(iter(result["parties"].values()), {})
-    every = {result["method"]: own, **result["baselines"]}
+    scores = result.get("mean")
+    if scores is None:
+        scores = next(iter(result["parties"].values()), {})
+    every = {result["method"]: scores, **result["baselines"]}
     return {name: scores[score] for name, scores in every.items() if score in scores}
 
 
 def read_run(cell: Cell, seed: int, folder: Path, result: Mapping[str, Any]) -> Run:
     """A finished run of a cell, from its ``result.json``."""
-    stages = result.get("stages", {"": result})
-    seconds = sum(stage["seconds"] for stage in stages.values())
+    runs_done = result.get("variants", {"": result})
+    seconds = sum(variant["seconds"] for variant in runs_done.values())
     scores = scores_of(result, cell.score)
     for name in cell.scores:
-        stage, at, party = name.partition("@")
+        variant, at, party = name.partition("@")
         if at:
-            of_party = stages.get(stage, {}).get("scores", {}).get(stage, {}).get(party, {})
+            of_party = runs_done.get(variant, {}).get("scores", {}).get(variant, {}).get(party, {})
             if cell.score in of_party:
                 scores[name] = of_party[cell.score]
     return Run(cell, seed, scores, seconds, folder, result)
@@ -257,10 +257,10 @@ def differing(kept: Mapping[str, Any], wanted: Mapping[str, Any], section: str) 
         kept, wanted: two runs as resolved.
         section: the method's own section.
     """
-    return sorted(_unlike("", own_settings(kept, section), own_settings(wanted, section)))
+    return sorted(_unlike("", local_settings(kept, section), local_settings(wanted, section)))
 
 
-def own_settings(run: Mapping[str, Any], section: str) -> dict[str, Any]:
+def local_settings(run: Mapping[str, Any], section: str) -> dict[str, Any]:
     """What a run's scores depend on; sections of other methods are not part of it."""
 
     def counts(name: str, value: Any) -> bool:
@@ -294,7 +294,7 @@ def lines(table: Table, runs: Iterable[Run], planned: Mapping[str, int]) -> list
     by_cell: dict[str, list[Run]] = {}
     for run in runs:
         by_cell.setdefault(run.cell.name, []).append(run)
-    found = []
+    lines = []
     for cells in groups.values():
         base = {
             (run.cell.overrides, run.seed): run.scores[table.against]
@@ -304,24 +304,29 @@ def lines(table: Table, runs: Iterable[Run], planned: Mapping[str, int]) -> list
         }
         titles = {(score, title): None for cell in cells for score, title in cell.scores.items()}
         for score, title in titles:
-            own = [cell for cell in cells if cell.scores.get(score) == title]
+            reference = [cell for cell in cells if cell.scores.get(score) == title]
             done = [
-                run for cell in own for run in by_cell.get(cell.name, ()) if score in run.scores
+                run
+                for cell in reference
+                for run in by_cell.get(cell.name, ())
+                if score in run.scores
             ]
             pairs = [(run.scores[score], base.get((run.cell.overrides, run.seed))) for run in done]
-            found.append(
+            lines.append(
                 Line(
-                    labels=own[0].labels,
+                    labels=reference[0].labels,
                     method=title,
-                    paper=own[0].figure(score),
+                    paper=reference[0].figure(score),
                     values=[100 * value for value, _ in pairs],
                     gains=[100 * (value - other) for value, other in pairs if other is not None]
                     if score != table.against
                     else (),
-                    planned=sum(planned[cell.name] for cell in own),
+                    planned=sum(planned[cell.name] for cell in reference),
                     more={
                         column: (
-                            paper_other(*own[0].paper, score, other) if own[0].paper else None,
+                            paper_other(*reference[0].paper, score, other)
+                            if reference[0].paper
+                            else None,
                             [
                                 value
                                 for run in done
@@ -332,4 +337,4 @@ def lines(table: Table, runs: Iterable[Run], planned: Mapping[str, int]) -> list
                     },
                 )
             )
-    return found
+    return lines

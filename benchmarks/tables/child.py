@@ -82,13 +82,13 @@ class Child:
         assert code is not None
         with self._errors as file:
             file.seek(0)
-            said = file.read().decode("utf-8", errors="replace").strip().splitlines()
+            lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
         self._line.close()
         if code == 0:
             return None
         if code < 0:
             return f"killed by signal {-code}" + (", as when memory runs out" if code == -9 else "")
-        return said[-1].removeprefix("dovetail: ") if said else f"ended with exit code {code}"
+        return lines[-1].removeprefix("dovetail: ") if lines else f"ended with exit code {code}"
 
 
 def _work(
@@ -122,10 +122,10 @@ def tail_lines(folder: Path) -> list[dict[str, Any]]:
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     except OSError:
         return []
-    found = []
+    lines = []
     for line in text.splitlines():
         try:
-            found.append(json.loads(line))
+            lines.append(json.loads(line))
         except ValueError:  # being written
             break
-    return found
+    return lines

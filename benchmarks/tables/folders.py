@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from benchmarks.tables.cells import Cell, Run, Table, differing, own_settings, read_run
+from benchmarks.tables.cells import Cell, Run, Table, differing, local_settings, read_run
 from benchmarks.tables.child import tail_lines
 from benchmarks.tables.registry import TABLES
 from benchmarks.tables.schedule import Times
@@ -166,8 +166,8 @@ def _look(cell_folder: CellFolder, seed: int) -> None:
     wanted = resolved(cell_folder.run, seed)
     written = kept = read_toml(folder / "run.toml")
     try:  # through today's defaults: keys may have been added since
-        own = own_settings(written, section)
-        kept = resolved(check_run(own, where=str(folder / "run.toml")), seed)
+        settings = local_settings(written, section)
+        kept = resolved(check_run(settings, where=str(folder / "run.toml")), seed)
     except DovetailError:  # keys that are gone, or that a run file may not have
         pass
     unlike = differing(kept, wanted, section)

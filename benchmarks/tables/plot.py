@@ -15,14 +15,14 @@ from dovetail.runs import write_text
 
 def draw(table: Table, lines: Sequence[Line], runs: Sequence[Run], path: Path) -> bool:
     """Write the table's picture, an SVG; False where it has none."""
-    told = [line for line in lines if (line.gains if table.gains else line.values)]
-    if not told or not (table.x or table.over):
+    filled = [line for line in lines if (line.gains if table.gains else line.values)]
+    if not filled or not (table.x or table.over):
         return False
     if table.over:
         panels, x, y = _course(runs, table.over), table.over, "on the test rows, %"
     else:
         y = f"less {table.against}, points" if table.gains else "on the test rows, %"
-        panels, x = _against(table, told), table.x
+        panels, x = _against(table, filled), table.x
     write_text(path, panels_svg(panels, title=table.title, x=x, y=y))
     return True
 
@@ -61,7 +61,7 @@ def _course(runs: Sequence[Run], over: str) -> _Panels:
         for text in (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             for name, title in run.cell.scores.items():
-                scores = line if line["stage"] == name else line.get(name)
+                scores = line if line["variant"] == name else line.get(name)
                 if isinstance(scores, dict) and run.cell.score in scores:
                     seen[title] = seen.get(title, 0) + 1
                     at = min(seen[title] * every, epochs) if over == "epoch" else number(line)

@@ -26,8 +26,8 @@ from benchmarks.tables.folders import (
 )
 from benchmarks.tables.lacking import check_data
 from benchmarks.tables.session import Session
-from benchmarks.tables.text import told_time
-from dovetail.cli.output import console, say
+from benchmarks.tables.text import time_text
+from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError
 
 
@@ -72,7 +72,7 @@ def run_bench(
         if into is not None:
             session.put_into(into)
     if as_json:
-        print(json.dumps(session.told(), indent=2, ensure_ascii=False))
+        print(json.dumps(session.report(), indent=2, ensure_ascii=False))
     elif not quiet:
         _show(session, options)
     if stopped:
@@ -95,11 +95,13 @@ def _show(session: Session, options: Options) -> None:
         names, rows = _fitting(names, rows, session.table, screen.width)
         screen.print(_grid(session.table.title, names, rows))
     for reason, cells in session.left_out().items():
-        say(f"Not here: {_some(cells)}: {reason}")
+        print_line(f"Not here: {_some(cells)}: {reason}")
     if session.left:
-        say(f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on.")
+        print_line(
+            f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on."
+        )
     names = [f"{session.stem}.md", f"{session.stem}.jsonl", session.picture]
-    say(f"In {options.out}: {', '.join(name for name in names if name)}")
+    print_line(f"In {options.out}: {', '.join(name for name in names if name)}")
 
 
 #: What a column of a number takes with its borders, and of words.
@@ -166,7 +168,7 @@ def _list(
                 " ".join([cell.run, *cell.overrides]),
                 str(len(cell_folder.wanted)),
                 f"{done} done{part}",
-                "" if estimate is None else told_time(estimate),
+                "" if estimate is None else time_text(estimate),
             ]
         )
     names = ["cell", "run file", "seeds", "state", "a seed takes"]
@@ -202,7 +204,7 @@ def _overview(options: Options, *, as_json: bool) -> None:
             if seed not in cell_folder.done
         ]
         seconds, unknown = times_of(cell_folders).total(left)
-        known = told_time(seconds) if len(left) > unknown else ""
+        known = time_text(seconds) if len(left) > unknown else ""
         guess = f"{unknown} runs of unknown length" if unknown else ""
         takes = ", ".join(part for part in (known, guess) if part) or "nothing"
         rows.append(
@@ -218,10 +220,10 @@ def _overview(options: Options, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    say(f"Tables, and what is done of them in {options.out} (dovetail bench TABLE):")
+    print_line(f"Tables, and what is done of them in {options.out} (dovetail bench TABLE):")
     for row in rows:
-        say(f"\n{row['table']}: {row['title']}")
-        say(
+        print_line(f"\n{row['table']}: {row['title']}")
+        print_line(
             f"    {row['cells']} cells, {row['runs']} runs, {row['done']} done; left: {row['left']}"
             if "runs" in row
             else f"    {row['cells']} cells; {row['left']}"

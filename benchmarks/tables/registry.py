@@ -132,8 +132,8 @@ def _apfed_labels() -> Iterator[Cell]:
 
 
 def _apfed_overlap() -> Iterator[Cell]:
-    said = {"pairwise": "all of the bank's rows", "common": "common rows only"}
-    for overlap, title in said.items():
+    titles = {"pairwise": "all of the bank's rows", "common": "common rows only"}
+    for overlap, title in titles.items():
         yield Cell(
             name=f"adult-overlap-{overlap}",
             run="apfed/adult-overlap.toml",
@@ -326,21 +326,23 @@ def _hospitals() -> Iterator[Cell]:
     for split, method in product(range(5), HOSPITAL_SCORES):
         titles = HOSPITAL_SCORES[method]
         of = {
-            hospital: {f"{stage}@{hospital}": f"{city}: {t}" for stage, t in titles.items()}
+            hospital: {f"{variant}@{hospital}": f"{city}: {t}" for variant, t in titles.items()}
             for hospital, city in HOSPITALS.items()
         }
         for few, (hospital, city) in product((20, 50, 100), HOSPITALS.items()):
             if (hospital, few) != ("switzerland", 100):  # it has fewer
                 rows = f"data.partition.rows.{hospital}={few}"
-                told = f"{few} at {city}"
-                yield _hospital_cell(method, split, f"{hospital}-{few}", told, of[hospital], rows)
+                title = f"{few} at {city}"
+                yield _hospital_cell(method, split, f"{hospital}-{few}", title, of[hospital], rows)
         every = {name: title for scores in of.values() for name, title in scores.items()}
         yield _hospital_cell(method, split, "all", "all everywhere", every)
         for hospital, city in HOSPITALS.items():
-            told = f"none at {city}: the others' models"
-            scores = {stage: f"{city}: {t}" for stage, t in titles.items() if stage != "local"}
+            title = f"none at {city}: the others' models"
+            scores = {
+                variant: f"{city}: {t}" for variant, t in titles.items() if variant != "local"
+            }
             guest = f"data.partition.guest={hospital}"
-            yield _hospital_cell(method, split, f"{hospital}-none", told, scores, guest)
+            yield _hospital_cell(method, split, f"{hospital}-none", title, scores, guest)
 
 
 HYFEM_CELLS = {

@@ -15,7 +15,7 @@ from benchmarks.tables.child import Child
 from benchmarks.tables.folders import CellFolder, Options, times_of
 from benchmarks.tables.plot import draw
 from benchmarks.tables.schedule import Job, Process, Times, work
-from benchmarks.tables.text import body, json_line, machine, page, put_into, told_time
+from benchmarks.tables.text import body, json_line, machine, page, put_into, time_text
 from dovetail.files import read_toml
 from dovetail.models.threads import asked_threads, cores
 from dovetail.runs import summarise, write_text
@@ -30,7 +30,7 @@ class Watch(Protocol):
     def look(self, times: Times, num_failed: int) -> None:
         """Time has passed."""
 
-    def end(self, job: Job, said: str) -> None:
+    def end(self, job: Job, scores: str) -> None:
         """A job ended."""
 
 
@@ -93,13 +93,13 @@ class Session:
 
     def _jobs(self) -> list[Job]:
         """A seed of every cell before the next; in each, what was begun first."""
-        found = [
+        jobs = [
             (turn, seed not in cell_folder.part, at, Job(cell_folder.cell, seed))
             for at, cell_folder in enumerate(self.cell_folders.values())
             for turn, seed in enumerate(cell_folder.wanted)
             if seed not in cell_folder.done
         ]
-        return [job for *_, job in sorted(found, key=lambda each: each[:3])]
+        return [job for *_, job in sorted(jobs, key=lambda each: each[:3])]
 
     def _start(self, job: Job) -> Child:
         cell_folder = self.cell_folders[job.cell.name]
@@ -141,12 +141,12 @@ class Session:
         self._times.add(job.cell, max(process.seconds, run.seconds))
         with self._lines_path.open("a", encoding="utf-8") as file:
             file.write(self._json_line(run))
-        said = ", ".join(
+        scores_text = ", ".join(
             f"{title} {100 * run.scores[name]:.2f}"
             for name, title in job.cell.scores.items()
             if name in run.scores
         )
-        self._bars.end(job, f"{job}: {said} % in {process.seconds:.0f} s")
+        self._bars.end(job, f"{job}: {scores_text} % in {process.seconds:.0f} s")
 
     def _json_line(self, run: Run) -> str:
         about = {
@@ -212,17 +212,17 @@ class Session:
 
     def left_out(self) -> dict[str, list[str]]:
         """Reason -> cells without figures for it."""
-        found: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         for cell in self._chosen:
             if cell.unavailable:
-                found.setdefault(cell.unavailable, []).append(cell.name)
+                reasons.setdefault(cell.unavailable, []).append(cell.name)
         for job, reason in self.failed.items():
-            found.setdefault(reason, []).append(str(job))
+            reasons.setdefault(reason, []).append(str(job))
         for cell_folder in self.cell_folders.values():
             for keys in {tuple(keys) for keys in cell_folder.other.values()}:
                 reason = f"run with other settings ({', '.join(keys)})"
-                found.setdefault(reason, []).append(cell_folder.cell.name)
-        return found
+                reasons.setdefault(reason, []).append(cell_folder.cell.name)
+        return reasons
 
     def left_text(self) -> str:
         """What is left to run, and how long it takes."""
@@ -231,11 +231,11 @@ class Session:
             self.cell_folders[job.cell.name].part.get(job.seed, 0.0) for job in self.left
         )
         known = len(self.left) - unknown
-        said = f"about {told_time(max(0.0, seconds) / self._options.jobs)}" if known else ""
+        left = f"about {time_text(max(0.0, seconds) / self._options.jobs)}" if known else ""
         guess = f"{unknown} of unknown length" if unknown else ""
-        return ", ".join(part for part in (said, guess) if part)
+        return ", ".join(part for part in (left, guess) if part)
 
-    def told(self) -> dict[str, object]:
+    def report(self) -> dict[str, object]:
         """The result as JSON."""
         return {
             "bench": self.table.name,

@@ -19,7 +19,7 @@ from benchmarks.tables.cells import (
     Table,
     half_interval,
     mean_and_spread,
-    told_numbers,
+    numbers_text,
 )
 from dovetail.errors import ConfigError
 from dovetail.network.retry import write_text
@@ -77,7 +77,7 @@ def difference(line: Line) -> str:
 def signed(value: float, spread: float | None = None) -> str:
     """A difference, with its sign."""
     sign = "−" if value < 0 else "+"
-    return sign + told_numbers(abs(value), spread)
+    return sign + numbers_text(abs(value), spread)
 
 
 def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
@@ -104,7 +104,7 @@ def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]
     for line in lines:
         row = [*(line.labels[name] for name in labels), line.method]
         row += [str(line.paper or "")] if compared else []
-        row += [told_numbers(line.mean, line.spread) if line.values else ""]
+        row += [numbers_text(line.mean, line.spread) if line.values else ""]
         row += [difference(line)] if compared else []
         row += [_gain(line)] if gained else []
         for column, printed in more.items():
@@ -163,21 +163,25 @@ def _titles(table: Table) -> dict[str, str]:
 def _behind(table: Table, group: Mapping[str, Line]) -> tuple[float, list[float]] | None:
     """What is compared against, less the best of ``singles``: by their means, and run by run."""
     titles = _titles(table)
-    own = group.get(titles[table.against])
+    reference = group.get(titles[table.against])
     singles = [group[titles[name]] for name in table.singles if titles[name] in group]
-    if own is None or not singles or any(len(s.values) != len(own.values) for s in singles):
+    if (
+        reference is None
+        or not singles
+        or any(len(s.values) != len(reference.values) for s in singles)
+    ):
         return None
     each = [
         value - max(others)
-        for value, *others in zip(own.values, *(s.values for s in singles), strict=True)
+        for value, *others in zip(reference.values, *(s.values for s in singles), strict=True)
     ]
-    return own.mean - max(single.mean for single in singles), each
+    return reference.mean - max(single.mean for single in singles), each
 
 
-def _told_behind(table: Table, lines: Sequence[Line]) -> str:
+def _behind_text(table: Table, lines: Sequence[Line]) -> str:
     """How often a choice of learner was wrong."""
-    found = [_behind(table, group) for group in _groups(lines).values()]
-    known = [each for each in found if each is not None]
+    margins = [_behind(table, group) for group in _groups(lines).values()]
+    known = [each for each in margins if each is not None]
     if not known:
         return ""
     fixed = sum(mean < -0.5 for mean, _ in known)
@@ -236,29 +240,31 @@ def page(
         text += f"\n![{table.title}]({picture})\n"
     for reason, cells in left_out.items():
         text += f"\nNot here: {', '.join(cells)}: {reason}\n"
-    said = ", ".join(f"{key} {value}" for key, value in about.items())
-    return f"{text}\n{said}.\n"
+    about_text = ", ".join(f"{key} {value}" for key, value in about.items())
+    return f"{text}\n{about_text}.\n"
 
 
 def body(table: Table, lines: Sequence[Line]) -> str:
     """The table and what has to be said with it; only lines that have figures."""
-    told = [line for line in lines if line.values]
-    text = markdown(*grid(table, told)) if told else "Nothing has run yet.\n"
-    said = []
-    if any(line.paper is not None for line in told):
-        said.append(
+    filled = [line for line in lines if line.values]
+    text = markdown(*grid(table, filled)) if filled else "Nothing has run yet.\n"
+    paragraphs = []
+    if any(line.paper is not None for line in filled):
+        paragraphs.append(
             f"Paper: {table.source}. {ABOVE} at or above the paper's figure, {BELOW} below it."
         )
     if table.wide:
-        said.append("Means over the runs; ±: half the 95 % interval of the gain, run by run.")
-        said += [told for told in [_told_behind(table, lines)] if told and table.singles]
-    elif any(len(line.values) > 1 for line in told):
-        said.append("± is the standard deviation over the runs.")
-    if any(line.gains for line in told) and not table.wide:
-        said.append('"less": the difference run by run, and its spread.')
+        paragraphs.append("Means over the runs; ±: half the 95 % interval of the gain, run by run.")
+        paragraphs += [
+            filled for filled in [_behind_text(table, lines)] if filled and table.singles
+        ]
+    elif any(len(line.values) > 1 for line in filled):
+        paragraphs.append("± is the standard deviation over the runs.")
+    if any(line.gains for line in filled) and not table.wide:
+        paragraphs.append('"less": the difference run by run, and its spread.')
     if table.note:
-        said.append(table.note)
-    return text + "".join(f"\n{sentence}\n" for sentence in [" ".join(said)] if said)
+        paragraphs.append(table.note)
+    return text + "".join(f"\n{sentence}\n" for sentence in [" ".join(paragraphs)] if paragraphs)
 
 
 def put_into(path: Path, name: str, text: str) -> None:
@@ -278,7 +284,7 @@ def put_into(path: Path, name: str, text: str) -> None:
     write_text(path, pattern.sub(lambda match: f"{match[1]}{text}{match[2]}", whole, count=1))
 
 
-def told_time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """In words.
 
     >>> told_time(50), told_time(3000), told_time(30000)

@@ -156,7 +156,7 @@ def agree_on(
         raise ConfigError("there is no member to train with; name at least one party")
     check_labels(described, section=section)
     first, *others = described
-    shared = set.intersection(*(set(own.columns) for own in described.values()))
+    shared = set.intersection(*(set(offered.columns) for offered in described.values()))
     common = tuple(name for name in described[first].columns if name in shared)
     if not common and alone:
         return (), ""
@@ -164,12 +164,14 @@ def agree_on(
         raise ConfigError(
             "the members have no common column (Eq. 4): "
             + "; ".join(
-                f"{party!r} offers {list(own.columns)[:5]}" for party, own in described.items()
+                f"{party!r} offers {list(offered.columns)[:5]}"
+                for party, offered in described.items()
             )
             + ". Name the same columns as common at each"
         )
     kinds = {
-        party: dict(zip(own.columns, own.kinds, strict=True)) for party, own in described.items()
+        party: dict(zip(offered.columns, offered.kinds, strict=True))
+        for party, offered in described.items()
     }
     for name in common:
         for party in others:
@@ -180,7 +182,7 @@ def agree_on(
                     "the common columns"
                 )
     try:
-        summaries = {party: own.summaries(common) for party, own in described.items()}
+        summaries = {party: offered.summaries(common) for party, offered in described.items()}
         encoder = agree(summaries, max_categories=max_categories)
     except DataError as error:
         raise ConfigError(str(error)) from None
@@ -208,8 +210,10 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
                     f"{party!r} have {' and '.join(sorted(odd))}; give both the same "
                     f"label_scale = [MEAN, SCALE] below [{section}] in their files"
                 )
-            said = {name: described[name].classes for name in (first, party)}
-            texts = {name: [each.strip('"') for each in own] for name, own in said.items()}
+            classes_of = {name: described[name].classes for name in (first, party)}
+            texts = {
+                name: [each.strip('"') for each in names] for name, names in classes_of.items()
+            }
             alike = "".join(f"; {each}" for each in spelled_alike(texts))
             raise ConfigError(
                 f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
@@ -231,9 +235,9 @@ def classes_of(task: Task) -> tuple[str, ...]:
     return (json.dumps(task.to_json()),)
 
 
-def _objects(said: Iterable[str]) -> list[str]:
+def _objects(class_names: Iterable[str]) -> list[str]:
     """Those that are objects of JSON, which no class is."""
-    return [each for each in said if each.startswith("{")]
+    return [each for each in class_names if each.startswith("{")]
 
 
 def encoder_of(

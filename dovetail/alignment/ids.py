@@ -108,16 +108,16 @@ def looks(ids: np.ndarray) -> str:
     ]
     others = "".join(sorted(each for each in everything if not each.isalnum()))
     alphabet += [f"{others[:10]!r}"] if others else []
-    told = f"text of {length} characters, {' and '.join(alphabet)}"
+    text = f"text of {length} characters, {' and '.join(alphabet)}"
     zeros = sum(each.startswith("0") for each in texts)
     first, last = min(texts), max(texts)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
     begin = first[:same]
     if begin:
-        told += f", all begin with {begin!r}"
+        text += f", all begin with {begin!r}"
     elif zeros:
-        told += f", {zeros} of {len(texts)} begin with 0"
-    return told
+        text += f", {zeros} of {len(texts)} begin with 0"
+    return text
 
 
 def _num_repeated(values: list[bytes]) -> int:

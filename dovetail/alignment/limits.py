@@ -1,4 +1,4 @@
-"""How often, and with how many ids, a driver may compare: counted in the party's home.
+"""How often, and with how many ids, a driver may compare: counted in the party's site.
 
     alignments.json    of each driver, the alignments that began in the last 24 hours, and its last
 
@@ -46,14 +46,14 @@ MAX_ALIGNMENTS = 20
 _log = logging.getLogger(__name__)
 
 
-def default_max_ids(num_own: int) -> int:
+def default_max_ids(num_local: int) -> int:
     """How many ids a driver may compare in a day, unless the party says: five times its own and
     10,000.
 
     >>> default_max_ids(14_286)
     81430
     """
-    return 5 * num_own + 10_000
+    return 5 * num_local + 10_000
 
 
 class Guard(Protocol):
@@ -62,7 +62,7 @@ class Guard(Protocol):
     def begins(self, initiator: str, mode: str, num_ids: int) -> None:
         """An alignment is asked for that is refused for no other reason."""
 
-    def found(self, num_shared: int) -> None:
+    def shares(self, num_shared: int) -> None:
         """It has ended with so many proven rows."""
 
     def unproven(self) -> None:
@@ -83,7 +83,7 @@ class _Entry(BaseModel):
     unproven: bool = False
 
 
-class _Book(BaseModel):
+class _Counts(BaseModel):
     """The file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -99,7 +99,7 @@ class Limits:
         path: the file.
         max_alignments: of a driver, in 24 hours.
         max_ids: that a driver may compare in 24 hours, in all its alignments together.
-        say: shows a line to whoever watches.
+        print_line: shows a line to whoever watches.
         together: both are of all drivers together.
         now: seconds since 1970.
     """
@@ -110,14 +110,14 @@ class Limits:
         *,
         max_alignments: int,
         max_ids: int,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         together: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
         self._max_alignments = max_alignments
         self._max_ids = max_ids
-        self._say = say
+        self._print = print_line
         self._together = together
         self._now = now
         self._lock = threading.Lock()
@@ -140,27 +140,27 @@ class Limits:
             AlignmentError: one too many, or with too many ids, or it cannot be counted.
         """
         with self._lock:
-            book = self._read()
-            entries = book.drivers.setdefault(driver, [])
+            counts = self._read()
+            entries = counts.drivers.setdefault(driver, [])
             since = self._now() - DAY_S
             today = [each for each in entries if each.at > since]  # those of a later clock, too
             counted = today
             if self._together:
                 others = (
-                    each for name, held in book.drivers.items() if name != driver for each in held
+                    each for name, held in counts.drivers.items() if name != driver for each in held
                 )
                 counted = [*today, *(each for each in others if each.at > since)]
             self._check(driver, entry, today, counted)
             before = [each for each in entries if watched and _alike(each, entry)]
-            book.drivers[driver] = [*(today or entries[-1:]), entry]
-            self._write(book)
-        self._tell(driver, "its set has", entry.num_ids, [each.num_ids for each in before])
+            counts.drivers[driver] = [*(today or entries[-1:]), entry]
+            self._write(counts)
+        self._warn_if_near(driver, "its set has", entry.num_ids, [each.num_ids for each in before])
 
     def ended(self, driver: str, run: str, *, num_shared: int | None, watched: bool) -> None:
         """Write down how the driver's last alignment ended; None: with claims that are not true."""
         with self._lock:
-            book = self._read()
-            entries = book.drivers.get(driver, [])
+            counts = self._read()
+            entries = counts.drivers.get(driver, [])
             mine = [each for each in entries if each.run == run][-1:]
             if not mine:
                 return
@@ -171,9 +171,9 @@ class Limits:
                 for each in entries
                 if watched and each is not entry and _alike(each, entry)
             ]
-            self._write(book)
+            self._write(counts)
         if num_shared is not None:
-            self._tell(driver, "it shares", num_shared, [each for each in before if each])
+            self._warn_if_near(driver, "it shares", num_shared, [each for each in before if each])
 
     def _check(
         self, driver: str, entry: _Entry, today: list[_Entry], counted: list[_Entry]
@@ -197,7 +197,7 @@ class Limits:
                 f"policy.max_ids allows {self._max_ids} together: wait, or ask it to allow more"
             )
 
-    def _tell(self, driver: str, what: str, num: int, before: list[int]) -> None:
+    def _warn_if_near(self, driver: str, what: str, num: int, before: list[int]) -> None:
         near = [each for each in before if 0 < abs(each - num) <= NEAR]
         if near:
             line = (
@@ -206,33 +206,33 @@ class Limits:
                 "ask what for, if it goes on"
             )
             _log.warning("%s", line)
-            self._say(line)
+            self._print(line)
 
-    def _read(self) -> _Book:
+    def _read(self) -> _Counts:
         try:
-            return _Book.model_validate_json(self._path.read_bytes())
+            return _Counts.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
-            return _Book()
+            return _Counts()
         except (OSError, ValidationError) as error:
             _log.error("alignments cannot be counted: %s: %s", self._path, error)
             raise AlignmentError(
-                f"it cannot read {self._path.name} in its home, where alignments are counted, and "
+                f"it cannot read {self._path.name} in its site, where alignments are counted, and "
                 "takes part in none that is not counted; its log has the details"
             ) from None
 
-    def _write(self, book: _Book) -> None:
+    def _write(self, counts: _Counts) -> None:
         fresh = self._path.with_name(f"{self._path.name}.new")
         try:
             handle = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(book.model_dump(), file)
+                json.dump(counts.model_dump(), file)
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self._path)
         except OSError as error:
             _log.error("alignments cannot be counted: %s: %s", self._path, error)
             raise AlignmentError(
-                f"it cannot write {self._path.name} in its home, where alignments are counted, and "
+                f"it cannot write {self._path.name} in its site, where alignments are counted, and "
                 "takes part in none that is not counted; its log has the details"
             ) from None
 
@@ -261,7 +261,7 @@ class _OfDriver:
         watched = self._watched or not mode.startswith("intersection")
         self._limits.begins(self._driver, entry, watched=watched)
 
-    def found(self, num_shared: int) -> None:
+    def shares(self, num_shared: int) -> None:
         self._limits.ended(self._driver, self._run, num_shared=num_shared, watched=self._watched)
 
     def unproven(self) -> None:

@@ -155,8 +155,8 @@ def _text_of(value: Any) -> str:
 
 
 def _sounds(text: str) -> str:
-    found = name_words(text)
-    return str(_library("jellyfish", "sounds()").soundex(found[0])) if found else ""
+    words = name_words(text)
+    return str(_library("jellyfish", "sounds()").soundex(words[0])) if words else ""
 
 
 def _phone(text: str, region: str | None) -> str:
@@ -227,10 +227,10 @@ def component(text: str) -> Component:
     >>> str(component("sounds(surname)")), str(component("birth_date")), str(component("postcode"))
     ('sounds(surname)', 'date(birth_date)', 'text(postcode)')
     """
-    found = _COMPONENT.fullmatch(text)
-    if found is None:
+    parts = _COMPONENT.fullmatch(text)
+    if parts is None:
         raise ConfigError(f"expected a column or FUNCTION(column) in a match key, got {text!r}")
-    function, inside, alone = found.groups()
+    function, inside, alone = parts.groups()
     if alone is not None:
         return Component(_function_of(alone), (alone,))
     columns = tuple(each.strip() for each in inside.split(","))
@@ -389,16 +389,16 @@ def _component_values(
 def _values_of(column: Column, one: Callable[[Any], str]) -> np.ndarray:
     """Each different value is turned once."""
     known: dict[Any, str] = {}
-    found = np.empty(len(column.values), dtype=object)
+    values = np.empty(len(column.values), dtype=object)
     items = column.values.tolist()
     for row, (value, missing) in enumerate(zip(items, column.missing.tolist(), strict=True)):
         if missing:
-            found[row] = ""
+            values[row] = ""
             continue
         if value not in known:
             known[value] = one(value)
-        found[row] = known[value]
-    return found
+        values[row] = known[value]
+    return values
 
 
 @dataclass(frozen=True)
@@ -437,13 +437,13 @@ def rate(keys: Sequence[KeyValues]) -> list[Rated]:
     return rated
 
 
-def check_agreed(own: Sequence[str], theirs: str, index: int, who: str) -> None:
+def check_agreed(mine_keys: Sequence[str], theirs: str, index: int, who: str) -> None:
     """Refuse a pass whose key is not this party's.
 
     Raises:
         AlignmentError: naming both.
     """
-    mine = own[index] if index < len(own) else "none"
+    mine = mine_keys[index] if index < len(mine_keys) else "none"
     if mine != theirs:
         raise AlignmentError(
             f"{who} asks for key {index + 1}, {theirs[:300]!r}; this party's is {mine!r}: both "

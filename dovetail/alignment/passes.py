@@ -111,7 +111,7 @@ def align_by_keys(
             )
             values = NormalisedIds(key.values[usable].tolist(), ("string",), False)
             pairs = initiator.compare_normalised("intersection", values)
-            samples_K = initiator.tell(pairs, sample_of_row[usable])[party]
+            samples_K = initiator.send_indices(pairs, sample_of_row[usable])[party]
             rows[party][samples_K] = ELSEWHERE
             missing = int((left_N & (key.values == b"")).sum())
             left_N[rows_S[samples_K.numpy()]] = False
@@ -156,9 +156,9 @@ def count_by_keys(
         num_theirs = 0
         for index, key in enumerate(keys):
             asked = Pass(index, len(keys), str(key.key), num_rows)
-            said = _begun(engine, party, asked, timeout_s)
+            num_theirs_now = _begun(engine, party, asked, timeout_s)
             if index == 0:
-                num_theirs = said
+                num_theirs = num_theirs_now
             initiator = Initiator(
                 engine,
                 False,
@@ -180,9 +180,9 @@ def count_by_keys(
                 )
             if index == 0:
                 left_M = np.ones(num_theirs, dtype=bool)
-            own, theirs = joined(pair.own), joined(pair.theirs)
+            mine, theirs = joined(pair.mine), joined(pair.theirs)
             try:
-                mine_K, their_K = matches(own, theirs)
+                mine_K, their_K = matches(mine, theirs)
             except MessageError as cause:
                 raise PartyError(party, str(cause)) from None
             new = left_N[mine_K] & left_M[their_K]
@@ -269,7 +269,7 @@ class KeyResponder(Responder):
         self._pass_index = -1  # of the pass that was opened last
         self._settled = -1  # of the last that is over
         self._num_samples = 0
-        self._found: list[Tensor] = []  # by pass: (S,) rows, -1 where it found none
+        self._aligned: list[Tensor] = []  # by pass: (S,) rows, -1 where it found none
         self._left_M = np.ones(self._num_rows, dtype=bool)
         self._usable_K = np.empty(0, dtype=np.int64)
         self._opened = False
@@ -380,16 +380,16 @@ class KeyResponder(Responder):
         """The end of a pass; of the last, the rows of all of them."""
         assert run.rows_S is not None
         new_S = run.rows_S >= 0
-        if any(bool((new_S & (found >= 0)).any()) for found in self._found):
+        if any(bool((new_S & (kept_rows >= 0)).any()) for kept_rows in self._aligned):
             raise MessageError(
                 f"{run.begin.initiator!r} names a sample that an earlier key has matched"
             )
-        self._found.append(run.rows_S)
+        self._aligned.append(run.rows_S)
         self._left_M[run.rows_S[new_S].numpy()] = False
         self._settled = self._pass_index
         if self._settled == len(self._keys) - 1:
             rows_S = torch.full((self._num_samples,), -1)
-            for found in self._found:
-                rows_S = torch.where(found >= 0, found, rows_S)
+            for kept_rows in self._aligned:
+                rows_S = torch.where(kept_rows >= 0, kept_rows, rows_S)
             self._rows_S = rows_S
-            self._found = []
+            self._aligned = []

@@ -58,13 +58,13 @@ class Questions:
     right_Q16: np.ndarray
 
     @classmethod
-    def about(cls, own_Q32: np.ndarray, theirs_Q32: np.ndarray, workers: Workers) -> Questions:
+    def about(cls, local_Q32: np.ndarray, theirs_Q32: np.ndarray, workers: Workers) -> Questions:
         """Questions about claims that these points of theirs are these ids' hashes, row by row."""
-        secrets = np.frombuffer(os.urandom(own_Q32.size), dtype=np.uint8)
+        secrets = np.frombuffer(os.urandom(local_Q32.size), dtype=np.uint8)
         secrets_Q32 = secrets.reshape(-1, POINT_BYTES)
         right_Q32 = workers.multiply_each(secrets_Q32, theirs_Q32)
         return cls(
-            workers.multiply_each(secrets_Q32, own_Q32),
+            workers.multiply_each(secrets_Q32, local_Q32),
             np.ascontiguousarray(right_Q32[:, :VALUE_BYTES]),
         )
 

@@ -258,7 +258,7 @@ def random_order(num: int) -> np.ndarray:
             return order
 
 
-def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def matches(local_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(K,) places in the first and (K,) in the second of the values that both have.
 
     Values are as good as random, so they are sorted in parts of about ``_SORTED`` by their first
@@ -267,11 +267,11 @@ def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np
     Raises:
         MessageError: a value that occurs twice on one side.
     """
-    num_own, total = len(own_N16), len(own_N16) + len(theirs_M16)
+    num_local, total = len(local_N16), len(local_N16) + len(theirs_M16)
     bits = max(0, (total // _SORTED).bit_length())
     shift = np.uint64(64 - bits)
-    firsts = [side.view(np.uint64)[:, 0] for side in (own_N16, theirs_M16)]
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    firsts = [side.view(np.uint64)[:, 0] for side in (local_N16, theirs_M16)]
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
     num_repeated = 0
     for part in range(2**bits):
         # A shift by all 64 bits is undefined.
@@ -279,7 +279,7 @@ def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np
             np.flatnonzero(first >> shift == part) if bits else np.arange(len(first))
             for first in firsts
         ]
-        sides = [own_N16[indices[0]], theirs_M16[indices[1]]]
+        sides = [local_N16[indices[0]], theirs_M16[indices[1]]]
         words = np.concatenate(sides).view(np.uint64)  # (own + theirs, 2)
         order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first side's comes first
         same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
@@ -288,12 +288,12 @@ def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np
         repeated = (first >= num_here) | (second < num_here)
         num_repeated += int(repeated.sum())
         if not num_repeated:
-            found.append((indices[0][first], indices[1][second - num_here]))
+            pairs.append((indices[0][first], indices[1][second - num_here]))
     if num_repeated:
         raise MessageError(f"{num_repeated} points are repeated; each id must be sent once")
-    own_K, their_K = (np.concatenate(each) for each in zip(*found, strict=True))
-    assert len(own_K) <= num_own
-    return own_K, their_K
+    local_K, their_K = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    assert len(local_K) <= num_local
+    return local_K, their_K
 
 
 def batches_of(num_ids: int, batch_size: int) -> int:
@@ -351,12 +351,12 @@ def times_secret(
 def points_at(batches: Sequence[np.ndarray], indices_Q: np.ndarray) -> np.ndarray:
     """(Q, 32) of batches that are alike but for the last: the points at these indices."""
     size = len(batches[0]) if batches else 1
-    found = np.empty((len(indices_Q), POINT_BYTES), dtype=np.uint8)
+    points_Q = np.empty((len(indices_Q), POINT_BYTES), dtype=np.uint8)
     batch_Q = indices_Q // size
     for batch in np.unique(batch_Q):  # all of them side by side would be as large again
         wanted = batch_Q == batch
-        found[wanted] = batches[batch][indices_Q[wanted] - batch * size]
-    return found
+        points_Q[wanted] = batches[batch][indices_Q[wanted] - batch * size]
+    return points_Q
 
 
 def joined(batches: Sequence[np.ndarray], width: int = VALUE_BYTES) -> np.ndarray:
@@ -493,16 +493,16 @@ class _Pair:
     num_theirs: int  # M
     secret: bytes
     order_N: np.ndarray  # index -> row
-    own: list[np.ndarray] = field(default_factory=list)  # by batch of phase 4
+    mine: list[np.ndarray] = field(default_factory=list)  # by batch of phase 4
     points: list[np.ndarray] = field(default_factory=list)  # by batch of phase 3, as they came
     theirs: list[np.ndarray] = field(default_factory=list)  # the same, multiplied
 
     def matches(self) -> tuple[np.ndarray, np.ndarray]:
         """(K,) own indices and (K,) the partner's indices of what both have; asked once."""
-        own, theirs = joined(self.own), joined(self.theirs)
-        self.own.clear()
+        mine, theirs = joined(self.mine), joined(self.theirs)
+        self.mine.clear()
         self.theirs.clear()
-        return matches(own, theirs)
+        return matches(mine, theirs)
 
     def points_at(self, indices_Q: np.ndarray) -> np.ndarray:
         """(Q, 32) what the partner sent at these indices."""
@@ -515,7 +515,7 @@ class _Shared:
 
     samples_K: Tensor
     indices_K: Tensor  # the partner's
-    own_K: Tensor  # the initiator's
+    local_K: Tensor  # the initiator's
 
 
 def align(
@@ -566,7 +566,7 @@ def align(
     sample_of_row = np.empty_like(rows_S)
     sample_of_row[rows_S] = np.arange(num_ids)
     rows = {engine.driver: torch.from_numpy(rows_S)}
-    shared = initiator.tell(pairs, sample_of_row)
+    shared = initiator.send_indices(pairs, sample_of_row)
     for party, samples_K in shared.items():
         rows[party] = torch.full((num_ids,), -1)
         rows[party][samples_K] = ELSEWHERE
@@ -652,12 +652,14 @@ class Initiator:
         self.done = 0
         self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
         self.progress(0, self.total)
-        self.blind_own(pairs, self.points_N32)
+        self.blind_local(pairs, self.points_N32)
         self.double_theirs(pairs)
         self.get_doubled(pairs)
         return pairs
 
-    def tell(self, pairs: Mapping[str, _Pair], sample_of_row: np.ndarray) -> dict[str, Tensor]:
+    def send_indices(
+        self, pairs: Mapping[str, _Pair], sample_of_row: np.ndarray
+    ) -> dict[str, Tensor]:
         """Phases 5 to 7; partner -> (K,) the samples that it has, in order.
 
         Args:
@@ -673,13 +675,13 @@ class Initiator:
         for pair in pairs.values():
             pair.points.clear()
         for party, pair in pairs.items():
-            own_indices, their_indices = matched[party]
-            samples = sample_of_row[pair.order_N[own_indices]]
+            local_indices, their_indices = matched[party]
+            samples = sample_of_row[pair.order_N[local_indices]]
             order = np.argsort(samples)  # the order they are sent in says no more than they do
             shared[party] = _Shared(
                 *map(
                     torch.from_numpy,
-                    (samples[order], their_indices[order], own_indices[order]),
+                    (samples[order], their_indices[order], local_indices[order]),
                 )
             )
         self.share(shared)
@@ -701,7 +703,7 @@ class Initiator:
             pairs[party] = _Pair(ready.num_ids, secret, order_N)
         return pairs
 
-    def blind_own(self, pairs: Mapping[str, _Pair], points_N32: np.ndarray) -> None:
+    def blind_local(self, pairs: Mapping[str, _Pair], points_N32: np.ndarray) -> None:
         """Phase 2."""
         pending: Pending[Received] | None = None
         for batch in range(batches_of(self.num_ids, self.batch_size)):
@@ -770,7 +772,7 @@ class Initiator:
                         raise MessageError(
                             f"{reply.wire_name()}: {num_zero} of {size} values are the identity"
                         )
-                pairs[party].own.append(values)
+                pairs[party].mine.append(values)
 
     def have_proved(
         self,
@@ -779,13 +781,13 @@ class Initiator:
     ) -> None:
         """Phase 5: partners prove what they share."""
         questions = {}
-        for party, (own_K, their_K) in matched.items():
-            num = num_questions(len(own_K), CHECKED)
+        for party, (local_K, their_K) in matched.items():
+            num = num_questions(len(local_K), CHECKED)
             if num:
-                drawn_Q = random_order(len(own_K))[:num]
+                drawn_Q = random_order(len(local_K))[:num]
                 pair = pairs[party]
                 questions[party] = Questions.about(
-                    self.points_N32[pair.order_N[own_K[drawn_Q]]],
+                    self.points_N32[pair.order_N[local_K[drawn_Q]]],
                     pair.points_at(their_K[drawn_Q]),
                     self.workers,
                 )
@@ -821,7 +823,7 @@ class Initiator:
                     len(each.samples_K),
                     each.samples_K[part],
                     each.indices_K[part],
-                    each.own_K[part],
+                    each.local_K[part],
                 )
                 for party, each in shared.items()
                 if batch == 0 or batch < batches_of(len(each.samples_K), self.batch_size)

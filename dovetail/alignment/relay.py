@@ -27,7 +27,7 @@ blinded. A responder learns also which of the samples that it shares all others 
 bytes on and decodes none of them. Whoever carries messages can also make some up: a coordinator
 that breaks the rules can pass for an initiator, and then learns of ids that it guesses whether the
 responder has them, as any dishonest initiator does. It cannot claim rows whose ids it has not, nor
-read the ids of an alignment that it only carries. A responder's home counts all that one
+read the ids of an alignment that it only carries. A responder's site counts all that one
 coordinator carries as that coordinator's, whatever initiators it names.
 
 Letters: P parties addressed, X bytes.
@@ -353,21 +353,21 @@ class Initiator:
 
     def _next(self, engine: _Handed) -> Requests:
         """What is to be handed on next, or what came of it."""
-        said = engine.requests.get()
-        if not isinstance(said, dict):
+        request = engine.requests.get()
+        if not isinstance(request, dict):
             self._engine = None
-        if isinstance(said, Exception):
-            raise said
+        if isinstance(request, Exception):
+            raise request
         nothing = torch.empty(0, dtype=torch.int64)
-        if isinstance(said, psi.Aligned):
+        if isinstance(request, psi.Aligned):
             responders = engine.parties
-            shared = torch.tensor([said.overlap[name] for name in responders], dtype=torch.int64)
-            common_K = said.alignment.shared(*responders)
-            self._keep(self._part, said.alignment.rows[self.name][common_K])
+            shared = torch.tensor([request.overlap[name] for name in responders], dtype=torch.int64)
+            common_K = request.alignment.shared(*responders)
+            self._keep(self._part, request.alignment.rows[self.name][common_K])
             empty = torch.empty(1, 0, dtype=torch.uint8)
-            return Requests(True, responders, shared, empty, said.num_ids[self.name], common_K)
-        self._asked = tuple(said)
-        return Requests(False, self._asked, *_tensor_of(list(said.values())), 0, nothing)
+            return Requests(True, responders, shared, empty, request.num_ids[self.name], common_K)
+        self._asked = tuple(request)
+        return Requests(False, self._asked, *_tensor_of(list(request.values())), 0, nothing)
 
     def state(self) -> State:
         """Nothing: an alignment that was left begins anew."""
@@ -464,13 +464,13 @@ def align(
     Raises:
         PartyError: one refused, did not answer, or did not follow the protocol.
     """
-    found = {}
+    overlaps = {}
     for name, parts in initiators.items():
         if progress is not None:
             progress(name)
         for part in parts:
-            found[name, part] = _align_part(engine, name, part, tuple(responders), timeout_s)
-    return found
+            overlaps[name, part] = _align_part(engine, name, part, tuple(responders), timeout_s)
+    return overlaps
 
 
 def _align_part(

@@ -69,7 +69,7 @@ class Run:
     num_shared: int | None = None  # as the first batch of phase 6 says
     samples: list[Tensor] = field(default_factory=list)  # by batch of phase 6
     indices: list[Tensor] = field(default_factory=list)
-    own: list[Tensor] = field(default_factory=list)
+    of_initiator: list[Tensor] = field(default_factory=list)
     rows_S: Tensor | None = None  # claimed, and not yet proven
     questions: Questions | None = None  # of phase 7
     num_asked: int = 0  # batches of it
@@ -382,7 +382,7 @@ class Responder:
         run.num_shared = message.num_shared
         run.samples.append(message.samples_B)
         run.indices.append(message.places_B)
-        run.own.append(message.own_B)
+        run.of_initiator.append(message.own_B)
         if sum(map(len, run.samples)) == message.num_shared:
             self._claimed(run)
         return Received(message.batch)
@@ -390,11 +390,11 @@ class Responder:
     def _claimed(self, run: Run) -> None:
         """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
         begin = run.begin
-        samples_K, indices_K, own_K = map(torch.cat, (run.samples, run.indices, run.own))
+        samples_K, indices_K, local_K = map(torch.cat, (run.samples, run.indices, run.of_initiator))
         try:
             _check_indices("samples_B", samples_K, self._samples_of(begin), begin.initiator)
             _check_indices("places_B", indices_K, self.num_ids, begin.initiator)
-            _check_indices("own_B", own_K, begin.num_ids, begin.initiator)
+            _check_indices("own_B", local_K, begin.num_ids, begin.initiator)
         except MessageError:
             self._run = None  # and with it the secret
             raise
@@ -408,7 +408,7 @@ class Responder:
         drawn_Q = random_order(len(samples_K))[:num]
         run.questions = Questions.about(
             self._points_M32[points_K[drawn_Q]],
-            points_at(run.theirs, own_K.numpy()[drawn_Q]),
+            points_at(run.theirs, local_K.numpy()[drawn_Q]),
             self._workers,
         )
         run.theirs.clear()
@@ -456,7 +456,7 @@ class Responder:
         self._run = None
         self._keep(run)
         if self._guard is not None:
-            self._guard.found(run.num_shared or 0)
+            self._guard.shares(run.num_shared or 0)
 
 
 def _all_doubled(run: Run, kind: type[Message]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A party's part of an alignment, kept at its home until it trains.
+"""A party's part of an alignment, kept at its site until it trains.
 
 One safetensors file. Tensors: ``rows_S``, and at the initiator ``has.PARTNER`` for each partner.
 Metadata: party, run, ids_sha256, and at a responder the driver it was aligned with.
@@ -28,7 +28,7 @@ from dovetail.errors import AlignmentError
 #: Follows the alignment in the id of a prediction.
 _PREDICT = "predict"
 
-#: In that of a run that tries settings, between its stage and its number.
+#: In that of a run that tries settings, between its variant and its number.
 _TRIAL = "-trial-"
 
 #: What a partner's mask is called in the file.
@@ -73,15 +73,15 @@ def training_run(alignment: str, *parts: str) -> str:
     return "/".join((alignment, *parts))
 
 
-def trial_stage(stage: str, number: int) -> str:
-    """What a stage is called in the id of a run that tries settings."""
-    return f"{stage}{_TRIAL}{number}"
+def trial_variant(variant: str, number: int) -> str:
+    """What a variant is called in the id of a run that tries settings."""
+    return f"{variant}{_TRIAL}{number}"
 
 
 def is_trial(run: str) -> bool:
     """Whether this is the id of a run that tries settings, whose model nobody keeps.
 
-    >>> is_trial(training_run("5f0c", trial_stage("apfed", 3), "seed-0"))
+    >>> is_trial(training_run("5f0c", trial_variant("apfed", 3), "seed-0"))
     True
     """
     return any(_TRIAL in part for part in run.split("/"))
@@ -113,7 +113,7 @@ def alignment_of(run: str) -> str:
 
 
 def digest(ids: np.ndarray) -> str:
-    """A fingerprint of ids and their order; stays at home."""
+    """A fingerprint of ids and their order; stays at its site."""
     ids = np.ascontiguousarray(ids)
     return hashlib.sha256(ids.dtype.str.encode() + ids.tobytes()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""``dovetail.align``: which rows are the same sample, found privately, kept at each home."""
+"""``dovetail.align``: which rows are the same sample, found privately, kept at each site."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Matched(Shown):
         if not small:
             return result
         kept = {name: count for name, count in result["shared"].items() if name not in small}
-        told = {name: shown(count, least=least) for name, count in small.items()}
+        hidden = {name: shown(count, least=least) for name, count in small.items()}
         rest = {name: value for name, value in result.items() if name not in ("keys", "truth")}
-        return {**rest, "shared": kept, "shared_by_all": None, "not_shown": told}
+        return {**rest, "shared": kept, "shared_by_all": None, "not_shown": hidden}
 
     def shown(self) -> Iterator[RenderableType]:
         yield self._table()
@@ -73,15 +73,15 @@ class Matched(Shown):
         table.add_column("party")
         for name in ("rows", "shared", ""):
             table.add_column(name, justify="right")
-        own = result["rows"][starter]
-        table.add_row(Text(starter), f"{own:,}", "", "")
+        num_rows = result["rows"][starter]
+        table.add_row(Text(starter), f"{num_rows:,}", "", "")
         for name, count in result["shared"].items():
-            share = "" if hides(count, least) else f"{count / own:.1%}"
+            share = "" if hides(count, least) else f"{count / num_rows:.1%}"
             rows = f"{result['rows'][name]:,}"
             table.add_row(Text(name), rows, shown(count, least=least), share)
         if "shared_by_all" in result:
             count = result["shared_by_all"]
-            share = "" if hides(count, least) else f"{count / own:.1%}"
+            share = "" if hides(count, least) else f"{count / num_rows:.1%}"
             table.add_row("all of them", "", shown(count, least=least), share)
         return table
 
@@ -139,7 +139,7 @@ class Matched(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RatedKeys(Shown):
-    """What match keys are worth at home, and how few guesses would try all of each.
+    """What match keys are worth at its site, and how few guesses would try all of each.
 
     Attributes:
         keys: of each its name, the rows, and how many are ``unique``, ``ambiguous``, ``missing``.
@@ -185,7 +185,7 @@ def align(
     """Find which rows are the same sample, by private set intersection.
 
     What ``dovetail align`` does: no party sees another's ids, which are compared multiplied by
-    both parties' secrets. Each party's part is kept at its home, where ``fit`` finds it.
+    both parties' secrets. Each party's part is kept at its site, where ``fit`` finds it.
 
     Args:
         parties: two parties or party files, or more; with ``partners``, the one that drives.
@@ -243,7 +243,7 @@ def align_with(
 
 
 def rate_keys(party: Party | str | Path) -> RatedKeys:
-    """What a party's match keys are worth, at home; nothing is sent.
+    """What a party's match keys are worth, at its site; nothing is sent.
 
     Raises:
         ConfigError: it has none.

@@ -67,9 +67,9 @@ class Audited(Shown):
     def shown(self) -> Iterator[RenderableType]:
         audit = self.audit
         yield self._table()
-        for stage, scores in audit.scores.items():
-            told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            yield line(f"{stage}: {told}")
+        for variant, scores in audit.scores.items():
+            text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            yield line(f"{variant}: {text}")
         yield line(f"Verdicts: {THRESHOLDS}.")
         worst = [
             (each, each.worst)
@@ -86,8 +86,8 @@ class Audited(Shown):
             yield _tried_table(audit.tried)
             for name, why in audit.tried.failed.items():
                 yield line(f"{name}: did not train ({why}).")
-            told = audit.tried.recommended or "none of these; the table is the curve"
-            yield line(f"Within {audit.tried.limit!r}, the best on held-out rows: {told}.")
+            text = audit.tried.recommended or "none of these; the table is the curve"
+            yield line(f"Within {audit.tried.limit!r}, the best on held-out rows: {text}.")
         yield line(f"Not tried: {'; '.join(audit.not_tried)}.")
         yield line(f"Audit: {self.folder / 'audit.html'}, {self.folder / 'audit.json'}")
 
@@ -97,12 +97,12 @@ class Audited(Shown):
         numbers = ("without", "with", "gained")
         for name in ("who learns of whom", "what", "attack", *numbers, "verdict"):
             table.add_column(name, justify="right" if name in numbers else "left")
-        several = len(self.audit.stages) > 1 or self.audit.malicious
+        several = len(self.audit.variants) > 1 or self.audit.malicious
         for each in self.findings:
-            stage = f" ({each.stage})" if several else ""
+            variant = f" ({each.variant})" if several else ""
             cells = (
                 f"{each.observer} <- {each.owner}",
-                f"{each.target} from {each.channel}{stage}",
+                f"{each.target} from {each.channel}{variant}",
                 each.threat.attack,
                 f"{each.baseline:.3f}",
                 f"{each.score:.3f}",
@@ -116,7 +116,7 @@ class Audited(Shown):
 def audit(
     run: str | Path,
     *,
-    stages: Sequence[str] = (),
+    variants: Sequence[str] = (),
     seeds: int = 1,
     known: int = 100,
     fast: bool = False,
@@ -135,7 +135,7 @@ def audit(
 
     Args:
         run: a run's folder, or a run file; all parties here.
-        stages: the method and baselines to audit; (): the method.
+        variants: the method and baselines to audit; (): the method.
         seeds: how many of the run's to train again.
         known: rows of the other side that an attacker knows.
         fast: linear attackers only.
@@ -146,31 +146,31 @@ def audit(
         quiet: tell nothing on the way.
 
     Raises:
-        ConfigError: a run whose partners are elsewhere, or a stage it does not have.
+        ConfigError: a run whose partners are elsewhere, or a variant it does not have.
     """
     if limit not in VERDICTS[:-1]:
         raise ConfigError(f"--limit takes none or low, got {limit!r}")
-    file, folder, found_seeds = folders_of(Path(run), recipe)
+    file, folder, seeds_found = folders_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
-    every = (found_seeds or run_file.all_seeds())[:seeds]
+    every = (seeds_found or run_file.all_seeds())[:seeds]
     talk = talk_of(shown=not quiet)
-    found = audit_of(
+    result = audit_of(
         run_file,
         every,
-        stages=tuple(stages),
+        variants=tuple(variants),
         settings=Settings(known=known, network=not fast),
         malicious=malicious,
         talk=talk,
     )
     if try_defences:
-        found.tried = try_each(run_file, every, limit=limit, talk=talk)
-    write_audit(found, folder)
-    told = Audited(found, folder)
-    write_text(folder / "audit.html", told.page)
-    if found.tried is not None:
-        write_text(folder / "defences.svg", defences_svg(found.tried.to_json()))
+        result.tried = try_each(run_file, every, limit=limit, talk=talk)
+    write_audit(result, folder)
+    audited = Audited(result, folder)
+    write_text(folder / "audit.html", audited.page)
+    if result.tried is not None:
+        write_text(folder / "defences.svg", defences_svg(result.tried.to_json()))
     renew_all(folder)
-    return told
+    return audited
 
 
 def _tried_table(tried: Tried) -> Table:

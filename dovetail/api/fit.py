@@ -112,9 +112,11 @@ def fit(
             f"{WHERE}: a method is dovetail.APFed(...), CHFL, HyFEM, FedOptimus or a name, got "
             f"{type(chosen).__name__}"
         )
-    if chosen.stage in LOSSES.values() and not isinstance(parties, Simulation):
+    if chosen.variant_name in LOSSES.values() and not isinstance(parties, Simulation):
         # Each party sets its own loss: those in this process that set none have the method's.
-        variant = next(name for name, stage in LOSSES.items() if stage == chosen.stage)
+        variant = next(
+            name for name, variant_name in LOSSES.items() if variant_name == chosen.variant_name
+        )
         chosen = APFed(variant, **chosen.settings)  # type: ignore[arg-type]
     numbers = _numbers(seeds)
     if resume and out is None:
@@ -125,7 +127,7 @@ def fit(
         check_free(Path(out), *seed_folders, **ways)
     folder = Path(tempfile.mkdtemp(prefix="dovetail-")) / "run" if out is None else Path(out)
     values: dict[str, Any] = {
-        "method": chosen.stage,
+        "method": chosen.variant_name,
         "baselines": [baselines] if isinstance(baselines, str) else list(baselines),
         "seeds": list(numbers),
         "device": device,
@@ -148,7 +150,7 @@ def fit(
             data = _simulated(chosen, parties, test, folder / GIVEN, partners)
         else:
             listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
-            data = _at_home(chosen, listed, test, folder / GIVEN, partners, resume=resume)
+            data = _from_sites(chosen, listed, test, folder / GIVEN, partners, resume=resume)
         run = check_run({**values, **data.values}, where=WHERE)
         check_folder(folder)
         try:
@@ -218,7 +220,7 @@ def _simulated(
     return _Data(values, Given(WHERE, pooled=simulation.pooled), lambda: simulation.keep(folder))
 
 
-def _at_home(
+def _from_sites(
     method: Method,
     parties: Sequence[Party | str | Path],
     test: float | None,
@@ -240,7 +242,7 @@ def _at_home(
         else _prepared(party, method, defaults, here=partners is None)
         for party in read
     }
-    coordinated = methods.coordinated(method.stage)
+    coordinated = methods.coordinated(method.variant_name)
     values: dict[str, Any] = {}
     if not coordinated and test is not None:
         values["test"] = test
@@ -274,7 +276,7 @@ def _defaults(
     """Settings of the method for parties in this process that do not set them themselves.
 
     Raises:
-        ConfigError: some are for parties that set them at home.
+        ConfigError: some are for parties that set them at its site.
     """
     if isinstance(method, APFed):
         files = [party.name for party in parties if party.is_of_file]
@@ -297,14 +299,16 @@ def _prepared(party: Party, method: Method, defaults: Mapping[str, Any], *, here
     """
     site = party.site
     sections = dict(site.sections)
-    own = sections.get(method.name)
-    if own is not None:
-        known = {key: value for key, value in defaults.items() if key in type(own).model_fields}
-        said = own.model_dump(exclude_unset=True)
-        sections[method.name] = validate(type(own), {**known, **said}, where=site.where)
+    section = sections.get(method.name)
+    if section is not None:
+        known = {key: value for key, value in defaults.items() if key in type(section).model_fields}
+        given = section.model_dump(exclude_unset=True)
+        sections[method.name] = validate(type(section), {**known, **given}, where=site.where)
     policy = site.policy
     if here and not party.says_policy:
-        needed = {each.policy for each in methods.method_of(method.stage).algorithms.values()}
+        needed = {
+            each.policy for each in methods.method_of(method.variant_name).algorithms.values()
+        }
         agreed = dict.fromkeys((*policy.section.algorithms, *sorted(needed)))
         policy = replace(policy, section=PolicySection(algorithms=tuple(agreed)))
     return replace(site, sections=sections, policy=policy)

@@ -32,8 +32,8 @@ from dovetail.methods.apfed.plugin import passives
 from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.methods.base import Progress
 from dovetail.methods.party import Site
-from dovetail.node.home import warnings_of
 from dovetail.node.partyfile import open_sites
+from dovetail.node.site_folder import warnings_of
 from dovetail.report import views
 from dovetail.runs import coverage, situations, write_text
 from dovetail.runs.coverage import Overlaps, Part
@@ -81,7 +81,7 @@ class Inspection(Shown):
         overlaps: the samples that they share.
         fits: of each method whether it fits, why, the next command and the messages to come.
         expected: what the label owner's own rows say of help, where APFed fits.
-        stage: what is to be trained, such as "apfed-s", if that is said.
+        variant: what is to be trained, such as "apfed-s", if that is said.
         elsewhere: partners on other machines, whose tables cannot be looked at from here.
         settings: method -> its section of the run file, where one says.
     """
@@ -91,7 +91,7 @@ class Inspection(Shown):
     overlaps: Overlaps
     fits: Sequence[Fit]
     expected: Expected | None = None
-    stage: str | None = None
+    variant: str | None = None
     elsewhere: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,10 +117,10 @@ class Inspection(Shown):
             return "None of the four methods fits as things are: " + " ".join(
                 f"{fit.title}: {fit.reason}." for fit in self.fits
             )
-        told = [f"{best.title} fits ({best.reason})."]
+        sentences = [f"{best.title} fits ({best.reason})."]
         if self.expected is not None and best.method == "apfed":
-            told = [*self.expected.sentences(), JOINT]
-        return "\n".join(told)
+            sentences = [*self.expected.sentences(), JOINT]
+        return "\n".join(sentences)
 
     def to_json(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -191,20 +191,20 @@ class Inspection(Shown):
                     _unwrapped, _blocks_of(fit, python=best.next_command.startswith("dovetail."))
                 )
                 yield ""
-        own = None if self.stage is None else methods.method_of(self.stage).name
+        method = None if self.variant is None else methods.method_of(self.variant).name
         for fit in self.fits:
             if fit.applies and fit.messages:
                 yield from _message_lines(fit.title, fit.messages)
-                stage = self.stage if fit.method == own else None
-                yield from map(terminal_text, _told(fit.method, stage))
-                letters = by_letter(stage or self._variant(fit), self.settings.get(fit.method))
+                variant = self.variant if fit.method == method else None
+                yield from map(terminal_text, _measured_text(fit.method, variant))
+                letters = by_letter(variant or self._variant(fit), self.settings.get(fit.method))
                 yield terminal_text(letters)
                 yield ""
         yield Text.assemble("Recommended: ", (best.title, "bold"))
         command = terminal_text(best.next_command, style="bold" if best.available else "")
-        said = terminal_text("Next: ") + command
-        said.no_wrap, said.overflow = True, "ignore"  # a command is copied in one piece
-        yield said
+        line_text = terminal_text("Next: ") + command
+        line_text.no_wrap, line_text.overflow = True, "ignore"  # a command is copied in one piece
+        yield line_text
 
 
 def _blocks_of(fit: situations.Fit, *, python: bool) -> Iterator[str]:
@@ -295,9 +295,11 @@ def inspect(
     parts = [part_of(site) for site in sites.values()]
     sizes = counts = None
     if run is not None:
-        own = {name: site.settings("apfed", PassiveFields) for name, site in sites.items()}
+        passive_settings = {
+            name: site.settings("apfed", PassiveFields) for name, site in sites.items()
+        }
         settings = run.settings("apfed", ApfedSection)
-        sizes = message_sizes(settings, parts, own, sealed=_is_sealed(run.method))
+        sizes = message_sizes(settings, parts, passive_settings, sealed=_is_sealed(run.method))
     if private:
         counts = _counted(sites, parts, withheld, talk)
 
@@ -321,16 +323,16 @@ def inspect(
         least=hide_below,
         sizes=sizes,
         expecting=expecting,
-        stage=None if run is None else run.method,
+        variant_name=None if run is None else run.method,
         elsewhere=elsewhere,
         variant=_allowed(sites) if paths else SEALED,
         settings=None if run is None else of_run(run),
     )
 
 
-def _is_sealed(stage: str) -> bool:
+def _is_sealed(variant: str) -> bool:
     """Whether APFed is what is recommended of it, where a run file trains this."""
-    return stage == SEALED or methods.method_of(stage).name != "apfed"
+    return variant == SEALED or methods.method_of(variant).name != "apfed"
 
 
 def _allowed(sites: Mapping[str, Site]) -> str:
@@ -352,7 +354,7 @@ def of_parts(
     least: int = 0,
     sizes: Sizes | None = None,
     expecting: Expecting | None = None,
-    stage: str | None = None,
+    variant_name: str | None = None,
     elsewhere: Sequence[str] = (),
     variant: str = SEALED,
     settings: Mapping[str, Any] | None = None,
@@ -369,8 +371,8 @@ def of_parts(
         least: smaller numbers of shared samples are hidden.
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
         expecting: what the label owner's own rows say of help, where APFed fits.
-        stage: what the run file trains, such as "apfed-s": the next command does not change it,
-            and what its messages tell is its own.
+        variant_name: what the run file trains, such as "apfed-s": the next command does not change
+            it, and what its messages tell is its own.
         elsewhere: partners on other machines.
         variant: of APFed, which partners' policies allow.
         settings: method -> its section of the run file; None: as by default.
@@ -392,7 +394,7 @@ def of_parts(
         replace(fit, next_command=fit.next_command.replace(f"method={SEALED}", f"method={variant}"))
         for fit in fits
     ]
-    own = None if stage is None else methods.method_of(stage).name
+    method_name = None if variant_name is None else methods.method_of(variant_name).name
     if run_path == PYTHON:
         fits = [
             replace(fit, next_command=f"dovetail.fit(dovetail.{fit.title}(), ...)")
@@ -402,14 +404,14 @@ def of_parts(
         ]
     fits = [
         replace(fit, next_command=fit.next_command.partition(" --set method=")[0])
-        if fit.method == own != stage
+        if fit.method == method_name != variant_name
         else fit
         for fit in fits
     ]
     labelled = any(part.data.labels is not None for part in parts)
     helped = any(fit.applies and fit.method == "apfed" for fit in fits) or (elsewhere and labelled)
     hint = expecting(overlaps) if expecting is not None and helped else None
-    return Inspection(title, parts, overlaps, fits, hint, stage, elsewhere, settings or {})
+    return Inspection(title, parts, overlaps, fits, hint, variant_name, elsewhere, settings or {})
 
 
 def _run_of(simulation: Simulation) -> tuple[RunFile, Given]:
@@ -453,7 +455,7 @@ def _of_simulation(
         least=least,
         sizes=sizes,
         expecting=expecting,
-        stage=run.method if given is NOTHING else None,
+        variant_name=run.method if given is NOTHING else None,
         settings=of_run(run),
     )
 
@@ -518,17 +520,17 @@ def _party_table(parts: Sequence[Part]) -> Table:
 def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:
     centre = overlaps.centre
     rows = overlaps.rows[centre]
-    said = f"Samples shared with {centre}, which has {count_text(rows, 'row')}"
+    text = f"Samples shared with {centre}, which has {count_text(rows, 'row')}"
     if overlaps.common is not None:
-        said += f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
+        text += f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
     if overlaps.groups is None:
-        said += " (counted without comparing ids in the clear)"
+        text += " (counted without comparing ids in the clear)"
     table = plain_table("party", "rows", "shared", f"of {centre}'s", right=3)
     for name in (*overlaps.shared, *overlaps.withheld):
-        said_of = (overlaps.shown(name), overlaps.share_shown(name))
+        text_of = (overlaps.shown(name), overlaps.share_shown(name))
         num_rows = f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-"
-        table.add_row(terminal_text(name), num_rows, *said_of)
-    return terminal_text(said), table
+        table.add_row(terminal_text(name), num_rows, *text_of)
+    return terminal_text(text), table
 
 
 def _method_table(fits: Sequence[Fit]) -> Table:
@@ -542,20 +544,20 @@ def _method_table(fits: Sequence[Fit]) -> Table:
 def _expectations(fitting: Sequence[str]) -> Table:
     """Table of methods that fit: what receivers learn and what it gained, as was measured."""
     table = plain_table("method", "what it shows", "what it is expected to gain")
-    for stage, gain in GAINS.items():
-        if methods.method_of(stage).name in fitting:
-            shows = "; ".join(MEASURED[stage])
-            table.add_row(*map(terminal_text, (stage, shows, gain)))
+    for variant, gain in GAINS.items():
+        if methods.method_of(variant).name in fitting:
+            shows = "; ".join(MEASURED[variant])
+            table.add_row(*map(terminal_text, (variant, shows, gain)))
     return table
 
 
-def _told(method: str, stage: str | None) -> list[str]:
+def _measured_text(method: str, variant: str | None) -> list[str]:
     """What receivers of its messages learn by default settings, as audits found."""
-    stage = SEALED if stage is None and method == "apfed" else stage
-    lines = [f"  {line}" for line in MEASURED.get(stage or method, MEASURED.get(method, ()))]
+    variant = SEALED if variant is None and method == "apfed" else variant
+    lines = [f"  {line}" for line in MEASURED.get(variant or method, MEASURED.get(method, ()))]
     if not lines:
         return ["What they tell: dovetail audit RUN measures it."]
-    settings = SETTINGS.get(stage or method, SETTINGS.get(method, ()))
+    settings = SETTINGS.get(variant or method, SETTINGS.get(method, ()))
     bounded = ["What bounds it, in a run file (priced by dovetail audit RUN --try):"]
     bounded += [f"  {line}" for line in wrap(", ".join(settings), 90)]
     return [

@@ -162,7 +162,7 @@ def join(
     *,
     driver: str | None = None,
     certificates: str | Path | None = None,
-    home: str | Path | None = None,
+    site_folder: str | Path | None = None,
     device: str = "cpu",
     stop: threading.Event | None = None,
     quiet: bool = False,
@@ -176,13 +176,13 @@ def join(
         address: where the driver listens, HOST:PORT.
         driver: its name, as its certificate has it; None: the only one that the policy names.
         certificates: folder of the party's own; None: ``certificates/NAME``.
-        home: what the party keeps; None: ``NAME.site``.
+        site_folder: what the party keeps; None: ``NAME.site``.
         device: where it computes.
         stop: ends it, when somebody sets it.
         quiet: print nothing.
 
     Raises:
-        ConfigError: an address, driver, certificate or home that will not do.
+        ConfigError: an address, driver, certificate or site that will not do.
         NetworkError: the driver cannot be believed, or refuses this party.
     """
     site = party.site if isinstance(party, Party) else Party.read(party).site
@@ -194,7 +194,7 @@ def join(
             drivers_of(site.where, site.policy.section.drivers, (address,), driver),
             stopped=ended.is_set,
             certificates=None if certificates is None else Path(certificates),
-            home=None if home is None else Path(home),
+            site_folder=None if site_folder is None else Path(site_folder),
             device=device_of(device),
             quiet=quiet,
         )

@@ -27,9 +27,9 @@ class Logged(Progress):
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         _log.info("%s", text)
-        self._shown.say(text)
+        self._shown.print(text)
 
     def warn(self, text: str) -> None:
         _log.warning("%s", text)
@@ -51,10 +51,10 @@ class _Epochs:
     def __init__(self, title: str, shown: Epochs) -> None:
         self._title, self._shown = title, shown
 
-    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
         if _log.isEnabledFor(logging.INFO):
             numbers = ", ".join(
                 f"{key} {value:g}" for key, value in line.items() if isinstance(value, int | float)
             )
-            _log.info("%s%s: %s", self._title, stage, numbers)
-        self._shown.epoch(stage, total, line)
+            _log.info("%s%s: %s", self._title, variant, numbers)
+        self._shown.epoch(variant, total, line)

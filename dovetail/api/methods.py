@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
 
 #: The partners' help in one encrypted question, and in a joint model; distilled into the label
-#: owner's own. No loss of helpers, stages of their own.
+#: owner's own. No loss of helpers, variants of their own.
 SEALED, DISTIL = "apfed-s", "apfed-d"
 
 #: What ``APFed`` may be -> what it is in a run file.
@@ -41,25 +41,26 @@ class Method:
     For a method of an installed package, or a baseline on its own; the four papers' have classes.
 
     Args:
-        stage: what ``method =`` of a run file may be, such as ``"tvfl"`` or ``"fedoptimus"``.
+        variant_name: what ``method =`` of a run file may be, such as ``"tvfl"`` or
+            ``"fedoptimus"``.
         settings: its section of a run file.
 
     Raises:
         ConfigError: no such method, or a key or value that does not fit, with the nearest known.
     """
 
-    def __init__(self, stage: str, **settings: Any) -> None:
-        known = methods.stages()
-        if stage not in known:
-            raise ConfigError(f"there is no method {stage!r}{nearest(stage, known)}")
-        self._stage = stage
+    def __init__(self, variant_name: str, **settings: Any) -> None:
+        known = methods.variants()
+        if variant_name not in known:
+            raise ConfigError(f"there is no method {variant_name!r}{nearest(variant_name, known)}")
+        self._variant = variant_name
         self._settings = settings
-        validate(self._method.Settings, settings, where=f"dovetail.{self._said}")
+        validate(self._method.Settings, settings, where=f"dovetail.{self._name_shown}")
 
     @property
-    def stage(self) -> str:
+    def variant_name(self) -> str:
         """What ``method =`` of a run file would be."""
-        return self._stage
+        return self._variant
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -73,15 +74,15 @@ class Method:
 
     @property
     def _method(self) -> methods.Method:
-        return methods.method_of(self._stage)
+        return methods.method_of(self._variant)
 
     @property
-    def _said(self) -> str:
-        return f"Method({self._stage!r})"
+    def _name_shown(self) -> str:
+        return f"Method({self._variant!r})"
 
     def __repr__(self) -> str:
         given = "".join(f", {key}={value!r}" for key, value in self._settings.items())
-        return f"Method({self._stage!r}{given})"
+        return f"Method({self._variant!r}{given})"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and repr(other) == repr(self)
@@ -93,13 +94,13 @@ class Method:
 class _Paper(Method):
     """A method with a class of its own."""
 
-    of: ClassVar[str]  # its stage
+    of: ClassVar[str]  # its variant
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(self.of, **settings)
 
     @property
-    def _said(self) -> str:
+    def _name_shown(self) -> str:
         return type(self).__name__
 
     def __repr__(self) -> str:
@@ -141,11 +142,11 @@ class APFed(_Paper):
             known = ", ".join(VARIANTS)
             raise ConfigError(f"dovetail.APFed: variant is one of {known}, got {variant!r}")
         super().__init__(**settings)
-        self._stage = VARIANTS[variant]
+        self._variant = VARIANTS[variant]
         self.variant = variant
-        own = {"loss": variant} if variant in LOSSES else {}
-        self.passive: dict[str, Any] = {**own, **(passive or {})}
-        fields = self._method.HomeSettings or Section
+        defaults = {"loss": variant} if variant in LOSSES else {}
+        self.passive: dict[str, Any] = {**defaults, **(passive or {})}
+        fields = self._method.PartySettings or Section
         validate(fields, self.passive, where="dovetail.APFed, passive")
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ class Notebook(Progress):
         self._handle: Any = None
         self._shown_at = 0.0
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.show(text)
 
     def warn(self, text: str) -> None:
@@ -82,10 +82,10 @@ class _Epochs:
         self._shown, self._title = shown, title
         self._last = ""
 
-    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
         unit = "rounds" if "round" in line else "epochs"
         scores = "".join(f"  {name} {line[name]:.3f}" for name in _SCORES if name in line)
-        self._last = f"{self._title}{stage}: {number(line)} {unit}{scores}"
+        self._last = f"{self._title}{variant}: {number(line)} {unit}{scores}"
         if self._shown.is_due:
             stops_early = "held_out_loss" in line  # how many there will be is not known
             self._shown.show(self._last, number(line), None if stops_early else total)
@@ -101,11 +101,11 @@ class _Waiting:
 
     def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
         missing = tuple(missing)
-        told = f"connected: {', '.join(here) or 'nobody yet'}"
+        text = f"connected: {', '.join(here) or 'nobody yet'}"
         if missing:
-            told = f"waiting at {self._place} for {', '.join(missing)}; {told}"
+            text = f"waiting at {self._place} for {', '.join(missing)}; {text}"
             port = self._place.rpartition(":")[2]
-            told += "".join(
+            text += "".join(
                 f"; at {name}: dovetail.join(party, 'THIS-HOST:{port}')" for name in missing
             )
-        self._shown.show(told)
+        self._shown.show(text)

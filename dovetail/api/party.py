@@ -54,7 +54,7 @@ class Party:
         match_truth: the column that says who each row really is, to measure matching by.
         query: what to read of a database; not needed where it has one table.
         policy: the section ``[policy]`` of a party file: what it agrees to, and with whom.
-        home: folder of the party: what it keeps stands in ``NAME.site`` in it, and certificates
+        folder: of the party: what it keeps stands in ``NAME.site`` in it, and certificates
             are looked for in ``certificates/NAME``. None: the working directory.
         settings: its own settings of each method, by the method's name: ``apfed={...}``,
             ``chfl={...}``, ``hyfem={...}``, ``fedoptimus={...}``.
@@ -84,7 +84,7 @@ class Party:
         match_truth: str | None = None,
         query: str | None = None,
         policy: Mapping[str, Any] | None = None,
-        home: str | Path = ".",
+        folder: str | Path = ".",
         **settings: Unpack[PartySettings],
     ) -> None:
         where = f"dovetail.Party({name!r})"
@@ -119,7 +119,7 @@ class Party:
         self._rows = rows
         self._given = policy is not None
         self._file = False
-        self._site = make_site(values, path=Path(home) / f"{name}.toml", where=where, table=rows)
+        self._site = make_site(values, path=Path(folder) / f"{name}.toml", where=where, table=rows)
 
     @classmethod
     def read(cls, file: str | Path) -> Party:
@@ -223,8 +223,8 @@ def keep(site: Site, rows: dd.Table | None, folder: Path) -> None:
         names = dict.fromkeys([*ids, *label, *used, *matched, *truth])
         keep_table(rows, names, table)
         party["table"] = os.path.abspath(table)
-    values = {"party": party, "policy": _said(site.policy.section)}
-    values |= {name: _said(section) for name, section in site.sections.items()}
+    values = {"party": party, "policy": _given_values(site.policy.section)}
+    values |= {name: _given_values(section) for name, section in site.sections.items()}
     path = path_of(site, folder)
     write_text(path, tomli_w.dumps({key: value for key, value in values.items() if value}))
     path.chmod(0o600)
@@ -247,9 +247,9 @@ def keep_table(rows: dd.Table, names: Iterable[str], path: Path) -> None:
         os.umask(before)
 
 
-def _said(section: Any) -> dict[str, Any]:
-    said: dict[str, Any] = section.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    return said
+def _given_values(section: Any) -> dict[str, Any]:
+    values: dict[str, Any] = section.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    return values
 
 
 def _several(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -282,10 +282,10 @@ def _absolute(source: str | Path) -> str:
 
 def _check_names(settings: Mapping[str, Any], where: str) -> None:
     """Refuse an argument that is neither a key of a party nor a method with settings of its own."""
-    sections = [name for name, each in methods.every().items() if each.HomeSettings is not None]
+    sections = [name for name, each in methods.every().items() if each.PartySettings is not None]
     for name in settings:
         if name not in sections:
-            known = [*_KEYS, "policy", "home", *sections]
+            known = [*_KEYS, "policy", "folder", *sections]
             close = closest(name, known)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
             raise ConfigError(f"{where}: unknown argument {name!r}; {hint}")

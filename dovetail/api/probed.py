@@ -55,8 +55,8 @@ class Probed(Progress):
             loss.add_metric([name], value)
         yield from (partners, rounds, total, loss)
 
-    def say(self, text: str) -> None:
-        self._shown.say(text)
+    def print(self, text: str) -> None:
+        self._shown.print(text)
 
     def warn(self, text: str) -> None:
         self._shown.warn(text)
@@ -74,13 +74,13 @@ class Probed(Progress):
         with self._shown.waiting(address) as shown:
             yield _Waiting(self, shown)
 
-    def ended_round(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+    def ended_round(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
         """An epoch or round is over."""
         with self._lock:
-            self._done[stage] = (self._done.get(stage, (0, 0))[0] + 1, total)
+            self._done[variant] = (self._done.get(variant, (0, 0))[0] + 1, total)
             loss = line.get("loss")
             if isinstance(loss, int | float):
-                self._losses[stage] = float(loss)
+                self._losses[variant] = float(loss)
 
     def found(self, here: Iterable[str], missing: Iterable[str]) -> None:
         """Somebody came or left."""
@@ -92,9 +92,9 @@ class _Epochs:
     def __init__(self, kept: Probed, shown: Epochs) -> None:
         self._kept, self._shown = kept, shown
 
-    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
-        self._kept.ended_round(stage, total, line)
-        self._shown.epoch(stage, total, line)
+    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
+        self._kept.ended_round(variant, total, line)
+        self._shown.epoch(variant, total, line)
 
 
 class _Waiting:

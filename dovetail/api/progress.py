@@ -35,7 +35,7 @@ _TITLE, _LEAST_BAR = 16, 10
 SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "validation")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """One line on standard error."""
     print(f"dovetail: {printable(text)}", file=sys.stderr, flush=True)
 
@@ -44,14 +44,14 @@ class Quiet(Progress):
     """Tells only what must not be missed: who is lost, and who was left out."""
 
     def warn(self, text: str) -> None:
-        say(text)
+        print_line(text)
 
 
 class Terminal(Quiet):
     """Bars that move, and lines."""
 
-    def say(self, text: str) -> None:
-        say(text)
+    def print(self, text: str) -> None:
+        print_line(text)
 
     def points(self, title: str) -> _PointBar:
         return _PointBar(title)
@@ -122,7 +122,7 @@ class _PointBar(_Bars):
 
 
 class _EpochBars(_Bars):
-    """One bar a stage."""
+    """One bar a variant."""
 
     def __init__(self, title: str) -> None:
         scores = TextColumn("{task.fields[scores]}")
@@ -132,22 +132,22 @@ class _EpochBars(_Bars):
         self._title = title
         self._tasks: dict[str, TaskID] = {}
 
-    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
-        """One epoch or round of a stage is done."""
-        told = [f"{name} {line[name]:.3f}" for name in ("loss", *SCORES) if name in line]
-        beside = max(_TITLE, len(self._title + stage)) + _LEAST_BAR + len(f"{total}/{total}") + 18
-        while len(told) > 1 and beside + len("  ".join(told)) > self._progress.console.width:
-            told.pop()
-        scores = "  ".join(told)
-        if stage not in self._tasks:
+    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
+        """One epoch or round of a variant is done."""
+        parts = [f"{name} {line[name]:.3f}" for name in ("loss", *SCORES) if name in line]
+        beside = max(_TITLE, len(self._title + variant)) + _LEAST_BAR + len(f"{total}/{total}") + 18
+        while len(parts) > 1 and beside + len("  ".join(parts)) > self._progress.console.width:
+            parts.pop()
+        scores = "  ".join(parts)
+        if variant not in self._tasks:
             self._done()
-            self._tasks[stage] = self._progress.add_task(
-                f"{self._title}{stage}", total=total, unit="", scores="", count=""
+            self._tasks[variant] = self._progress.add_task(
+                f"{self._title}{variant}", total=total, unit="", scores="", count=""
             )
-        # A stage that judges as it goes stops when it is good: its total says nothing of the end.
+        # A variant that judges as it goes stops when it is good: its total says nothing of the end.
         stops_early = "held_out_loss" in line and number(line) < total
         self._progress.update(
-            self._tasks[stage],
+            self._tasks[variant],
             completed=number(line),
             total=None if stops_early else total,
             count=f"{number(line)}" if stops_early else f"{number(line)}/{total}",
@@ -156,7 +156,7 @@ class _EpochBars(_Bars):
         )
 
     def _done(self) -> None:
-        """A stage that stopped early is done, too: no bar is left standing half way."""
+        """A variant that stopped early is done, too: no bar is left standing half way."""
         for task in self._progress.tasks:
             num = f"{task.completed:.0f}"
             self._progress.update(task.id, total=task.completed, count=f"{num}/{num}")
@@ -187,14 +187,14 @@ class _Waiting:
         if missing and not self._asked:
             self._asked = True
             for name in missing:
-                say(f"at {name}: dovetail join {name}.toml {_way(self._address)}")
-        told = f"here: {', '.join(here) or 'nobody yet'}"
+                print_line(f"at {name}: dovetail join {name}.toml {_way(self._address)}")
+        text = f"here: {', '.join(here) or 'nobody yet'}"
         if missing:
-            told = f"waiting at {self._address} for {', '.join(missing)}; {told}"
+            text = f"waiting at {self._address} for {', '.join(missing)}; {text}"
         if self._status is not None:
-            self._status.update(Text(f"{told} (Ctrl-C stops)"))
+            self._status.update(Text(f"{text} (Ctrl-C stops)"))
         else:
-            say(told)
+            print_line(text)
 
 
 def _way(where: str) -> str:

@@ -34,7 +34,13 @@ from dovetail.models.model_folders import JOINT, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import read_rows, usable_rows
 from dovetail.node.engines import StreamSection
-from dovetail.node.joint_prediction import Asker, MeanEmbeddings, codes_here, question_of, told
+from dovetail.node.joint_prediction import (
+    Asker,
+    MeanEmbeddings,
+    codes_here,
+    missing_text,
+    question_of,
+)
 from dovetail.node.partyfile import open_site, read_party
 
 
@@ -185,22 +191,26 @@ def _ask(
         columns=(),
     )
     with Asker(site, model, section, talk=talk) as asker:
-        said = asker.ask(rows.ids)
+        answer = asker.ask(rows.ids)
     answered = np.array(
         [
-            " ".join(name for name, is_in in zip(said.answered, row, strict=True) if is_in)
-            for row in zip(*(answered.tolist() for answered in said.answered.values()), strict=True)
+            " ".join(name for name, is_in in zip(answer.answered, row, strict=True) if is_in)
+            for row in zip(
+                *(answered.tolist() for answered in answer.answered.values()), strict=True
+            )
         ],
         dtype=object,
     )
     predicted = np.flatnonzero(answered != "")
     if not len(predicted):
-        raise NetworkError(f"{source}: no data owner answers for any row: {told(said.missed)}")
-    _tell(said, talk)
+        raise NetworkError(
+            f"{source}: no data owner answers for any row: {missing_text(answer.missed)}"
+        )
+    _print_answered(answer, talk)
     ids = _columns(source, (names,) if isinstance(names, str) else names)
     left = np.flatnonzero(answered == "")
     if len(left):
-        shown = ["/".join(str(own[row]) for own in ids.values()) for row in left[:5]]
+        shown = ["/".join(str(values[row]) for values in ids.values()) for row in left[:5]]
         more = ", ..." if len(left) > len(shown) else ""
         talk.warn(
             f"{len(left)} of {len(answered)} rows are not predicted, as no data owner "
@@ -208,27 +218,31 @@ def _ask(
         )
     return Given(
         model,
-        {name: own[predicted] for name, own in ids.items()},
-        {name: said.mean_NE[torch.from_numpy(predicted)] for name in model.shapes},
+        {name: values[predicted] for name, values in ids.items()},
+        {name: answer.mean_NE[torch.from_numpy(predicted)] for name in model.shapes},
         None if rows.labels is None else rows.labels.take(predicted),
         answered[predicted],
         {
-            "answered": [name for name, own in said.answered.items() if own.any()],
-            "missing": list(said.missed),
-            "reasons": dict(said.missed),
+            "answered": [name for name, values in answer.answered.items() if values.any()],
+            "missing": list(answer.missed),
+            "reasons": dict(answer.missed),
             "not_predicted": len(left),
         },
     )
 
 
-def _tell(said: MeanEmbeddings, talk: Progress) -> None:
+def _print_answered(answer: MeanEmbeddings, talk: Progress) -> None:
     """Whose embeddings are in the means, and whose are not."""
     shown = []
-    for name, own in said.answered.items():
-        if own.any():
-            part = "" if own.all() else f" ({int(own.sum()):,} of {len(own):,} rows)"
+    for name, is_answered in answer.answered.items():
+        if is_answered.any():
+            part = (
+                ""
+                if is_answered.all()
+                else f" ({int(is_answered.sum()):,} of {len(is_answered):,} rows)"
+            )
             shown.append(f"{name}{part}")
-    left = f"; left out of the mean: {told(said.missed)}" if said.missed else ""
+    left = f"; left out of the mean: {missing_text(answer.missed)}" if answer.missed else ""
     talk.warn(f"predicted with the data owners {', '.join(shown)}{left}")
 
 
@@ -274,14 +288,15 @@ def _ask_partners(
     missed: Mapping[str, str]
     with Asker(site, model, section, talk=talk) as asker:
         try:
-            said = asker.codes(rows.ids)
-            codes, answered, missed = dict(said.codes), said.answered, said.missed
+            answer = asker.codes(rows.ids)
+            codes, answered, missed = dict(answer.codes), answer.answered, answer.missed
         except NetworkError as failure:
             codes, answered = {}, {}
             missed = {name: str(failure) for name in section.partners}
     ids = _columns(source, (names,) if isinstance(names, str) else names)
     by_row = [
-        [name for name, own in answered.items() if bool(own[row])] for row in range(len(rows.ids))
+        [name for name, is_answered in answered.items() if bool(is_answered[row])]
+        for row in range(len(rows.ids))
     ]
     return _joint_given(model, ids, {**x, **codes}, rows.labels, by_row, missed, talk)
 
@@ -296,8 +311,8 @@ def _read_joint(
     talk: Progress,
 ) -> Given:
     """A joint model's rows, from a table that may have the partners' columns, too."""
-    own_rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
-    ids, x, labels = own_rows.ids, own_rows.x, own_rows.labels
+    local_rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
+    ids, x, labels = local_rows.ids, local_rows.x, local_rows.labels
     assert isinstance(model.spec, JointSpec)
     codes: dict[str, Tensor] = {}
     missed: dict[str, str] = {}
@@ -315,13 +330,13 @@ def _read_joint(
             if lacking:
                 missed[name] = f"{source} lacks its column {lacking[0]!r}"
                 continue
-        own = replace(
+        local_model = replace(
             model,
             shapes={name: tuple(bottom.shape)},
             inputs={} if bottom.input is None else {name: bottom.input},
         )
         try:
-            held = read_rows(own, source, allow_unseen=allow_unseen).x
+            held = read_rows(local_model, source, allow_unseen=allow_unseen).x
         except (DataError, ModelError) as error:
             missed[name] = str(error)
             continue
@@ -344,16 +359,16 @@ def _joint_given(
     needed = 1 if model.spec.partial else len(model.spec.partners)
     together = sum(len(each) >= needed for each in by_row)
     here = [name for name in model.spec.partners if any(name in each for each in by_row)]
-    told_missed = f"; missing: {told(missed)}" if missed else ""
+    missing_clause = f"; missing: {missing_text(missed)}" if missed else ""
     if together:
         talk.warn(
             f"{together} of {len(by_row)} rows are predicted with {', '.join(here)}, the "
-            f"others by the model that needs no partner{told_missed}"
+            f"others by the model that needs no partner{missing_clause}"
         )
     else:
         talk.warn(
             "no partner's columns are there, so every row is predicted by the model that "
-            f"needs none{told_missed}"
+            f"needs none{missing_clause}"
         )
     return Given(
         model,

@@ -159,7 +159,7 @@ class Run:
     def audit(
         self,
         *,
-        stages: Sequence[str] = (),
+        variants: Sequence[str] = (),
         seeds: int = 1,
         known: int = 100,
         fast: bool = False,
@@ -172,7 +172,7 @@ class Run:
         Trains it again in this process, and writes audit.json and audit.html to its folder.
 
         Args:
-            stages: the method and baselines to audit; (): the method.
+            variants: the method and baselines to audit; (): the method.
             seeds: how many of the run's.
             known: rows of the other side that an attacker knows.
             fast: linear attackers only.
@@ -181,13 +181,13 @@ class Run:
             quiet: tell nothing on the way.
 
         Raises:
-            ConfigError: a run whose partners are elsewhere, or a stage it does not have.
+            ConfigError: a run whose partners are elsewhere, or a variant it does not have.
         """
         from dovetail.api.auditing import audit
 
         return audit(
             self.folder,
-            stages=stages,
+            variants=variants,
             seeds=seeds,
             known=known,
             fast=fast,

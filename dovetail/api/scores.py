@@ -27,13 +27,13 @@ def result_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     Where several parties have a model of their own: a row for each, and their mean. Baselines are
     told by the mean over their parties.
     """
-    method, own = result["method"], result["parties"]
+    method, by_party = result["method"], result["parties"]
     rows: dict[str, Mapping[str, Any]] = {}
     if "mean" in result:
-        rows |= {f"{methods.title(method, method)}: {party}": own[party] for party in own}
-        rows[f"{methods.title(method, method)}: mean of {len(own)} parties"] = result["mean"]
+        rows |= {f"{methods.title(method, method)}: {party}": by_party[party] for party in by_party}
+        rows[f"{methods.title(method, method)}: mean of {len(by_party)} parties"] = result["mean"]
     else:
-        rows |= {_title(method, method, scores): scores for scores in own.values()}
+        rows |= {_title(method, method, scores): scores for scores in by_party.values()}
     return rows | {
         _title(method, name, scores): scores for name, scores in result["baselines"].items()
     }
@@ -41,12 +41,12 @@ def result_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _title(method: str, name: str, scores: Mapping[str, Any]) -> str:
     """What a row is called; scores on other rows than the table's say on which."""
-    said = methods.title(method, name)
+    title = methods.title(method, name)
     if "rows" not in scores:
-        return said
+        return title
     rows = scores["rows"]
     num_rows = rows["mean"] if isinstance(rows, Mapping) else rows
-    return f"{said} (on {num_rows:.0f} rows that all have)"
+    return f"{title} (on {num_rows:.0f} rows that all have)"
 
 
 def result_intervals(result: Mapping[str, Any]) -> dict[str, Mapping[str, Sequence[float]]]:
@@ -54,15 +54,15 @@ def result_intervals(result: Mapping[str, Any]) -> dict[str, Mapping[str, Sequen
     that are of one party."""
     method = result["method"]
     rows: dict[str, Mapping[str, Sequence[float]]] = {}
-    for stage in result.get("stages", {}).values():
-        for name, each in stage.get("details", {}).items():
+    for variant in result.get("variants", {}).values():
+        for name, each in variant.get("details", {}).items():
             if name == method and "mean" in result:
                 rows |= {
-                    f"{methods.title(method, method)}: {party}": own["intervals"]
-                    for party, own in each.items()
+                    f"{methods.title(method, method)}: {party}": scores["intervals"]
+                    for party, scores in each.items()
                 }
             elif len(each) == 1:
-                scores = stage["scores"][name]
+                scores = variant["scores"][name]
                 title = _title(method, name, *scores.values())
                 rows[title] = next(iter(each.values()))["intervals"]
     return rows
@@ -85,7 +85,7 @@ def cell(value: Value | None, interval: Sequence[float] | None = None) -> str:
 UNTESTED = (
     "No scores, as no rows were held back to test on: test = 0.25 in the run file "
     "(--set test=0.25) holds back a quarter of those with labels. A coordinator without data has "
-    "none: each party that joined is told its own at home (test_share in its file)."
+    "none: each party that joined is told its own at its site (test_share in its file)."
 )
 
 
@@ -107,14 +107,14 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"WARNING: {warning}"
 
 
-def _epsilons(told: Any) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+def _epsilons(reported: Any) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
     """(Seed, what noised releases cost); "" for a run of one."""
-    return list(told.items()) if isinstance(told, Mapping) else [("", told)]
+    return list(reported.items()) if isinstance(reported, Mapping) else [("", reported)]
 
 
-def _each_seed(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def _each_seed(reported: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """(Seed, what it says); "" for a run of one."""
-    return [("", told)] if "pays" in told else list(told.items())
+    return [("", reported)] if "pays" in reported else list(reported.items())
 
 
 def caption(num_seeds: int, intervals: bool) -> str:
@@ -274,11 +274,11 @@ class Scores(Mapping[str, Mapping[str, Value]]):
                 f'<text x="690" y="{y + 4}">{mean:.3f}</text>'
             )
         height = 22 * len(shown) + 4
-        said = "; ".join(f"{title}: {mean:.3f}" for title, mean, _ in shown)
+        summary = "; ".join(f"{title}: {mean:.3f}" for title, mean, _ in shown)
         return (
             f'<svg viewBox="0 0 740 {height}" width="740" style="max-width:100%;height:auto" '
             'font-size="12" font-family="sans-serif" fill="currentColor" stroke="none" role="img" '
-            f'aria-label="{escape(name)} {on_rows(self.shown)}. {escape(said)}">'
+            f'aria-label="{escape(name)} {on_rows(self.shown)}. {escape(summary)}">'
             f'<g stroke="currentColor">{"".join(parts)}</g></svg>'.replace(
                 "<text ", '<text stroke="none" '
             )

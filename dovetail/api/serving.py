@@ -28,7 +28,7 @@ from dovetail.models.model_folders import model_folder
 from dovetail.models.raw import read_rows
 from dovetail.node.engines import StreamSection
 from dovetail.node.joint_prediction import check_asks, keys_of, question_of
-from dovetail.node.joint_serving import Standing
+from dovetail.node.joint_serving import JointServing
 from dovetail.node.partyfile import open_site
 from dovetail.service.rows import Asked
 from dovetail.service.served import Answered, Served
@@ -39,7 +39,7 @@ def served_folder(folder: Path) -> Path:
     return joint_folder(folder) or model_folder(folder)
 
 
-def standing(
+def joint_serving(
     models: Mapping[str, Path],
     party: Path,
     section: StreamSection,
@@ -47,7 +47,7 @@ def standing(
     ids: Path | None,
     within_s: float,
     talk: Progress,
-) -> Standing:
+) -> JointServing:
     """Who asks the partners of these models, once its context is entered.
 
     Args:
@@ -78,7 +78,7 @@ def standing(
     known = site.table.ids
     if ids is not None:
         known = dd.read_party_table(site.name, str(ids), id=site.party.id, columns=()).ids
-    return Standing(site, known, section, within_s=within_s, talk=talk)
+    return JointServing(site, known, section, within_s=within_s, talk=talk)
 
 
 def id_column(names: str | Sequence[str]) -> str:
@@ -102,10 +102,10 @@ class JointPredictor:
     """Predicts rows of a joint model with whoever of its partners answers.
 
     Attributes:
-        standing: asks them.
+        serving: asks them.
     """
 
-    standing: Standing
+    serving: JointServing
     _questions: dict[str, Question] = field(default_factory=dict)
 
     def _question(self, model: Model) -> Question:
@@ -113,7 +113,7 @@ class JointPredictor:
         assert isinstance(model.spec, JointSpec)
         trained = str(model.about.get("run"))
         if trained not in self._questions:
-            self._questions[trained] = question_of(model.spec, keys_of(self.standing.site, trained))
+            self._questions[trained] = question_of(model.spec, keys_of(self.serving.site, trained))
         return self._questions[trained]
 
     async def __call__(self, served: Served, asked: Asked, ids: Sequence[Any]) -> Answered:
@@ -121,24 +121,24 @@ class JointPredictor:
         model = served.joint
         assert model is not None
         assert isinstance(model.spec, JointSpec)
-        standing_rows = self.standing.rows_of(ids)
+        standing_rows = self.serving.rows_of(ids)
         rows = [row for row, standing_row in enumerate(standing_rows) if standing_row is not None]
         codes: dict[str, Tensor] = {}
         missing = dict.fromkeys(model.spec.partners, "is not asked")
         if not rows:
             why = "none of these ids is among those that were agreed on"
             return Answered(None, [()] * len(ids), dict.fromkeys(missing, why))
-        futures = self.standing.ask(
+        futures = self.serving.ask(
             str(model.about.get("run")),
             self._question(model),
             [standing_row for standing_row in standing_rows if standing_row is not None],
         )
         waiting = {name: asyncio.wrap_future(each) for name, each in futures.items()}
-        done, _ = await asyncio.wait(waiting.values(), timeout=self.standing.within_s)
+        done, _ = await asyncio.wait(waiting.values(), timeout=self.serving.within_s)
         for name, each in waiting.items():
             if each not in done:
                 each.cancel()
-                missing[name] = f"did not answer within {self.standing.within_s:g} s"
+                missing[name] = f"did not answer within {self.serving.within_s:g} s"
             elif (failure := each.exception()) is not None:
                 missing[name] = str(failure)
             else:
@@ -157,10 +157,10 @@ def _answering(
     spec: JointSpec, codes: Mapping[str, Tensor], num_rows: int
 ) -> list[tuple[str, ...]]:
     """Who is in what is said of each row; () where the model alone says it."""
-    there = {name: (~own.isnan().any(dim=1)).tolist() for name, own in codes.items()}
-    by = [tuple(name for name, own in there.items() if own[row]) for row in range(num_rows)]
+    there = {name: (~names.isnan().any(dim=1)).tolist() for name, names in codes.items()}
+    by = [tuple(name for name, names in there.items() if names[row]) for row in range(num_rows)]
     needed = 1 if spec.partial else len(spec.partners)
-    return [own if len(own) >= needed else () for own in by]
+    return [names if len(names) >= needed else () for names in by]
 
 
 def table_of_feeds(model: Model, asked: Asked) -> dd.Table:

@@ -144,7 +144,7 @@ class F1Goal(TypedDict, total=False):
     goal: Literal['f1']
 
 
-class Decide(TypedDict, total=False):
+class ThresholdSettings(TypedDict, total=False):
     threshold: Literal['f1', 'cost'] | CostGoal | RecallGoal | F1Goal | None
     calibrate: Literal['temperature', 'isotonic', 'conformal'] | None
 
@@ -182,11 +182,11 @@ class CHFLSettings(TypedDict, total=False):
     patience: int | None
     max_categories: int
     loss_weights: Literal['balanced'] | Mapping[str, float] | None
-    decide: Decide | None
+    decide: ThresholdSettings | None
     timeout_s: float | None
     by_party: Mapping[str, Mapping[str, float]]
     search: CHFLSearch
-    stages: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Mapping[str, Any]]
 
 
 class CHFLPartySettings(TypedDict, total=False):
@@ -244,13 +244,13 @@ class HyFEMSettings(TypedDict, total=False):
     match_rounds: int | None
     class_weights: bool
     loss_weights: Literal['balanced'] | Mapping[str, float] | None
-    decide: Decide | None
+    decide: ThresholdSettings | None
     extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet18]
     widths: Sequence[int] | Mapping[str | Literal['*'], Sequence[int]]
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None
     proximal: float
-    stages: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Mapping[str, Any]]
 
 
 class HyFEMPartySettings(TypedDict, total=False):
@@ -316,7 +316,7 @@ class FedOptimusSettings(TypedDict, total=False):
     smoothing: float | Literal['classes']
     patience: int | None
     loss_weights: Literal['balanced'] | Mapping[str, float] | None
-    decide: Decide | None
+    decide: ThresholdSettings | None
     timeout_s: float | None
     secure: bool
     quorum: float
@@ -325,7 +325,7 @@ class FedOptimusSettings(TypedDict, total=False):
     variant: Literal['kstep', 'paper']
     bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | None
     selection: FedOptimusSelection | None
-    stages: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Mapping[str, Any]]
 
 
 class FedOptimusPartySettings(TypedDict, total=False):

@@ -56,8 +56,8 @@ class Values(Shown):
 
         Solo is what a partner is worth after it has left, joint while it is there.
         """
-        told: dict[str, list[str]] = self.result.get("ranked", {"solo": [*self.partners]})
-        return told
+        ranked: dict[str, list[str]] = self.result.get("ranked", {"solo": [*self.partners]})
+        return ranked
 
     @property
     def partners(self) -> dict[str, dict[str, float]]:
@@ -116,7 +116,7 @@ class Values(Shown):
         head, *rows = ([escape(text) for text in row] for row in self._cells())
         lines = [f"<tr>{''.join(f'<th>{text}</th>' for text in head)}</tr>"]
         lines += [f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in rows]
-        caption = f"<caption>{escape(said)}</caption>" if (said := self._caption()) else ""
+        caption = f"<caption>{escape(text)}</caption>" if (text := self._caption()) else ""
         return f"<table>{caption}{''.join(lines)}</table>"
 
     def _measures(self) -> list[str]:
@@ -139,14 +139,14 @@ class Values(Shown):
             yield [partner, *(_cell(values[name], num_seeds) for name in measures)]
 
     def _caption(self) -> str | None:
-        result, said = self.result, []
+        result, parts = self.result, []
         if len(result["seeds"]) > 1:
-            said.append(f"mean ± std of {len(result['seeds'])} seeds")
+            parts.append(f"mean ± std of {len(result['seeds'])} seeds")
         if "random orders" in result.get("shapley", ""):
-            said.append(f"Shapley of {result['shapley']}")
+            parts.append(f"Shapley of {result['shapley']}")
             if len(result["seeds"]) == 1:
-                said[-1] += ", ± standard error"
-        return "; ".join(said) or None
+                parts[-1] += ", ± standard error"
+        return "; ".join(parts) or None
 
 
 def value(
@@ -188,7 +188,7 @@ def value(
     measure = next((each for each in MEASURES if each == by), None)
     if measure is None:
         raise ConfigError(f"--by takes {', '.join(MEASURES)}, got {by!r}")
-    file, folder, found = folders_of(Path(run), recipe)
+    file, folder, seeds_given = folders_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
     check_valued(run_file.method)
     run_file = with_joint(run_file) if joint else run_file
@@ -197,7 +197,7 @@ def value(
             f"{file}: partners are valued where all tables are in one place; name every party's "
             "file in parties, and leave [engine] out"
         )
-    numbers = found or run_file.all_seeds()
+    numbers = seeds_given or run_file.all_seeds()
     if seeds is not None:
         more = (seed for seed in range(min(numbers), 2**31) if seed not in numbers)
         numbers = tuple([*numbers, *(next(more) for _ in range(seeds - len(numbers)))][:seeds])

@@ -1,4 +1,4 @@
-"""All attacks on what was kept of one stage of a run."""
+"""All attacks on what was kept of one variant of a run."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def _nobody(_: str) -> None:
 
 
 def attack(
-    stage: str,
+    variant: str,
     scene: Scene,
     tape: Tape,
     models: Mapping[str, Model],
     settings: Settings,
-    say: Callable[[str], None] = _nobody,
+    print_line: Callable[[str], None] = _nobody,
 ) -> list[Finding]:
     """What was found, channel by channel, then of weights and of models."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     alike: dict[tuple[str, bool], int] = {}
     for channel in tape.tables:
         if channel.owner not in scene.parties:  # a mean over owners whose rows are in other places
@@ -62,32 +62,32 @@ def attack(
         kind = channel.what, has_labels
         alike[kind] = alike.get(kind, 0) + 1
         if alike[kind] <= MAX_ALIKE:
-            say(f"{stage}: {channel.observer} attacks {channel.what} of {channel.owner}")
-            found += _channel(stage, scene, tape, channel, settings)
+            print_line(f"{variant}: {channel.observer} attacks {channel.what} of {channel.owner}")
+            findings += _channel(variant, scene, tape, channel, settings)
     for channel, followed in list(tape.logits.items())[:MAX_ALIKE]:
-        found += _factorised(stage, scene, channel, followed, settings, say)
+        findings += _factorised(variant, scene, channel, followed, settings, print_line)
     for (observer, owner), kept in list(tape.weights.items())[:MAX_ALIKE]:
-        found += _weights(stage, scene, observer, owner, kept, models.get(owner), say)
+        findings += _weights(variant, scene, observer, owner, kept, models.get(owner), print_line)
     for party, model in models.items():
         if party in scene.candidates:
-            found += _model(stage, scene, party, model, say)
-    return found
+            findings += _model(variant, scene, party, model, print_line)
+    return findings
 
 
 def _channel(
-    stage: str, scene: Scene, tape: Tape, channel: Channel, settings: Settings
+    variant: str, scene: Scene, tape: Tape, channel: Channel, settings: Settings
 ) -> Iterator[Finding]:
     """Labels and columns from what was seen row by row."""
     samples, tensors = tape.tables[channel].views()
     views = {name: each.numpy() for name, each in tensors.items()}
-    own = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+    observer_columns = _numpy(scene.columns_of(channel.observer, channel.order, samples))
 
-    def told(
+    def findings_of(
         measured: Measured | None, threat: Threat, target: str, note: str = ""
     ) -> Iterator[Finding]:
         if measured is not None:
             yield finding(
-                measured, threat, stage=stage, observer=channel.observer, owner=channel.owner,
+                measured, threat, variant=variant, observer=channel.observer, owner=channel.owner,
                 channel=channel.what, target=target, note=note,
             )  # fmt: skip
 
@@ -97,94 +97,99 @@ def _channel(
         indices = np.flatnonzero(labelled)[: labels.MAX_SCORED]
         y = truth.numpy()[indices]
         at = {name: each[indices] for name, each in views.items()}
-        beside = None if own is None else own[indices]
+        beside = None if observer_columns is None else observer_columns[indices]
         if len(y) >= 50 and len(np.unique(y)) > 1:
             if channel.what == "output gradients":
                 measured = labels.output_sign(at["first"] if "first" in at else at["last"], y)
-                yield from told(measured, labels.OUTPUT_SIGN, "labels")
+                yield from findings_of(measured, labels.OUTPUT_SIGN, "labels")
                 return
-            yield from told(labels.clusters(beside, at, y), labels.CLUSTERS, "labels")
+            yield from findings_of(labels.clusters(beside, at, y), labels.CLUSTERS, "labels")
             for known in labels.DRAWS:
                 threat = labels.completion_threat(known)
-                yield from told(labels.completion(beside, at, y, known), threat, "labels")
+                yield from findings_of(labels.completion(beside, at, y, known), threat, "labels")
             if channel.what == "gradients" and len(np.unique(y)) == 2:
-                yield from told(labels.norm(at, y), labels.NORM, "labels")
+                yield from findings_of(labels.norm(at, y), labels.NORM, "labels")
     if channel.what == "codes" and truth is None:
-        yield from _completed(stage, scene, channel, samples, views)
+        yield from _completed(variant, scene, channel, samples, views)
     target = scene.columns_of(channel.owner, channel.order, samples)
     if target is not None and channel.what != "output gradients":
         names = scene.parties[channel.owner].columns
         for network in (False, True) if settings.network else (False,):
             measured_ = columns.inversion(
-                own, views, target.numpy(), names, known=settings.known, network=network
+                observer_columns,
+                views,
+                target.numpy(),
+                names,
+                known=settings.known,
+                network=network,
             )
-            yield from told(measured_, columns.threat(network, settings.known), "columns")
+            yield from findings_of(measured_, columns.threat(network, settings.known), "columns")
 
 
 def _factorised(
-    stage: str,
+    variant: str,
     scene: Scene,
     channel: Channel,
     followed: Followed,
     settings: Settings,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> Iterator[Finding]:
     """Columns from the owner's logits of all steps."""
     samples = followed.samples
     target = scene.columns_of(channel.owner, channel.order, samples)
     if target is None:
         return
-    own = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+    columns = _numpy(scene.columns_of(channel.observer, channel.order, samples))
     names = scene.parties[channel.owner].columns
     others = factors.KNOWN if settings.network and settings.others_known else {}
     for known, draws in {settings.known: 1, **others}.items():
         measured = factors.rebuilt(
-            own, factors.Measurements(*followed.steps()), target.numpy(), names,
-            known=known, draws=draws, say=lambda text: say(f"{stage}: {text}"),
+            columns, factors.Measurements(*followed.steps()), target.numpy(), names,
+            known=known, draws=draws, print_line=lambda text: print_line(f"{variant}: {text}"),
         )  # fmt: skip
         if measured is not None:
             yield finding(
-                measured, factors.threat(known), stage=stage, observer=channel.observer,
+                measured, factors.threat(known), variant=variant, observer=channel.observer,
                 owner=channel.owner, channel=channel.what, target="columns",
             )  # fmt: skip
 
 
 def _completed(
-    stage: str, scene: Scene, channel: Channel, samples: Tensor, views: Mapping[str, np.ndarray]
+    variant: str, scene: Scene, channel: Channel, samples: Tensor, views: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
     """Labels from the codes that a partner computes itself, by a network that labels trained."""
     truth = scene.labels_of(channel.observer, channel.order, samples)
-    own = scene.columns_of(channel.owner, channel.order, samples)
-    if truth is None or own is None or not isinstance(scene.task, Classification):
+    columns = scene.columns_of(channel.owner, channel.order, samples)
+    if truth is None or columns is None or not isinstance(scene.task, Classification):
         return
     indices = np.flatnonzero((truth >= 0).numpy())[: labels.MAX_SCORED]
     y, last = truth.numpy()[indices], {"last": views["last"][indices]}
     if len(y) < 50 or len(np.unique(y)) < 2:
         return
     for known in labels.DRAWS:
-        measured = labels.completion(own.numpy()[indices], last, y, known)
+        measured = labels.completion(columns.numpy()[indices], last, y, known)
         if measured is not None:
             yield finding(
-                measured, labels.completion_threat(known), stage=stage, observer=channel.owner,
+                measured, labels.completion_threat(known), variant=variant, observer=channel.owner,
                 owner=channel.observer, channel="its own encoder", target="labels",
             )  # fmt: skip
 
 
 def _weights(
-    stage: str,
+    variant: str,
     scene: Scene,
     observer: str,
     owner: str,
     kept: list[Weights],
     model: Model | None,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> Iterator[Finding]:
     """Rows from the first round's change, membership from the last round's weights."""
     held = scene.parties[owner]
     first, last = kept[0], kept[-1]
     if model is None:
         return
-    about = {"stage": stage, "observer": observer, "owner": owner, "channel": "weights"}
+    about = {"variant": variant, "observer": observer, "owner": owner, "channel": "weights"}
     network = copy.deepcopy(model.network)
     layer = _first_layer(network)
     if layer is not None and held.x_NF is not None:
@@ -204,7 +209,7 @@ def _weights(
         shown = network_of(model, last)
         if shown is not None:
             of = "the weights it sent last"
-            yield from _membership(scene, owner, shown, of, about, say)
+            yield from _membership(scene, owner, shown, of, about, print_line)
 
 
 def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | None:
@@ -242,13 +247,18 @@ def network_of(model: Model, sent: Weights) -> nn.Module | None:
 
 
 def _model(
-    stage: str, scene: Scene, party: str, model: Model, say: Callable[[str], None]
+    variant: str, scene: Scene, party: str, model: Model, print_line: Callable[[str], None]
 ) -> Iterator[Finding]:
     """Membership from the model that a party uses alone."""
     if not isinstance(scene.task, Classification) or not scene.candidates[party][0].blocks:
         return
-    about = {"stage": stage, "observer": "who has the model", "owner": party, "channel": "model"}
-    yield from _membership(scene, party, model.network, "the solo model", about, say)
+    about = {
+        "variant": variant,
+        "observer": "who has the model",
+        "owner": party,
+        "channel": "model",
+    }
+    yield from _membership(scene, party, model.network, "the solo model", about, print_line)
 
 
 def outputs_of(scene: Scene, party: str, network: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -283,20 +293,20 @@ def _membership(
     network: nn.Module,
     of: str,
     about: Mapping[str, str],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> Iterator[Finding]:
     inside, outside = scene.candidates[party]
     assert inside.labels is not None
     assert outside.labels is not None
-    found = membership.membership(
+    result = membership.membership(
         outputs_of(scene, party, network),
         (joined(inside), inside.labels),
         (joined(outside), outside.labels),
-        say=lambda text: say(f"{about['stage']}: {text}, for who was trained on"),
+        print_line=lambda text: print_line(f"{about['variant']}: {text}, for who was trained on"),
     )
-    if found is None:
+    if result is None:
         return
-    measured, epsilon = found
+    measured, epsilon = result
     note = f"a run that is epsilon-DP has an epsilon of {epsilon:.2f} or more (95 %)"
     yield finding(
         measured, membership.threat(of), target="membership",

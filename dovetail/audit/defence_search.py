@@ -77,7 +77,7 @@ class Tried:
         failed: defence -> why it did not train, in one seed at least; it is not among the cells.
     """
 
-    stage: str
+    variant: str
     cells: Sequence[Cell]
     limit: Verdict
     recommended: str | None
@@ -105,7 +105,7 @@ def try_defences(
     started = time.perf_counter()
     loaded = load_data(run, talk=talk) if run.data is not None else None
     drawn: dict[str, list[_Drawn]] = {}
-    told: dict[str, str] = {}
+    guarantees: dict[str, str] = {}
     failed: dict[str, str] = {}
     for seed in seeds:
         task = None if loaded is None else setup(run, seed, loaded)
@@ -120,11 +120,11 @@ def try_defences(
         task, held = grid.hold_out(task, seed)
         lengths: Lengths = {"codes": 1.0, "gradients": 1.0}
         cells = grid.defences if defences is None else defences
-        told |= {each.name: each.guarantee for each in cells}
+        guarantees |= {each.name: each.guarantee for each in cells}
         for index, defence in enumerate(cells):
             if defence.name in failed:
                 continue
-            talk.say(f"{run.method}, seed {seed}: {defence.name}")
+            talk.print(f"{run.method}, seed {seed}: {defence.name}")
             changed = grid.protected(task, defence, lengths)
             try:
                 with threads_for(loaded):
@@ -132,17 +132,17 @@ def try_defences(
             except (TrainingError, NetworkError) as error:
                 if index == 0:
                     raise
-                talk.say(f"{defence.name} did not train: {error}")
+                talk.print(f"{defence.name} did not train: {error}")
                 failed[defence.name] = str(error)
                 continue
             lengths = median if index == 0 else lengths
             drawn.setdefault(defence.name, []).append(each)
         if grid.alone is not None:
-            talk.say(f"{run.method}, seed {seed}: {BEST_ALONE}")
+            talk.print(f"{run.method}, seed {seed}: {BEST_ALONE}")
             each, _ = _draw(task, grid.alone, seed, grid, held)
             drawn.setdefault(BEST_ALONE, []).append(each)
     means = [
-        _mean_cell(name, told.get(name, ""), each)
+        _mean_cell(name, guarantees.get(name, ""), each)
         for name, each in drawn.items()
         if name not in failed
     ]
@@ -170,24 +170,24 @@ class _Drawn:
     epsilon: float | None
 
 
-def _draw(task: Training, stage: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
+def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
     """One cell of one seed, and the median length of a row's codes and gradients."""
     scene = scene_of(task, task.loaded.data)
     tape = Tape(scene.reading, scene.num_samples())
-    staged = None
+    variant_run = None
     with overheard(tape):
-        if task.kind.variant(stage).has_rounds:
-            staged = task.played(stage, seed, _nobody)
-            outcome = staged.outcome(seed, _nobody)
+        if task.kind.variant(variant).has_rounds:
+            variant_run = task.played(variant, seed, _nobody)
+            outcome = variant_run.outcome(seed, _nobody)
         else:
-            outcome = task.train(stage, seed, _nobody)
+            outcome = task.train(variant, seed, _nobody)
     scene = encoded(scene, outcome.models)
-    findings = attack(stage, scene, tape, outcome.models, Settings(network=False))
-    sends = staged is not None and grid.sends(task)
+    findings = attack(variant, scene, tape, outcome.models, Settings(network=False))
+    sends = variant_run is not None and grid.sends(task)
     spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
-    scores = outcome.scores.get(stage)
+    scores = outcome.scores.get(variant)
     drawn = _Drawn(
-        grid.scored(task, staged, outcome, held),
+        grid.scored(task, variant_run, outcome, held),
         mean_over(scores) if scores else {},
         [each for each in findings if sends or each.channel == "model"],
         max(spent) if spent else None,
@@ -197,7 +197,7 @@ def _draw(task: Training, stage: str, seed: int, grid: Grid, held: Any) -> tuple
             [
                 float(torch.linalg.vector_norm(table.last, dim=1).median())
                 for channel, table in tape.tables.items()
-                if channel.what == kind and channel.owner in task.homes
+                if channel.what == kind and channel.owner in task.party_data
             ],
             default=1.0,
         )
@@ -207,7 +207,7 @@ def _draw(task: Training, stage: str, seed: int, grid: Grid, held: Any) -> tuple
     return drawn, lengths
 
 
-def _nobody(stage: str, total: int, line: dict[str, Any]) -> None:
+def _nobody(variant: str, total: int, line: dict[str, Any]) -> None:
     """Is told of epochs."""
 
 
@@ -217,8 +217,8 @@ def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
     for each in drawn:
         for finding in each.findings:
             by_key.setdefault(finding.key, []).append(finding)
-    found = [over_seeds(each) for each in by_key.values()]
-    of_messages = [each for each in found if each.channel != "model"]
+    means = [over_seeds(each) for each in by_key.values()]
+    of_messages = [each for each in means if each.channel != "model"]
     spent = [each.epsilon for each in drawn if each.epsilon is not None]
     scores = [key for key, value in drawn[0].test.items() if isinstance(value, float)]
     return Cell(
@@ -230,13 +230,13 @@ def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
         max((each.advantage for each in of_messages), default=0.0),
         worst_of(of_messages),
         max(spent) if spent else None,
-        max((each.advantage for each in found if each.channel == "model"), default=0.0),
+        max((each.advantage for each in means if each.channel == "model"), default=0.0),
     )
 
 
 def _by_target(findings: Sequence[Finding]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    worst: dict[str, float] = {}
     for each in findings:
         name = f"{each.target} from {each.channel}"
-        found[name] = max(found.get(name, -1.0), each.advantage)
-    return found
+        worst[name] = max(worst.get(name, -1.0), each.advantage)
+    return worst

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from dovetail.data import SharedRows
 from dovetail.methods import hyfem, vertical
-from dovetail.methods.apfed.home import PartnerHome
-from dovetail.methods.apfed.stages import active_config, label_home, partner_homes
+from dovetail.methods.apfed.local_data import PartnerData
+from dovetail.methods.apfed.training_data import active_config, label_owner_data, partner_data_of
 from dovetail.methods.apfed.unify import weight_of
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.fedoptimus.stages import columns_in, labels_in
-from dovetail.methods.hyfem.stages import outputs_of
+from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
+from dovetail.methods.hyfem.variant_settings import outputs_of
 from dovetail.methods.outcome import Outcome, Scores
 from dovetail.methods.released import Once
-from dovetail.methods.training import Staged, Training
+from dovetail.methods.training import Training, VariantRun
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator
 from dovetail.privacy import PrivateSteps, Release
@@ -65,7 +65,7 @@ class Grid(Protocol):
 
     @property
     def alone(self) -> str | None:
-        """The stage of a model that asks nobody; None: nobody has columns of its own."""
+        """The variant of a model that asks nobody; None: nobody has columns of its own."""
 
     def hold_out(self, task: Training, seed: int) -> tuple[Training, Any]:
         """The run without the labels of some rows, and what ``scored`` needs to score on them."""
@@ -76,13 +76,15 @@ class Grid(Protocol):
     def sends(self, task: Training) -> bool:
         """Whether anything crosses."""
 
-    def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:
-        """On rows held out; more is better. ``staged`` is None of a stage that asks nobody."""
+    def scored(
+        self, task: Training, variant_run: VariantRun | None, outcome: Outcome, held: Any
+    ) -> float:
+        """On rows held out; more is better. ``variant_run`` is None where nobody is asked."""
 
 
 def grid_of(task: Training) -> Grid | None:
     """How runs of this method are tried; None: nothing of it can be set."""
-    homes = [*task.homes.values()]
+    party_data = [*task.party_data.values()]
     match task.method:
         case "apfed" | "apfed-r" | "apfed-c":
             return _Apfed(DEFENCES)
@@ -93,9 +95,9 @@ def grid_of(task: Training) -> Grid | None:
         case "fedoptimus":
             return _FedOptimus(DEFENCES_F)
         case "chfl" | "chfl-mu0" | "chfl-gate" | "common" | "hyfem" | "fedavg" if all(
-            isinstance(each, chfl.Home | hyfem.Home) for each in homes
+            isinstance(each, chfl.ChflData | hyfem.HyfemData) for each in party_data
         ):
-            tested = all(each.test is not None for each in homes)
+            tested = all(each.test is not None for each in party_data)
             return _Weights(DEFENCES_W, "best-alone" if tested else None)
     return None
 
@@ -113,11 +115,11 @@ _NOISE = {z: Release(clip=1.0, noise=z) for z in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _AS_IT_IS = Defence("as it is", {})
 
 
-def _label_dp(epsilon: float, stages: int = 1) -> Defence:
-    name = f"label DP, epsilon {epsilon:g}" + (", learned prior" if stages > 1 else "")
+def _label_dp(epsilon: float, num_stages: int = 1) -> Defence:
+    name = f"label DP, epsilon {epsilon:g}" + (", learned prior" if num_stages > 1 else "")
     settings: dict[str, Any] = {"label_epsilon": epsilon}
-    if stages > 1:
-        settings["label_stages"] = stages
+    if num_stages > 1:
+        settings["label_stages"] = num_stages
     return Defence(name, settings, None, f"labels: epsilon {epsilon:g} a run")
 
 
@@ -134,7 +136,7 @@ DEFENCES = (
         for z in (0.25, 0.5, 1.0, 2.0)
     ),
     _label_dp(2.0),
-    _label_dp(2.0, stages=2),
+    _label_dp(2.0, num_stages=2),
     Defence(
         "noise 1 on codes and gradients, DP-SGD at noise 4",
         {"codes": _NOISE[1.0], "private": PrivateSteps(noise=4.0)},
@@ -163,7 +165,7 @@ DEFENCES_D = (
     _AS_IT_IS,
     _label_dp(0.5),
     _label_dp(2.0),
-    _label_dp(2.0, stages=2),
+    _label_dp(2.0, num_stages=2),
     *(
         Defence(
             f"columns once, {width} wide, noise {noise:g}",
@@ -256,32 +258,39 @@ class _Apfed:
     alone: str | None = "best-alone"
 
     def hold_out(self, task: Training, seed: int) -> tuple[Training, Any]:
-        home = label_home(task)
-        held, _ = _drawn(home.train.labelled_rows(), seed, home.name)
-        homes = {**task.homes, home.name: home.without_labels_on(held)}
-        return replace(task, homes=homes), (home, held)
+        local_data = label_owner_data(task)
+        held, _ = _drawn(local_data.train.labelled_rows(), seed, local_data.name)
+        party_data = {**task.party_data, local_data.name: local_data.without_labels_on(held)}
+        return replace(task, party_data=party_data), (local_data, held)
 
     def protected(self, task: Training, defence: Defence, lengths: Lengths) -> Training:
-        def of(own: PartnerHome) -> PartnerHome:
+        def of(partner: PartnerData) -> PartnerData:
             release = {"gradients": _at_length(defence.gradients, lengths["gradients"])}
-            teaching = own.distil.model_copy(update={"release": defence.once})
-            return replace(own, config=own.config.model_copy(update=release), distil=teaching)
+            teaching = partner.distil.model_copy(update={"release": defence.once})
+            return replace(
+                partner, config=partner.config.model_copy(update=release), distil=teaching
+            )
 
         exchange = "gradients" if defence.once is None else "released"
         teaching = task.settings.distil.model_copy(update={"exchange": exchange})
         settings = task.settings.model_copy(update={**defence.active, "distil": teaching})
-        homes = {**task.homes, **{name: of(own) for name, own in partner_homes(task).items()}}
-        return replace(task, settings=settings, homes=homes)
+        party_data = {
+            **task.party_data,
+            **{name: of(partner) for name, partner in partner_data_of(task).items()},
+        }
+        return replace(task, settings=settings, party_data=party_data)
 
     def sends(self, task: Training) -> bool:
-        weights = [weight_of(active_config(task).trade_off, name) for name in partner_homes(task)]
+        weights = [weight_of(active_config(task).trade_off, name) for name in partner_data_of(task)]
         return task.method == "apfed-d" or any(weights)
 
-    def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:
-        home, rows = held
-        model = outcome.models[home.name]
-        judged = home.train.take(rows)
-        return first_of(score(home.task, model.outputs(judged.joined()), judged.labels))
+    def scored(
+        self, task: Training, variant_run: VariantRun | None, outcome: Outcome, held: Any
+    ) -> float:
+        local_data, rows = held
+        model = outcome.models[local_data.name]
+        judged = local_data.train.take(rows)
+        return first_of(score(local_data.task, model.outputs(judged.joined()), judged.labels))
 
 
 @dataclass(frozen=True)
@@ -291,31 +300,36 @@ class _Vertical(_Apfed):
     def protected(self, task: Training, defence: Defence, lengths: Lengths) -> Training:
         codes = _at_length(defence.codes, lengths["codes"])
 
-        def of(own: PartnerHome) -> PartnerHome:
-            return replace(own, config=own.config.model_copy(update={"codes": codes}))
+        def of(partner: PartnerData) -> PartnerData:
+            return replace(partner, config=partner.config.model_copy(update={"codes": codes}))
 
         gradients = _at_length(defence.gradients, lengths["gradients"])
         settings = task.settings.model_copy(update={**defence.active, "gradients": gradients})
-        homes = {**task.homes, **{name: of(own) for name, own in partner_homes(task).items()}}
-        return replace(task, settings=settings, homes=homes)
+        party_data = {
+            **task.party_data,
+            **{name: of(partner) for name, partner in partner_data_of(task).items()},
+        }
+        return replace(task, settings=settings, party_data=party_data)
 
     def sends(self, task: Training) -> bool:
         return True
 
-    def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:
-        if staged is None:
-            return super().scored(task, staged, outcome, held)
-        home, rows = held
-        owner = staged.driver
+    def scored(
+        self, task: Training, variant_run: VariantRun | None, outcome: Outcome, held: Any
+    ) -> float:
+        if variant_run is None:
+            return super().scored(task, variant_run, outcome, held)
+        local_data, rows = held
+        owner = variant_run.driver
         assert isinstance(owner, vertical.Owner)
-        for party in staged.parties.values():
+        for party in variant_run.parties.values():
             party.test = replace(party.shared)  # of another table, whose account is its own
-        samples = home.alignment.shared(*home.alignment.rows)
-        rows_S = home.alignment.rows[home.name][samples]
+        samples = local_data.alignment.shared(*local_data.alignment.rows)
+        rows_S = local_data.alignment.rows[local_data.name][samples]
         samples = samples[torch.isin(rows_S, rows)]
-        judged = home.train.take(home.alignment.rows[home.name][samples])
-        outputs = vertical.predict(owner, staged.network, judged.joined(), samples)
-        return first_of(score(home.task, outputs, judged.labels))
+        judged = local_data.train.take(local_data.alignment.rows[local_data.name][samples])
+        outputs = vertical.predict(owner, variant_run.network, judged.joined(), samples)
+        return first_of(score(local_data.task, outputs, judged.labels))
 
 
 @dataclass(frozen=True)
@@ -327,18 +341,18 @@ class _FedOptimus:
 
     def hold_out(self, task: Training, seed: int) -> tuple[Training, Any]:
         held: dict[str, Tensor] = {}
-        homes = dict(task.homes)
-        for name, own in labels_in(task.homes).items():
-            held[name], rest = _drawn(own.trained, seed, name)
-            scored = {**own.scored, "validation": own.labels_S[held[name]]}
-            homes[name] = replace(own, samples=rest, scored=scored)
-        for name, columns in columns_in(task.homes).items():
+        party_data = dict(task.party_data)
+        for name, labels in labels_in(task.party_data).items():
+            held[name], rest = _drawn(labels.trained, seed, name)
+            scored = {**labels.scored, "validation": labels.labels_S[held[name]]}
+            party_data[name] = replace(labels, samples=rest, scored=scored)
+        for name, columns in columns_in(task.party_data).items():
             rows = {
                 owner: SharedRows(name, shared.x, shared.rows_S[held[owner]])
                 for owner, shared in columns.shared.items()
             }
-            homes[name] = replace(columns, scored={**columns.scored, "validation": rows})
-        return replace(task, homes=homes), None
+            party_data[name] = replace(columns, scored={**columns.scored, "validation": rows})
+        return replace(task, party_data=party_data), None
 
     def protected(self, task: Training, defence: Defence, lengths: Lengths) -> Training:
         releases = {
@@ -350,9 +364,13 @@ class _FedOptimus:
     def sends(self, task: Training) -> bool:
         return True
 
-    def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:
-        assert staged is not None
-        return _mean([first_of(each) for each in staged.variant.validated(staged).values()])
+    def scored(
+        self, task: Training, variant_run: VariantRun | None, outcome: Outcome, held: Any
+    ) -> float:
+        assert variant_run is not None
+        return _mean(
+            [first_of(each) for each in variant_run.variant.validated(variant_run).values()]
+        )
 
 
 @dataclass(frozen=True)
@@ -363,12 +381,12 @@ class _Weights:
     alone: str | None
 
     def hold_out(self, task: Training, seed: int) -> tuple[Training, Any]:
-        homes, held = {}, {}
-        for name, home in task.homes.items():
-            rows, rest = _drawn(home.train.labelled_rows(), seed, name)
-            held[name] = home.train.take(rows)
-            homes[name] = replace(home, train=home.train.take(rest))
-        return replace(task, homes=homes), (held, seed)
+        party_data, held = {}, {}
+        for name, local_data in task.party_data.items():
+            rows, rest = _drawn(local_data.train.labelled_rows(), seed, name)
+            held[name] = local_data.train.take(rows)
+            party_data[name] = replace(local_data, train=local_data.train.take(rest))
+        return replace(task, party_data=party_data), (held, seed)
 
     def protected(self, task: Training, defence: Defence, lengths: Lengths) -> Training:
         settings = task.settings.model_copy(update=dict(defence.active))
@@ -377,17 +395,24 @@ class _Weights:
     def sends(self, task: Training) -> bool:
         return True
 
-    def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:
+    def scored(
+        self, task: Training, variant_run: VariantRun | None, outcome: Outcome, held: Any
+    ) -> float:
         rows, seed = held
-        if staged is None:  # its models are not kept; with these as its test rows it scores them
+        if (
+            variant_run is None
+        ):  # its models are not kept; with these as its test rows it scores them
             assert self.alone is not None
-            homes = {name: replace(home, test=rows[name]) for name, home in task.homes.items()}
-            again = replace(task, homes=homes).train(self.alone, seed, lambda *_: None)
+            party_data = {
+                name: replace(local_data, test=rows[name])
+                for name, local_data in task.party_data.items()
+            }
+            again = replace(task, party_data=party_data).train(self.alone, seed, lambda *_: None)
             return _mean([first_of(each) for each in again.scores[self.alone].values()])
         scores = []
-        for name, own in rows.items():
-            outputs = outputs_of(outcome.models[name], own)
-            scores.append(first_of(score(task.homes[name].task, outputs, own.labels)))
+        for name, part in rows.items():
+            outputs = outputs_of(outcome.models[name], part)
+            scores.append(first_of(score(task.party_data[name].task, outputs, part.labels)))
         return _mean(scores)
 
 

@@ -19,7 +19,7 @@ Four of these, each with ``KNOWN`` rows of the other side beside what an inversi
              is kernel ridge regression of these on the partner's own columns, for every row. Or
              ones at single rows, which read columns of the weights.
 
-Each is tried twice: within the limits of a home's default policy, and with them lifted: no fewest
+Each is tried twice: within the limits of a site's default policy, and with them lifted: no fewest
 rows, no most uses or begins, no ``apfed.clip``. The driver then begins anew before every message,
 so that one and the same network answers about all samples; steers four times as long; and a
 partner's gradients may be of any length. What stands between the two is what the limits buy.
@@ -49,10 +49,10 @@ from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.distil import Table
-from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
 from dovetail.methods.apfed.stacks import RELEASED
-from dovetail.methods.apfed.stages import label_home, partner_homes
+from dovetail.methods.apfed.training_data import label_owner_data, partner_data_of
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
@@ -113,21 +113,21 @@ _HIJACK = Threat(
 
 
 def malicious(
-    task: Setup, scene: Scene, stage: str, seed: int, settings: Settings | None = None
+    task: Setup, scene: Scene, variant: str, seed: int, settings: Settings | None = None
 ) -> Iterator[Finding]:
-    """What steering gains in one stage, within a home's default limits and with them lifted."""
+    """What steering gains in one variant, within a site's default limits and with them lifted."""
     how = settings or Settings()
     if not isinstance(task, Training) or task.kind.name != "apfed":
         return
     for limits in (PolicySection().limits, NO_LIMITS):
-        for name in partner_homes(task):
-            if stage in ("apfed", "apfed-r", "apfed-c"):
-                yield from _alike(task, scene, stage, seed, name, limits, how)
-                yield from _inverted(task, scene, stage, seed, name, lifted=limits == NO_LIMITS)
-            elif stage in ("apfed-d", "tvfl"):
-                yield from _hijack(task, scene, stage, seed, name, limits, how)
-            elif stage == "apfed-s":
-                yield from _regressed(task, scene, stage, seed, name, limits, how)
+        for name in partner_data_of(task):
+            if variant in ("apfed", "apfed-r", "apfed-c"):
+                yield from _alike(task, scene, variant, seed, name, limits, how)
+                yield from _inverted(task, scene, variant, seed, name, lifted=limits == NO_LIMITS)
+            elif variant in ("apfed-d", "tvfl"):
+                yield from _hijack(task, scene, variant, seed, name, limits, how)
+            elif variant == "apfed-s":
+                yield from _regressed(task, scene, variant, seed, name, limits, how)
 
 
 def _lifted(limits: Limits) -> str:
@@ -135,17 +135,17 @@ def _lifted(limits: Limits) -> str:
     return ", no limits" if limits == NO_LIMITS else ""
 
 
-def _told(
-    scene: Scene, stage: str, party: str, active: str, views: dict[str, Tensor],
+def _steered(
+    scene: Scene, variant: str, party: str, active: str, views: dict[str, Tensor],
     samples: Tensor, threat: Threat, channel: str, limits: Limits, how: Settings, *,
     known: int = columns.KNOWN,
 ) -> Iterator[Finding]:  # fmt: skip
-    own = scene.columns_of(active, "", samples)
+    active_columns = scene.columns_of(active, "", samples)
     target = scene.columns_of(party, "", samples)
     if target is None:
         return
     measured = columns.inversion(
-        None if own is None else own.numpy(),
+        None if active_columns is None else active_columns.numpy(),
         {name: each.numpy() for name, each in views.items()},
         target.numpy(),
         scene.parties[party].columns,
@@ -154,22 +154,24 @@ def _told(
     )
     if measured is not None:
         yield finding(
-            measured, threat, stage=f"{stage}, steered{_lifted(limits)}", observer=active,
+            measured, threat, variant=f"{variant}, steered{_lifted(limits)}", observer=active,
             owner=party, channel=channel, target="columns",
             note="steered with no limit in force" if limits == NO_LIMITS
-            else "steered within a home's default policy (min_rows, max_uses, max_begins)",
+            else "steered within a site's default policy (min_rows, max_uses, max_begins)",
         )  # fmt: skip
 
 
-def _home(task: Training, stage: str, party: str) -> PartnerHome:
-    """The partner's home in this stage."""
-    return partner_homes(replace(task, homes=task.kind.variant(stage).homes(task, stage)))[party]
+def _partner_data(task: Training, variant: str, party: str) -> PartnerData:
+    """The partner's site in this variant."""
+    return partner_data_of(
+        replace(task, party_data=task.kind.variant(variant).stage_data(task, variant))
+    )[party]
 
 
 def _shared(task: Training, party: str) -> Tensor:
     """The samples that the label owner shares with a partner."""
-    home = label_home(task)
-    return home.alignment.shared(home.name, party)
+    local_data = label_owner_data(task)
+    return local_data.alignment.shared(local_data.name, party)
 
 
 def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tensor]:
@@ -182,33 +184,34 @@ def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tenso
 
 
 def _alike(
-    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits, how: Settings
+    task: Training, scene: Scene, variant: str, seed: int, party: str, limits: Limits, how: Settings
 ) -> Iterator[Finding]:
     """A few messages about all shared samples at once, each with one code for all of them."""
-    active, local = label_home(task).name, Local(party, device=task.device)
-    passive = Limited(_home(task, stage, party).party(local), limits)
+    active, local = label_owner_data(task).name, Local(party, device=task.device)
+    passive = Limited(_partner_data(task, variant, party).party(local), limits)
     samples = _shared(task, party)
     rng = generator(seed, party, "alike")
     engine = InProcess({party: passive}, driver=active)
     begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
     engine.ask({party: begin}, apfed.Ready).or_raise()
-    told: list[Tensor] = []
+    gradients: list[Tensor] = []
     for _ in range(_ALIKE_MESSAGES):
         code_1D = 2 * torch.randn(1, _WIDTH, generator=rng)
         request = apfed.Codes(samples, code_1D.expand(len(samples), -1).clone())
         reply = engine.ask({party: request}, apfed.CodeGradient)
         if party in reply:
-            told.append(reply[party].gradient_BD)
-    if not told:
+            gradients.append(reply[party].gradient_BD)
+    if not gradients:
         return
     kept = torch.randperm(len(samples), generator=rng)[:MAX_ROWS]
-    views = {"first": told[0][kept], "all": torch.cat(told, dim=1)[kept]}
+    views = {"first": gradients[0][kept], "all": torch.cat(gradients, dim=1)[kept]}
     for known in _ALIKE_KNOWN:
         given = f"{known} rows of the other side; it sends what codes it likes"
         attack_name = f"{_ALIKE.attack}, {known} known rows"
         threat = replace(_ALIKE, attack=attack_name, given=given)
-        yield from _told(
-            scene, stage, party, active, views, samples[kept], threat, "steered gradients", limits,
+        yield from _steered(
+            scene, variant, party, active, views, samples[kept], threat, "steered "
+                "gradients", limits,
             how, known=known,
         )  # fmt: skip
 
@@ -218,12 +221,12 @@ _Ask = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def _hijack(
-    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits, how: Settings
+    task: Training, scene: Scene, variant: str, seed: int, party: str, limits: Limits, how: Settings
 ) -> Iterator[Finding]:
     """FSHA: the partner's encoder learns to look like a pilot's, which the driver can decode."""
     samples = _shared(task, party)
     rng = generator(seed, party, "hijack")
-    ask, codes = _asking(task, stage, seed, party, limits)
+    ask, codes = _ask_of(task, variant, seed, party, limits)
     if ask is None:
         return  # it releases its columns once: there is nothing to steer
     known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
@@ -252,9 +255,9 @@ def _hijack(
             critical.zero_grad()
             judged.backward()
             critical.step()
-            told = F.mse_loss(decoder(mine), x_KF[index_B])
+            distance = F.mse_loss(decoder(mine), x_KF[index_B])
             decoding.zero_grad()
-            (told + _CRITIC * _bce(critic(theirs), 1)).backward()
+            (distance + _CRITIC * _bce(critic(theirs), 1)).backward()
             decoding.step()
             due = leaf.grad
         parts = [ask(part, None) for part in samples.tensor_split(-(-len(samples) // 1000))]
@@ -262,22 +265,22 @@ def _hijack(
         with torch.no_grad():
             decoded_SF = decoder(code_SD)
     views = {"codes": code_SD, "the decoder's guess": decoded_SF}
-    kept, active = slice(0, 4000), label_home(task).name
-    yield from _told(
-        scene, stage, party, active, {name: each[kept] for name, each in views.items()},
+    kept, active = slice(0, 4000), label_owner_data(task).name
+    yield from _steered(
+        scene, variant, party, active, {name: each[kept] for name, each in views.items()},
         samples[kept], _HIJACK, "steered codes", limits, how,
     )  # fmt: skip
 
 
-def _asking(
-    task: Training, stage: str, seed: int, party: str, limits: Limits
+def _ask_of(
+    task: Training, variant: str, seed: int, party: str, limits: Limits
 ) -> tuple[_Ask | None, Tensor]:
     """What asks a partner for codes, and codes of a first batch for their width."""
-    home, owner = _home(task, stage, party), label_home(task)
+    local_data, owner = _partner_data(task, variant, party), label_owner_data(task)
     samples = _shared(task, party)[: max(_BATCH, limits.min_rows)]
     local = Local(party, device=task.device)
-    engine = InProcess({party: Limited(home.party(local), limits)}, driver=owner.name)
-    if stage == "tvfl":
+    engine = InProcess({party: Limited(local_data.party(local), limits)}, driver=owner.name)
+    if variant == "tvfl":
         engine.ask({party: vertical.Open(seed)}, vertical.Opened).or_raise()
 
         def ask(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
@@ -288,7 +291,7 @@ def _asking(
             return engine.ask({party: request}, vertical.Codes).or_raise()[party].code_BD
 
         return ask, ask(samples, None)
-    if task.settings.distil.exchange == RELEASED or home.distil.release is not None:
+    if task.settings.distil.exchange == RELEASED or local_data.distil.release is not None:
         return None, torch.zeros(0, 0)
     begin = distil.Begin(("network",), 1, owner.task.num_outputs, seed)
     engine.ask({party: begin}, distil.Ready).or_raise()
@@ -302,20 +305,20 @@ def _asking(
 
 
 def _regressed(
-    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits, how: Settings
+    task: Training, scene: Scene, variant: str, seed: int, party: str, limits: Limits, how: Settings
 ) -> Iterator[Finding]:
     """One question of APFed-S whose targets are what the owner knows of some rows."""
-    home, owner = _home(task, stage, party), label_home(task)
+    local_data, owner = _partner_data(task, variant, party), label_owner_data(task)
     samples = _shared(task, party)
     known = samples[torch.randperm(len(samples), generator=generator(seed, party, "regressed"))]
     known = known[:KNOWN]
     x_KF = scene.columns_of(party, "", known)
     if x_KF is None:
         return
-    policy = SealedLimits() if home.sealed_limits is None else home.sealed_limits
+    policy = SealedLimits() if local_data.sealed_limits is None else local_data.sealed_limits
     most = len(known) if limits == NO_LIMITS else policy.numbers_per_row
     most = min(most, _MOST_NUMBERS)
-    home = replace(home, sealed_limits=UNLIMITED if limits == NO_LIMITS else policy)
+    local_data = replace(local_data, sealed_limits=UNLIMITED if limits == NO_LIMITS else policy)
     components_KF = torch.from_numpy(whitened(scaled(x_KF.double().numpy()), width=most))
     chosen = {"its columns": components_KF, "single rows": torch.eye(len(known))[:, :most]}
     views = {}
@@ -326,20 +329,20 @@ def _regressed(
         targets_RT[rows] = target_KT.float()
         folds_R = torch.full((len(table.x_RF),), NO_FOLD)
         folds_R[rows] = torch.arange(len(rows)) % 4
-        told = Owner(table.x_RF, targets_RT, folds_R, regression=True)
+        gradients = Owner(table.x_RF, targets_RT, folds_R, regression=True)
         table_of = Table(table.x_RF, {party: table.samples[party]})
         active = sealed.Active(
-            owner.name, told, table_of, None, (Smoother("mean", _RIDGE),), seed=seed
+            owner.name, gradients, table_of, None, (Smoother("mean", _RIDGE),), seed=seed
         )
-        engine = {party: home.party(Local(party, device=task.device))}
+        engine = {party: local_data.party(Local(party, device=task.device))}
         active.ask_all(InProcess(engine, driver=owner.name))
         if party in active.numbers:
             views[name] = active.numbers[party]
     if not views:
         return
     held = ~next(iter(views.values())).isnan().any(dim=1)
-    yield from _told(
-        scene, stage, party, owner.name, {name: each[held] for name, each in views.items()},
+    yield from _steered(
+        scene, variant, party, owner.name, {name: each[held] for name, each in views.items()},
         table.samples[party][held], _REGRESSED, "steered numbers", limits, how,
     )  # fmt: skip
 
@@ -384,8 +387,8 @@ class _Inverting(apfed.Passive):
                 self._decoder.parameters(), kind="adam", learning_rate=3e-3, weight_decay=0.0
             )
         known_B = self._known_S[self._asked]
-        told = self._decoder(code_BD[known_B])
-        return F.mse_loss(told, self._x_SF[self._asked][known_B], reduction="sum") / len(code_BD)
+        rebuilt = self._decoder(code_BD[known_B])
+        return F.mse_loss(rebuilt, self._x_SF[self._asked][known_B], reduction="sum") / len(code_BD)
 
     def handle(self, message: Message) -> Message:
         if isinstance(message, apfed.Codes):
@@ -404,7 +407,7 @@ def _reaching(passive: apfed.Passive, driver: str) -> Callable[[str], Engine]:
 
 
 def _inverted(
-    task: Training, scene: Scene, stage: str, seed: int, party: str, *, lifted: bool
+    task: Training, scene: Scene, variant: str, seed: int, party: str, *, lifted: bool
 ) -> Iterator[Finding]:
     """The run as it is, with a partner that steers the label owner's encoder."""
     if lifted:
@@ -412,34 +415,38 @@ def _inverted(
     samples = _shared(task, party)
     rng = generator(seed, party, "inverting")
     known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
-    owner, home, config = label_home(task), _home(task, stage, party), task.settings
+    owner, local_data, config = (
+        label_owner_data(task),
+        _partner_data(task, variant, party),
+        task.settings,
+    )
     x_KF = scene.columns_of(owner.name, "", known)
     if x_KF is None:
         return
     loudest = 0.9 * config.clip if config.clip else max(SIZES)
-    assert home.shared is not None
-    steered = f"{stage}, steered{', no limits' if lifted else ''}"
+    assert local_data.shared is not None
+    steered = f"{variant}, steered{', no limits' if lifted else ''}"
     for factor in SIZES_LIFTED if lifted else sorted({min(each, loudest) for each in SIZES}):
         name = f"gradients of {factor:g} times the usual"
         passive = _Inverting(
-            home.shared,
-            home.config.model_copy(update={"gradients": None}),
-            home.network,
+            local_data.shared,
+            local_data.config.model_copy(update={"gradients": None}),
+            local_data.network,
             Local(party),
         )
         passive.steer((known, x_KF), factor * 0.1 / config.batch_size)
         loaded = replace(task.loaded, connect=_reaching(passive, owner.name))
-        alone = replace(task, homes={owner.name: owner}, loaded=loaded)
+        alone = replace(task, party_data={owner.name: owner}, loaded=loaded)
         tape = Tape(scene.reading, scene.num_samples())
         with overheard(tape):
-            outcome = alone.train(stage, seed, lambda *_: None)
-        scores = outcome.scores.get(stage, {}).get(owner.name, {})
-        told = ", ".join(
+            outcome = alone.train(variant, seed, lambda *_: None)
+        scores = outcome.scores.get(variant, {}).get(owner.name, {})
+        text = ", ".join(
             f"{key} {scores[key]:.3f}" for key in ("accuracy", "auc", "r2") if key in scores
         )
-        for each in attack(stage, scene, tape, {}, Settings(network=False)):
+        for each in attack(variant, scene, tape, {}, Settings(network=False)):
             if each.observer == party:
                 yield replace(
-                    each, stage=steered, channel=f"codes, {name}",
-                    note=f"a partner that steers, {name}: the label owner's model has {told}",
+                    each, variant=steered, channel=f"codes, {name}",
+                    note=f"a partner that steers, {name}: the label owner's model has {text}",
                 )  # fmt: skip

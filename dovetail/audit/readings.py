@@ -69,9 +69,11 @@ class Apfed:
             gradient = request.gradient_ND.reshape(self._members, samples_KB.shape[1], -1)
             linear = self._linear(party, gradient)
             yield from self._logits(driver, party, samples_KB, gradient)
-            for samples_B, own_BD, out_BC in zip(samples_KB, gradient, linear, strict=True):
-                if own_BD.shape[1] == self._width(party):  # a stack that stopped is no longer there
-                    yield Seen(Channel(party, driver, "gradients"), samples_B, own_BD)
+            for samples_B, local_BD, out_BC in zip(samples_KB, gradient, linear, strict=True):
+                if local_BD.shape[1] == self._width(
+                    party
+                ):  # a stack that stopped is no longer there
+                    yield Seen(Channel(party, driver, "gradients"), samples_B, local_BD)
                 yield Seen(Channel(party, driver, "output gradients"), samples_B, out_BC)
         self._asked.pop(party, None)
         if request.test:
@@ -93,10 +95,10 @@ class Apfed:
         if "linear" not in self._sent[party] or self._outputs < 2:
             return
         part = self._parts(party)["linear"]
-        own_KBD = self._answered[party].reshape(gradient_KBD.shape)
+        local_KBD = self._answered[party].reshape(gradient_KBD.shape)
         channel = Channel(party, driver, "logits")
         for member, samples_B in enumerate(samples_KB):
-            value_BC = owner_logits(gradient_KBD[member][:, part], own_KBD[member][:, part])
+            value_BC = owner_logits(gradient_KBD[member][:, part], local_KBD[member][:, part])
             yield Logits(channel, member, samples_B, value_BC)
 
     def _width(self, party: str) -> int:
@@ -133,8 +135,8 @@ def _sealed_view(request: sealed.Begin) -> Tensor:
     value_PV = wire_PVW @ 256.0 ** np.arange(7)
     at_L = np.arange(num)
     residues = value_PV.reshape(parts, 3, -1)[at_L // request.block, :, at_L % request.block]
-    told = torch.from_numpy(residues / residues.max()).float()
-    return torch.cat([folds_LK.float(), index_L1, told], dim=1)
+    shares = torch.from_numpy(residues / residues.max()).float()
+    return torch.cat([folds_LK.float(), index_L1, shares], dim=1)
 
 
 def decrypted(driver: object) -> Iterator[Seen]:
@@ -221,10 +223,10 @@ class FedOptimus:
         shape = (len(opened.samples_N), len(opened.queries_Q))
         if key not in self._distances or self._distances[key].shape != shape:
             self._distances[key] = torch.full(shape, torch.nan)
-        told = self._distances[key]
-        told[request.rows_M, request.queries_M] = answer.distances_M.float() / 2**request.bits
-        mean = told.nanmean().nan_to_num()
-        filled = torch.where(told.isnan(), mean, told).sqrt()
+        distances = self._distances[key]
+        distances[request.rows_M, request.queries_M] = answer.distances_M.float() / 2**request.bits
+        mean = distances.nanmean().nan_to_num()
+        filled = torch.where(distances.isnan(), mean, distances).sqrt()
         channel = Channel(driver, party, "distances", opened.label_owner)
         yield Seen(channel, opened.samples_N, filled)
 

@@ -1,4 +1,4 @@
-"""An audit of a whole run: each seed and stage is trained again, listened to, and attacked."""
+"""An audit of a whole run: each seed and variant is trained again, listened to, and attacked."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Audit:
 
     Attributes:
         run: the run's settings, as resolved.
-        seeds, stages: what was trained again.
+        seeds, variants: what was trained again.
         findings: of each attack, over all seeds.
-        scores: stage -> score name -> mean over seeds and parties.
-        answered: stage -> message type -> how many were answered, of the first seed.
+        scores: variant -> score name -> mean over seeds and parties.
+        answered: variant -> message type -> how many were answered, of the first seed.
         seconds: how long it took.
         tried: what defences cost and leave, where that was asked for.
         malicious: whether peers that break the protocol were tried.
@@ -57,7 +57,7 @@ class Audit:
 
     run: Mapping[str, Any]
     seeds: Sequence[int]
-    stages: Sequence[str]
+    variants: Sequence[str]
     findings: Sequence[Finding]
     scores: Mapping[str, Mapping[str, float]]
     answered: Mapping[str, Mapping[str, int]]
@@ -81,7 +81,7 @@ class Audit:
             "verdict": self.verdict,
             "thresholds": THRESHOLDS,
             "seeds": list(self.seeds),
-            "stages": list(self.stages),
+            "variants": list(self.variants),
             "scores": {name: dict(each) for name, each in self.scores.items()},
             "findings": [each.to_json() for each in self.findings],
             "messages": {name: dict(each) for name, each in self.answered.items()},
@@ -97,7 +97,7 @@ def audit(
     run: RunFile,
     seeds: Sequence[int],
     *,
-    stages: Sequence[str] = (),
+    variants: Sequence[str] = (),
     settings: Settings | None = None,
     malicious: bool = False,
     talk: Progress = SILENT,
@@ -107,12 +107,12 @@ def audit(
     Args:
         run: what was trained; simulated, or party files that are all here.
         seeds: of the run.
-        stages: the method and baselines to audit; () the method.
+        variants: the method and baselines to audit; () the method.
         settings: how attacks are made.
         malicious: try peers that break the protocol, too (``malicious.py``).
 
     Raises:
-        ConfigError: a run whose partners are elsewhere, or a stage it does not have.
+        ConfigError: a run whose partners are elsewhere, or a variant it does not have.
     """
     if run.engine.kind != "inprocess":
         raise ConfigError(
@@ -120,33 +120,33 @@ def audit(
             'parties in this process; with engine.kind = "inprocess" it takes tables of your own'
         )
     settings = settings or Settings()
-    stages = tuple(stages) or (run.method,)
-    unknown = [name for name in stages if name not in (run.method, *run.baselines)]
+    variants = tuple(variants) or (run.method,)
+    unknown = [name for name in variants if name not in (run.method, *run.baselines)]
     if unknown:
         names = ", ".join((run.method, *run.baselines))
-        raise ConfigError(f"the run has no stage {unknown[0]!r}; it has {names}")
+        raise ConfigError(f"the run has no variant {unknown[0]!r}; it has {names}")
     started = time.perf_counter()
     loaded = load_data(run, talk=talk)
-    found: dict[tuple[str, ...], list[Finding]] = {}
+    by_finding: dict[tuple[str, ...], list[Finding]] = {}
     scores: dict[str, list[dict[str, float]]] = {}
     answered: dict[str, dict[str, int]] = {}
     for seed in seeds:
-        for stage in stages:
-            talk.say(f"seed {seed}: {stage} is trained again, and attacked")
+        for variant in variants:
+            talk.print(f"seed {seed}: {variant} is trained again, and attacked")
             with threads_for(loaded):
                 findings, score, messages = _one(
-                    run, seed, stage, loaded, settings, malicious=malicious, talk=talk
+                    run, seed, variant, loaded, settings, malicious=malicious, talk=talk
                 )
             for each in findings:
-                found.setdefault(each.key, []).append(each)
-            scores.setdefault(stage, []).append(score)
-            answered.setdefault(stage, messages)
+                by_finding.setdefault(each.key, []).append(each)
+            scores.setdefault(variant, []).append(score)
+            answered.setdefault(variant, messages)
     return Audit(
         resolved(run, seeds[0]),
         tuple(seeds),
-        stages,
-        [over_seeds(each) for each in found.values()],
-        {stage: _mean(each) for stage, each in scores.items()},
+        variants,
+        [over_seeds(each) for each in by_finding.values()],
+        {variant: _mean(each) for variant, each in scores.items()},
         answered,
         time.perf_counter() - started,
         malicious=malicious,
@@ -156,39 +156,39 @@ def audit(
 def _one(
     run: RunFile,
     seed: int,
-    stage: str,
+    variant: str,
     loaded: Loaded,
     settings: Settings,
     *,
     malicious: bool,
     talk: Progress,
 ) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
-    """One stage of one seed."""
+    """One variant of one seed."""
     task = setup(run, seed, loaded)
     scene = scene_of(task, loaded.data)
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
-        outcome = trained(task, stage, seed, tape)
+        outcome = trained(task, variant, seed, tape)
     scene = encoded(scene, outcome.models)
-    findings = attack(stage, scene, tape, outcome.models, settings, talk.say)
+    findings = attack(variant, scene, tape, outcome.models, settings, talk.print)
     if malicious:
-        findings += steered.malicious(task, scene, stage, seed, settings)
-    score = mean_over(outcome.scores[stage]) if outcome.scores.get(stage) else {}
+        findings += steered.malicious(task, scene, variant, seed, settings)
+    score = mean_over(outcome.scores[variant]) if outcome.scores.get(variant) else {}
     return findings, score, tape.answered
 
 
-def trained(task: Setup, stage: str, seed: int, tape: Tape) -> Outcome:
-    """A stage, listened to; what crossed encrypted is read by who could."""
+def trained(task: Setup, variant: str, seed: int, tape: Tape) -> Outcome:
+    """A variant, listened to; what crossed encrypted is read by who could."""
     if not isinstance(task, Training):
-        return task.train(stage, seed, _nobody)
-    if not task.kind.variant(stage).has_rounds:
-        return task.train(stage, seed, _nobody)
-    staged = task.played(stage, seed, _nobody)
-    tape.add(decrypted(staged.driver))
-    return staged.outcome(seed, _nobody)
+        return task.train(variant, seed, _nobody)
+    if not task.kind.variant(variant).has_rounds:
+        return task.train(variant, seed, _nobody)
+    variant_run = task.played(variant, seed, _nobody)
+    tape.add(decrypted(variant_run.driver))
+    return variant_run.outcome(seed, _nobody)
 
 
-def _nobody(stage: str, total: int, line: dict[str, Any]) -> None:
+def _nobody(variant: str, total: int, line: dict[str, Any]) -> None:
     """Is told of epochs."""
 
 

@@ -13,11 +13,16 @@ from dovetail.audit.scene import Holding, Scene, flat, holding, names_of
 from dovetail.data import Blocks, Partitioned, PartyData, TableEncoder
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.apfed.home import LabelHome
-from dovetail.methods.apfed.stages import label_home
+from dovetail.methods.apfed.local_data import LabelOwnerData
+from dovetail.methods.apfed.training_data import label_owner_data
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.fedoptimus.stages import Columns, Labels, columns_in, labels_in
-from dovetail.methods.fedoptimus.stages import Home as OwnerHome
+from dovetail.methods.fedoptimus.variant_settings import (
+    Columns,
+    Labels,
+    OwnerData,
+    columns_in,
+    labels_in,
+)
 from dovetail.methods.outcome import Setup
 from dovetail.methods.training import Training
 from dovetail.models import Model
@@ -32,14 +37,22 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
         ConfigError: a method that the audit does not know the messages of.
     """
     match setup:
-        case Training() if any(isinstance(each, LabelHome) for each in setup.homes.values()):
+        case Training() if any(
+            isinstance(each, LabelOwnerData) for each in setup.party_data.values()
+        ):
             return _apfed(setup)
-        case Training() if all(isinstance(each, Columns | Labels) for each in setup.homes.values()):
-            return _fedoptimus(setup.homes)
-        case Training() if all(isinstance(each, chfl.Home) for each in setup.homes.values()):
-            return _chfl(setup.homes)
-        case Training() if all(isinstance(each, hyfem.Home) for each in setup.homes.values()):
-            return _hyfem(setup.homes, data)
+        case Training() if all(
+            isinstance(each, Columns | Labels) for each in setup.party_data.values()
+        ):
+            return _fedoptimus(setup.party_data)
+        case Training() if all(
+            isinstance(each, chfl.ChflData) for each in setup.party_data.values()
+        ):
+            return _chfl(setup.party_data)
+        case Training() if all(
+            isinstance(each, hyfem.HyfemData) for each in setup.party_data.values()
+        ):
+            return _hyfem(setup.party_data, data)
     raise ConfigError(
         f"the audit does not know the messages of {setup.method!r}, a method of your own; it "
         "audits apfed, tvfl, fedoptimus, chfl and hyfem"
@@ -47,23 +60,30 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
 
 
 def _apfed(setup: Training) -> Scene:
-    home, data = label_home(setup), setup.loaded.data
-    parties = {**data.train.parties, home.name: home.train}
+    local_data, data = label_owner_data(setup), setup.loaded.data
+    parties = {**data.train.parties, local_data.name: local_data.train}
     candidates: dict[str, tuple[PartyData, PartyData]] = {}
-    if home.test is not None:
-        candidates[home.name] = home.train.take(home.train.labelled_rows()), home.test
-    holdings = {name: holding(own, data.inputs.get(name)) for name, own in parties.items()}
-    return Scene(home.task, holdings, {"": home.alignment.rows}, readings.Apfed(), candidates)
+    if local_data.test is not None:
+        candidates[local_data.name] = (
+            local_data.train.take(local_data.train.labelled_rows()),
+            local_data.test,
+        )
+    holdings = {
+        name: holding(party_data, data.inputs.get(name)) for name, party_data in parties.items()
+    }
+    return Scene(
+        local_data.task, holdings, {"": local_data.alignment.rows}, readings.Apfed(), candidates
+    )
 
 
-def _fedoptimus(homes: Mapping[str, OwnerHome]) -> Scene:
+def _fedoptimus(party_data: Mapping[str, OwnerData]) -> Scene:
     parties: dict[str, Holding] = {}
-    columns, labels = columns_in(homes), labels_in(homes)
+    columns, labels = columns_in(party_data), labels_in(party_data)
     orders: dict[str, dict[str, Tensor]] = {name: {} for name in labels}
-    for name, own in columns.items():
-        first = next(iter(own.shared.values()))
-        parties[name] = Holding(flat(first.x), names_of(own.input, first.x))
-        for owner, shared in own.shared.items():
+    for name, columns_data in columns.items():
+        first = next(iter(columns_data.shared.values()))
+        parties[name] = Holding(flat(first.x), names_of(columns_data.input, first.x))
+        for owner, shared in columns_data.shared.items():
             orders[owner][name] = shared.rows_S
     for owner, labelled in labels.items():
         parties[owner] = Holding(None, (), labelled.labels_S)
@@ -92,14 +112,19 @@ def _together(scene: Scene, names: list[str]) -> Scene:
     return replace(scene, parties={**scene.parties, TOGETHER: Holding(x, columns)}, orders=orders)
 
 
-def _chfl(homes: Mapping[str, chfl.Home]) -> Scene:
+def _chfl(party_data: Mapping[str, chfl.ChflData]) -> Scene:
     """Its columns are encoded when training begins: see ``encoded``."""
     candidates: dict[str, tuple[PartyData, PartyData]] = {}
-    for name, home in homes.items():
-        if home.test is not None and home.test.labels is not None:
-            candidates[name] = home.train.take(home.train.labelled_rows()), home.test
-    parties = {name: Holding(None, (), home.train.labels) for name, home in homes.items()}
-    task = next(iter(homes.values())).task
+    for name, local_data in party_data.items():
+        if local_data.test is not None and local_data.test.labels is not None:
+            candidates[name] = (
+                local_data.train.take(local_data.train.labelled_rows()),
+                local_data.test,
+            )
+    parties = {
+        name: Holding(None, (), local_data.train.labels) for name, local_data in party_data.items()
+    }
+    task = next(iter(party_data.values())).task
     return Scene(task, parties, {}, readings.Chfl(), candidates)
 
 
@@ -132,20 +157,20 @@ def _read_by(model: Model, data: PartyData) -> PartyData:
     return replace(data, blocks=blocks, tables={})
 
 
-def _hyfem(homes: Mapping[str, hyfem.Home], data: Partitioned) -> Scene:
+def _hyfem(party_data: Mapping[str, hyfem.HyfemData], data: Partitioned) -> Scene:
     inputs = data.block_inputs if isinstance(data, Blocks) else {}
     parties: dict[str, Holding] = {}
     candidates: dict[str, tuple[PartyData, PartyData]] = {}
-    for name, own in homes.items():
-        if own.train.tables:
+    for name, local in party_data.items():
+        if local.train.tables:
             parties[name] = Holding(None)
             continue
         columns: list[str] = []
-        for block, x in own.train.blocks.items():
+        for block, x in local.train.blocks.items():
             given = names_of(inputs.get(block), x)
             columns += [f"{block}: {column}" for column in given]
-        x = torch.cat([flat(each) for each in own.train.blocks.values()], dim=1).nan_to_num(0.0)
-        parties[name] = Holding(x, tuple(columns), own.train.labels)
-        if own.test is not None and own.test.labels is not None:
-            candidates[name] = own.train.take(own.train.labelled_rows()), own.test
+        x = torch.cat([flat(each) for each in local.train.blocks.values()], dim=1).nan_to_num(0.0)
+        parties[name] = Holding(x, tuple(columns), local.train.labels)
+        if local.test is not None and local.test.labels is not None:
+            candidates[name] = local.train.take(local.train.labelled_rows()), local.test
     return Scene(data.task, parties, {}, readings.Hyfem(), candidates)

@@ -139,14 +139,14 @@ class Followed:
         self._index: dict[int, int] = {}
         self._streams: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
 
-    def add(self, told: Logits) -> None:
-        for sample in told.samples_B.tolist():
+    def add(self, logits: Logits) -> None:
+        for sample in logits.samples_B.tolist():
             if len(self._index) < FOLLOWED:
                 self._index.setdefault(sample, len(self._index))
-        rows_B = torch.tensor([self._index.get(each, -1) for each in told.samples_B.tolist()])
+        rows_B = torch.tensor([self._index.get(each, -1) for each in logits.samples_B.tolist()])
         held = rows_B >= 0
-        for index, value_B in enumerate(told.value_BC.T):
-            key = index, told.member
+        for index, value_B in enumerate(logits.value_BC.T):
+            key = index, logits.member
             if key in self._streams or len(self._streams) < MAX_STREAMS:
                 steps = self._streams.setdefault(key, [])
                 if len(steps) < MAX_STEPS:
@@ -198,9 +198,9 @@ class Tape:
         self.answered[name] = self.answered.get(name, 0) + 1
         self.add(self._reading(driver, party, request, answer))
 
-    def add(self, told: Iterable[Seen | Logits | Weights]) -> None:
+    def add(self, readings: Iterable[Seen | Logits | Weights]) -> None:
         """Keep what was read."""
-        for seen in told:
+        for seen in readings:
             if isinstance(seen, Weights):
                 kept = self.weights.setdefault((seen.observer, seen.owner), [])
                 if len(kept) > 2:

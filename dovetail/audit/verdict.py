@@ -76,10 +76,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """One attack on one channel of one stage.
+    """One attack on one channel of one variant.
 
     Attributes:
-        stage: of the run.
+        variant: of the run.
         observer: who attacks.
         owner: whose data they are.
         channel: what was seen: "codes", "gradients", "weights", "model", ...
@@ -93,7 +93,7 @@ class Finding:
         note: what else there is to say.
     """
 
-    stage: str
+    variant: str
     observer: str
     owner: str
     channel: str
@@ -116,7 +116,7 @@ class Finding:
     def key(self) -> tuple[str, ...]:
         """What tells it from the others of a run; the same in each seed."""
         return (
-            self.stage, self.observer, self.owner, self.channel, self.target, self.threat.attack
+            self.variant, self.observer, self.owner, self.channel, self.target, self.threat.attack
         )  # fmt: skip
 
 
@@ -130,14 +130,14 @@ def verdict_of(
     >>> verdict_of(0.07, 0.04, ("sex = Female", -0.01, 0.68))
     'high'
     """
-    told: Verdict = "high" if advantage >= HIGH_FROM else "low"
+    verdict: Verdict = "high" if advantage >= HIGH_FROM else "low"
     if low <= 0 or advantage < LOW_FROM:
-        told = "none"
+        verdict = "none"
     grown = 0.0 if worst is None else worst[2] - max(0.0, worst[1])
     column: Verdict = "high" if grown >= COLUMN_HIGH_FROM else "low"
     if grown < COLUMN_LOW_FROM:
         column = "none"
-    return max(told, column, key=VERDICTS.index)
+    return max(verdict, column, key=VERDICTS.index)
 
 
 def interval(measured: Measured) -> tuple[float, float, float, float, float]:
@@ -160,7 +160,7 @@ def finding(
     measured: Measured,
     threat: Threat,
     *,
-    stage: str,
+    variant: str,
     observer: str,
     owner: str,
     channel: str,
@@ -170,7 +170,7 @@ def finding(
     """What an attack found."""
     baseline, score, advantage, low, high = interval(measured)
     return Finding(
-        stage, observer, owner, channel, target, threat, baseline, score, advantage, low, high,
+        variant, observer, owner, channel, target, threat, baseline, score, advantage, low, high,
         verdict_of(advantage, low, measured.worst), measured.worst, dict(measured.variants), note,
     )  # fmt: skip
 
@@ -193,7 +193,7 @@ def over_seeds(findings: Sequence[Finding]) -> Finding:
     worst = [each.worst for each in findings if each.worst is not None]
     off = max(worst, key=lambda each: each[2] - each[1]) if worst else None
     return Finding(
-        first.stage, first.observer, first.owner, first.channel, first.target, first.threat,
+        first.variant, first.observer, first.owner, first.channel, first.target, first.threat,
         mean["baseline"], mean["score"], mean["advantage"], low, high,
         verdict_of(mean["advantage"], low, off),
         off,

@@ -1,4 +1,4 @@
-"""``dovetail align``: which rows are the same sample, found privately, kept at each home."""
+"""``dovetail align``: which rows are the same sample, found privately, kept at each site."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def align(
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Rate one party's match keys at home; send nothing."),
+        typer.Option("--dry-run", help="Rate one party's match keys at its site; send nothing."),
     ] = False,
     proposal: Annotated[
         Path | None,
@@ -91,14 +91,14 @@ def align(
     if proposal is not None and run is not None:
         agreed = read_agreed(run, run.all_seeds(), proposal, where=str(parties[0]))
     section = Elsewhere(partners, listen, certificates, wait).aligning(run, paths, initiator)
-    found: aligning.Matched | aligning.RatedKeys
+    matched: aligning.Matched | aligning.RatedKeys
     silent = quiet or as_json
     if dry_run:
-        found = aligning.rate_keys(paths[0])
+        matched = aligning.rate_keys(paths[0])
     elif section is not None:
         with Partners(section) as elsewhere:
             site = open_site(paths[0])
-            found = aligning.align_with(
+            matched = aligning.align_with(
                 site,
                 elsewhere,
                 count=count,
@@ -108,7 +108,7 @@ def align(
                 quiet=silent,
             )
     else:
-        found = aligning.align(
+        matched = aligning.align(
             paths,
             count=count,
             initiator=initiator,
@@ -117,8 +117,8 @@ def align(
             quiet=silent,
         )
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(matched.to_json(), indent=2))
     elif not quiet:
-        show(found)
+        show(matched)
         if not (dry_run or count):
             print("Next: dovetail train RUN")

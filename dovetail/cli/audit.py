@@ -18,7 +18,7 @@ _FAIL_OVER = ("low", "high")
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a run file (TOML).")],
-    stage: Annotated[
+    variant: Annotated[
         list[str] | None,
         typer.Option(help="The method or a baseline of the run; repeat for several. [the method]"),
     ] = None,
@@ -51,7 +51,7 @@ def audit(
 
     Trains the run again in this process, by its own settings and seeds, keeps what crosses, and
     attacks it as an honest but curious receiver would; with --malicious also as a driver or a
-    partner that steers the other's training, within the limits of a home. Each figure stands
+    partner that steers the other's training, within the limits of a site. Each figure stands
     beside the same attack without messages; the verdict is none, low or high. audit.json and
     audit.html, in the run's folder, have all of it.
 
@@ -65,9 +65,9 @@ def audit(
     from dovetail.audit.verdict import VERDICTS
     from dovetail.cli.output import show
 
-    found = audit_of(
+    audited = audit_of(
         run,
-        stages=tuple(stage or ()),
+        variants=tuple(variant or ()),
         seeds=seeds,
         known=known,
         fast=fast,
@@ -79,8 +79,8 @@ def audit(
         quiet=quiet or as_json,
     )
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(audited.to_json(), indent=2))
     elif not quiet:
-        show(found)
-    if fail_over and VERDICTS.index(found.verdict) >= VERDICTS.index(fail_over):
+        show(audited)
+    if fail_over and VERDICTS.index(audited.verdict) >= VERDICTS.index(fail_over):
         raise typer.Exit(1)

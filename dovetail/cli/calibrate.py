@@ -37,8 +37,8 @@ def calibrate(
     from dovetail.service.calibrating import calibrated
 
     folder = model_folder(model)
-    told = calibrated(folder, data, kind=kind, label=label, seed=seed, allow_unseen=allow_unseen)
+    report = calibrated(folder, data, kind=kind, label=label, seed=seed, allow_unseen=allow_unseen)
     if as_json:
-        print(json.dumps({"model": str(folder), **told}))
+        print(json.dumps({"model": str(folder), **report}))
     elif not quiet:
-        print(f"{folder}: {told['text']}", file=sys.stderr)
+        print(f"{folder}: {report['text']}", file=sys.stderr)

@@ -34,9 +34,9 @@ def card(
 
     folder = model_folder(model)
     columns = tuple(name.strip() for name in by.split(",")) if by else ()
-    told = make(folder, rows=data, by=columns, label=label, heads=kept_heads(folder))
-    write_card(folder, told)
+    model_card = make(folder, rows=data, by=columns, label=label, heads=kept_heads(folder))
+    write_card(folder, model_card)
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(model_card))
     elif not quiet:
         print((folder / "card.md").read_text(encoding="utf-8"), end="")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.options import AsJson, Quiet
-from dovetail.cli.output import console, say
+from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def certificates(
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
-        _tell(result, folder, now)
+        _print(result, folder, now)
 
 
 def _check_names(
@@ -169,12 +169,12 @@ def _check_names(
         raise ConfigError("--host is where a driver listens; say who drives with --driver NAME")
 
 
-def _tell(result: dict[str, Any], folder: Folder, now: datetime) -> None:
+def _print(result: dict[str, Any], folder: Folder, now: datetime) -> None:
     if "listed" in result:
         console().print(_table(result, folder, now))
         return
     for line in _lines(result, folder):
-        say(line)
+        print_line(line)
 
 
 def _table(result: dict[str, Any], folder: Folder, now: datetime) -> Table:

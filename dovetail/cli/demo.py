@@ -33,7 +33,7 @@ def demo(
     """
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
-    from dovetail.cli.output import console, say, show
+    from dovetail.cli.output import console, print_line, show
     from dovetail.files import toml_tables
     from dovetail.runs.runfile import check_run
     from dovetail.runs.train import train_seeds
@@ -61,8 +61,8 @@ def demo(
     elif not quiet:
         model = out / ("seed-0" if seeds > 1 else "") / "models" / "clinic"
         show(Scores(result))
-        say(f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:")
-        say(f"  dovetail predict {model} {new_samples}")
+        print_line(f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:")
+        print_line(f"  dovetail predict {model} {new_samples}")
 
 
 def _write_new_samples(run: RunFile, out: Path) -> Path:

@@ -41,11 +41,11 @@ def drift(
     from dovetail.service.watching import drift as compare
 
     path = model if model.suffix.lower() == ".onnx" else model_folder(model)
-    found = load(path)
-    encoders = [each for each in found.inputs.values() if isinstance(each, TableEncoder)]
+    loaded = load(path)
+    encoders = [each for each in loaded.inputs.values() if isinstance(each, TableEncoder)]
     table = read_table(data)
-    told = compare(encoders, table)
-    if not told:
+    drifts = compare(encoders, table)
+    if not drifts:
         if table.num_rows < LEAST_ROWS:
             raise DataError(
                 f"{data} has {table.num_rows} rows, and drift is seen in {LEAST_ROWS} or more"
@@ -54,23 +54,23 @@ def drift(
             f"{path} kept nothing of its training columns to compare with; models trained from "
             "now on keep it"
         )
-    name = headline(found.task)
+    name = headline(loaded.task)
     now = None
-    if found.about.get("label") in table.names:
-        now = found.score(table, allow_unseen=True).get(name)
+    if loaded.about.get("label") in table.names:
+        now = loaded.score(table, allow_unseen=True).get(name)
     then = then if then is not None else score_then(path, name)
-    alarms = [each for each in told if each.alarms]
+    alarms = [each for each in drifts if each.alarms]
     if as_json:
         result = {
             "rows": table.num_rows,
-            "columns": [each.to_json() for each in told],
+            "columns": [each.to_json() for each in drifts],
             "alarms": [each.column for each in alarms],
             "score": {"name": name, "now": now, "then": then} if now is not None else None,
         }
         print(json.dumps(result))
     else:
         shown = plain_table("column", "PSI", "KS", "missing", "then", "alarm")
-        for each in told:
+        for each in drifts:
             shown.add_row(
                 terminal_text(each.column),
                 f"{each.psi:.3f}",
@@ -85,7 +85,7 @@ def drift(
             print(f"{name} now {now:.4f}{before}")
         if not quiet:
             print(
-                f"dovetail: {warning(told) or 'these rows are like those of training'}",
+                f"dovetail: {warning(drifts) or 'these rows are like those of training'}",
                 file=sys.stderr,
             )
     if alarms:

@@ -46,21 +46,25 @@ def explain(
 
     folder = model_folder(model)
     shown = max(rows, 0 if row is None else row + 1)
-    told = load(folder).explain(
+    explanation = load(folder).explain(
         data, label=label, shared_rows=shown, seed=seed, allow_unseen=allow_unseen
     )
-    if row is not None and row >= len(told.said):
-        raise DataError(f"{data} has {len(told.said)} rows that are explained; there is no {row}")
+    if row is not None and row >= len(explanation.outputs):
+        raise DataError(
+            f"{data} has {len(explanation.outputs)} rows that are explained; there is no {row}"
+        )
     if html is not None:
-        html.write_text(page(f"What {folder.name} leans on", told, row=row), encoding="utf-8")
+        html.write_text(
+            page(f"What {folder.name} leans on", explanation, row=row), encoding="utf-8"
+        )
     if as_json:
-        print(json.dumps(told.to_json(row=row)))
+        print(json.dumps(explanation.to_json(row=row)))
         return
-    _print(told, row)
+    _print(explanation, row)
     if not quiet:
         print(
             "dovetail: what columns add to what is said (log-odds of a class, or a value) was "
-            f"found by {HOW[told.how]}",
+            f"found by {HOW[explanation.how]}",
             file=sys.stderr,
         )
 
@@ -69,35 +73,38 @@ def explain(
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def _print(told: Explanation, row: int | None) -> None:
+def _print(explanation: Explanation, row: int | None) -> None:
     from dovetail.api.shown import plain_table, terminal_text
     from dovetail.cli.output import console
 
     out = console()
-    if told.base is not None:
-        out.print(f"{told.score} {told.base:.4f} on these rows", highlight=False)
-    importance = {each.column: each for each in told.importance}
-    lost = (f"{told.score} lost without it", "95 %") if importance else ()
+    if explanation.base is not None:
+        out.print(f"{explanation.score} {explanation.base:.4f} on these rows", highlight=False)
+    importance = {each.column: each for each in explanation.importance}
+    lost = (f"{explanation.score} lost without it", "95 %") if importance else ()
     table = plain_table("column", "adds, mean size", *lost, right=1 + len(lost))
-    for name, size in told.mean_shares().items():
-        own = importance.get(name)
+    for name, size in explanation.mean_shares().items():
+        drop = importance.get(name)
         losing = (
-            (f"{own.mean:.4f}", f"{own.low:.4f} to {own.high:.4f}") if own else ("",) * len(lost)
+            (f"{drop.mean:.4f}", f"{drop.low:.4f} to {drop.high:.4f}")
+            if drop
+            else ("",) * len(lost)
         )
         table.add_row(terminal_text(name), f"{size:.4f}", *losing)
     out.print(table)
     if row is not None:
         out.print(
-            f"\nrow {row}: from {told.start[row]:.4f} to {told.said[row]:.4f}", highlight=False
+            f"\nrow {row}: from {explanation.start[row]:.4f} to {explanation.outputs[row]:.4f}",
+            highlight=False,
         )
         table = plain_table("column", "adds", right=1)
-        for name, value in told.of_row(row).items():
+        for name, value in explanation.of_row(row).items():
             table.add_row(terminal_text(name), f"{value:+.4f}")
         out.print(table)
-    if told.dependence:
+    if explanation.dependence:
         out.print()
-        table = plain_table(f"{told.along} along", "from", "to", "", "least", "most")
-        for column, along in told.dependence.items():
+        table = plain_table(f"{explanation.along} along", "from", "to", "", "least", "most")
+        for column, along in explanation.dependence.items():
             means = [mean for _, mean in along]
             table.add_row(
                 terminal_text(column),

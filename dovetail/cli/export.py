@@ -38,14 +38,14 @@ def export(
 
     written = write(open_model(model_folder(model)), out, check=check, blocks=tuple(block or ()))
     if as_json:
-        told = {
+        report = {
             "out": str(written.path),
             "bytes": written.bytes,
             "inputs": list(written.inputs),
             "checked_rows": written.rows,
             "difference": written.difference,
         }
-        print(json.dumps(told))
+        print(json.dumps(report))
     elif not quiet:
         print(
             f"{written.path}: {written.bytes:,} bytes, {len(written.inputs)} inputs; on "

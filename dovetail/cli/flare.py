@@ -106,13 +106,13 @@ def flare_site(
     from dovetail.node.flaresite import prepare_site
     from dovetail.node.partyfile import open_site
 
-    said: dict[str, str | None] = {"driver": driver}
+    site: dict[str, str | None] = {"driver": driver}
     if party is not None:
         open_site(party)  # its mistakes are told now
-        said["party"] = str(party.resolve())
+        site["party"] = str(party.resolve())
     if runs is not None:
-        said["runs"] = str(runs.resolve())
-    for path in prepare_site(folder, said):
+        site["runs"] = str(runs.resolve())
+    for path in prepare_site(folder, site):
         if not quiet:
             print(f"wrote {path}")
     if not quiet:
@@ -143,7 +143,7 @@ def flare_simulate(
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)
     from dovetail.api.scores import Scores
-    from dovetail.cli.output import say, show
+    from dovetail.cli.output import print_line, show
     from dovetail.files import run_name
     from dovetail.runs.flarerun import simulate, simulated
     from dovetail.runs.runfile import load_run
@@ -163,7 +163,7 @@ def flare_simulate(
         numbers = tuple(seed or ()) or run_file.all_seeds()
         check_free(out, *(out / f"seed-{number}" for number in numbers))
 
-    def tell(text: str) -> None:
+    def show_line(text: str) -> None:
         if not (quiet or as_json):
             print(f"dovetail: {text}", file=sys.stderr, flush=True)
 
@@ -176,15 +176,15 @@ def flare_simulate(
         seeds=tuple(seed or ()),
         resume=resume,
         align=align,
-        say=tell,
+        print_line=show_line,
     )
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
-    _tell_missed(result)
+    _print_missed(result)
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
         show(Scores(result))
-        say(f"Run folder: {out}")
+        print_line(f"Run folder: {out}")
     check_participation(run_file, out, result)
 
 
@@ -216,7 +216,7 @@ def _need_nvflare() -> None:
         )
 
 
-def _tell_missed(result: Mapping[str, Any]) -> None:
+def _print_missed(result: Mapping[str, Any]) -> None:
     for party, missed in result.get("missed", {}).items():
         unit = "steps" if "steps" in missed else "rounds"
         print(

@@ -50,7 +50,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         DataError: a table that cannot be read.
     """
     asks = not yes and sys.stdin.isatty()
-    say = _hushed if quiet else output.say
+    print_line = _hushed if quiet else output.print_line
     source = _answer(
         answers.table,
         "Your table (.csv, .parquet, a SELECT or a database URL)",
@@ -61,7 +61,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     source = _beside(source, answers.out)
     table = _read(source, answers.query, answers.out)
     columns = survey(table)
-    say(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
+    print_line(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
     role = _role(answers, asks)
     id = answers.id or (
         _answer(None, "Column that names each row", propose_id(columns), asks, "--id"),
@@ -72,15 +72,15 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         proposed = propose_label(columns, besides=id)
         label = _answer(answers.label, "Column to predict", proposed, asks, "--label")
         _there("--label", (label,), columns)
-        (found,) = (column for column in columns if column.name == label)
-        proposed_task = propose_task(found)
+        (target_column,) = (column for column in columns if column.name == label)
+        proposed_task = propose_task(target_column)
         task = _answer(answers.task, "classification or regression", proposed_task, asks, "--task")
         if task not in ("classification", "regression"):
             raise ConfigError(f"--task is classification or regression, got {task!r}")
         other = "" if asks or answers.label else "; proposed: --label names another"
-        say(
-            f"label {label!r}: {found.distinct:,} different values, "
-            f"{table.num_rows - found.missing:,} rows have one: {task}{other}"
+        print_line(
+            f"label {label!r}: {target_column.distinct:,} different values, "
+            f"{table.num_rows - target_column.missing:,} rows have one: {task}{other}"
         )
     name = _answer(
         answers.name,
@@ -89,7 +89,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         asks,
         "--name",
     )
-    left_out = _left_out(columns, {*id, label}, say)
+    left_out = _left_out(columns, {*id, label}, print_line)
     start = Start(
         name=name,
         table=source,
@@ -109,27 +109,27 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         files["run.toml"] = run_text(start)
         check_run(toml_tables(files["run.toml"], where="run.toml"), where="run.toml")
     _write(answers.out, files, force=force)
-    say("")
-    say(
+    print_line("")
+    print_line(
         "\n".join(
             f"Wrote {answers.out / each}: every key stands there with what it means"
             for each in files
         )
     )
-    say(_next(start, answers))
+    print_line(_next(start, answers))
 
 
 def _hushed(text: str) -> None: ...
 
 
-def _answer(said: str | None, question: str, proposed: str | None, asks: bool, option: str) -> str:
+def _answer(given: str | None, question: str, proposed: str | None, asks: bool, option: str) -> str:
     """What was said; else what is answered; else what is proposed.
 
     Raises:
         ConfigError: nobody can be asked, and nothing is proposed.
     """
-    if said is not None:
-        return said
+    if given is not None:
+        return given
     if asks:
         return str(typer.prompt(question, default=proposed)).strip()
     if proposed is None:
@@ -166,12 +166,12 @@ def _others(answers: Answers, role: str, asks: bool) -> dict[str, Any]:
             answers.driver, "The name of who trains (its party's name)", None, asks, "--driver"
         )
         return {"driver": driver}
-    said = answers.partners
-    if said is None and asks:
-        said = typer.prompt(
+    given_partners = answers.partners
+    if given_partners is None and asks:
+        given_partners = typer.prompt(
             "Your partners' names, with commas between (none: train alone)", default=""
         )
-    partners = tuple(name.strip() for name in (said or "").split(",") if name.strip())
+    partners = tuple(name.strip() for name in (given_partners or "").split(",") if name.strip())
     here = tuple(name for name in partners if (answers.out / f"{name}.toml").exists())
     if here and here != partners:
         raise ConfigError(
@@ -222,18 +222,18 @@ def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -
 
 
 def _left_out(
-    columns: tuple[Surveyed, ...], special: set[str | None], say: Callable[[str], None]
+    columns: tuple[Surveyed, ...], special: set[str | None], print_line: Callable[[str], None]
 ) -> list[Surveyed]:
     """Columns that would teach nothing, told."""
     rest = [column for column in columns if column.name not in special]
     for column in rest:
         if column.why_not:
-            say(f"  left out: {column.name!r} {column.why_not}")
+            print_line(f"  left out: {column.name!r} {column.why_not}")
         elif column.advice:
-            say(f"  look at:  {column.name!r} {column.advice}")
+            print_line(f"  look at:  {column.name!r} {column.advice}")
     left_out = [column for column in rest if column.why_not]
     if rest and len(left_out) == len(rest):
-        say("  no column is left to learn from")
+        print_line("  no column is left to learn from")
     return left_out
 
 

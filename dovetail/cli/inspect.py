@@ -40,19 +40,19 @@ def inspect(
     """
     precheck.check_files(run, overrides)
     from dovetail.api.inspecting import inspect as inspected
-    from dovetail.cli.output import say, show
+    from dovetail.cli.output import print_line, show
 
-    found = inspected(
+    inspection = inspected(
         list(run),
         private=private,
         hide_below=hide_below,
         overrides=tuple(overrides or ()),
         quiet=quiet or as_json,
     )
-    page = None if html is None else found.save(html)
+    page = None if html is None else inspection.save(html)
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(inspection.to_json(), indent=2))
     elif not quiet:
-        show(found)
+        show(inspection)
         if page is not None:
-            say(f"Page: {page}")
+            print_line(f"Page: {page}")

@@ -61,8 +61,8 @@ def join(
         ),
     ] = None,
     certificates: Certificates = None,
-    home: Annotated[
-        Path | None, typer.Option(help="What it keeps. [STEM.site beside the party file]")
+    site_folder: Annotated[
+        Path | None, typer.Option("--site", help="The party's folder. [STEM.site beside its file]")
     ] = None,
     device: Device = None,
     health: Health = None,
@@ -127,7 +127,7 @@ def join(
                 drivers_by_letter(site.where, allowed, name),
                 stopped=lambda: bool(signalled),
                 certificates=certificates,
-                home=home,
+                site_folder=site_folder,
                 device=torch_device,
                 quiet=quiet or json_log,
                 health=health,
@@ -141,7 +141,7 @@ def join(
             ways={each: Way(through, hosts.get(each)) for each in drivers},
             stopped=lambda: bool(signalled),
             certificates=certificates,
-            home=home,
+            site_folder=site_folder,
             device=torch_device,
             quiet=quiet or json_log,
             health=health,

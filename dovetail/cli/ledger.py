@@ -13,7 +13,7 @@ import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.options import AsJson
-from dovetail.cli.output import console, say
+from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.network.printable import printable
 
@@ -46,7 +46,7 @@ def ledger(
     ] = None,
     by: Annotated[
         Path | None,
-        typer.Option(metavar="HOME", help="prove: of a party that holds heads. [the ledger's own]"),
+        typer.Option(metavar="SITE", help="prove: of a party that holds heads. [the ledger's own]"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="prove: where the proof is written.")] = None,
     record: Annotated[
@@ -59,9 +59,10 @@ def ledger(
 
     dovetail ledger shop.site                    what left and came, and whether it is unbroken
 
-    dovetail ledger verify bank.site shop.site   do two books say the same?
+    dovetail ledger verify bank.site shop.site   do two ledgers say the same?
 
-    dovetail ledger prove shop.site 57           that line 57 stands in it, for one who has no book
+    dovetail ledger prove shop.site 57           that line 57 stands in it, for one who has no
+    ledger
 
     dovetail ledger check proof.json             what such a proof shows
 
@@ -85,21 +86,21 @@ def ledger(
         if word != "verify":
             raise ConfigError("--record goes with dovetail ledger verify")
         precheck.check_record(record)
-        _show_record(record, [_book(name) for name in names], ca=ca, as_json=as_json)
+        _show_record(record, [_ledger_of(name) for name in names], ca=ca, as_json=as_json)
     elif word == "prove":
         _prove(names, by=by, out=out)
     elif word == "check":
         _check(names, ca=ca, as_json=as_json)
     elif len(names) > 1:
-        _compare([_book(name) for name in names], ca=ca, as_json=as_json)
+        _compare([_ledger_of(name) for name in names], ca=ca, as_json=as_json)
     elif names:
-        precheck.check_ledger(_book(names[0]))
-        _show(_book(names[0]), noted=noted, short=word == "verify", as_json=as_json)
+        precheck.check_ledger(_ledger_of(names[0]))
+        _show(_ledger_of(names[0]), noted=noted, short=word == "verify", as_json=as_json)
     else:
         raise ConfigError(f"dovetail ledger {word} takes a ledger, got none")
 
 
-def _book(name: str) -> Path:
+def _ledger_of(name: str) -> Path:
     path = Path(name)
     return path / "ledger.jsonl" if path.is_dir() else path
 
@@ -121,31 +122,32 @@ def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
     """Verify the ledger and print what it holds."""
     from dovetail.network.ledger import verify
 
-    found = verify(path, noted=noted, keep=False)
+    verified = verify(path, noted=noted, keep=False)
     if as_json:
         result = {
-            "party": found.party,
+            "party": verified.party,
             "unbroken": True,
-            "lines": found.num_lines,
-            "last_hash": found.last_hash,
-            "root": found.root,
-            "unfinished_bytes": found.unfinished_bytes,
-            "bytes_to": found.bytes_to(),
-            "sent": list(found.lines()),
-            "came": list(found.lines_came()),
+            "lines": verified.num_lines,
+            "last_hash": verified.last_hash,
+            "root": verified.root,
+            "unfinished_bytes": verified.unfinished_bytes,
+            "bytes_to": verified.bytes_to(),
+            "sent": list(verified.lines()),
+            "came": list(verified.lines_came()),
         }
         print(json.dumps(result, indent=2))
         return
     if not short:
-        whose = f"Left {printable(found.party)!r}" if found.party else f"In {path}"
-        _print(whose, "to", list(found.lines()), found.bytes_to())
-        if found.came:
-            came = f"Came to {printable(found.party)!r}"
-            _print(came, "from", list(found.lines_came()), {})
-    say(_verdict(found))
+        whose = f"Left {printable(verified.party)!r}" if verified.party else f"In {path}"
+        _print(whose, "to", list(verified.lines()), verified.bytes_to())
+        if verified.came:
+            came = f"Came to {printable(verified.party)!r}"
+            _print(came, "from", list(verified.lines_came()), {})
+    print_line(_verdict(verified))
 
 
-# --- Several books --------------------------------------------------------------------------------
+# --- Several ledgers
+# --------------------------------------------------------------------------------
 
 
 def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
@@ -160,70 +162,78 @@ def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
     authorities = _authorities(ca)
     compared: list[Compared] = []
     agreements: list[Agreement] = []
-    books: dict[Path, Verified] = {}
+    ledgers: dict[Path, Verified] = {}
     for one, other in combinations(paths, 2):
-        books[one], books[other], heads = compare(one, other, authorities=authorities)
-        said = reconcile(one, other)
-        if len(paths) == 2 or any(each.heads for each in heads) or any(_any(each) for each in said):
+        ledgers[one], ledgers[other], heads = compare(one, other, authorities=authorities)
+        comparisons = reconcile(one, other)
+        if (
+            len(paths) == 2
+            or any(each.heads for each in heads)
+            or any(_any(each) for each in comparisons)
+        ):
             compared += heads
-            agreements += said
+            agreements += comparisons
     whys = [*(each.why for each in compared), *(each.why for each in agreements)]
     wrong = [why for why in whys if why]
     if as_json:
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "agree": not wrong,
             "compared": [asdict(each) for each in compared],
             "reconciled": [asdict(each) for each in agreements],
         }
-        print(json.dumps(told, indent=2))
+        print(json.dumps(report, indent=2))
     else:
-        for ledger in books.values():
-            say(f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines")
+        for ledger in ledgers.values():
+            print_line(f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines")
         for each in compared:
             if not each.why:
-                say(_held(each))
-        for found in agreements:
-            for line in _reconciled(found):
-                say(printable(line))
+                print_line(_held(each))
+        for agreement in agreements:
+            for line in _reconciled(agreement):
+                print_line(printable(line))
     if wrong:
         raise NetworkError("; ".join(map(printable, wrong)))
 
 
-def _any(found: Agreement) -> bool:
-    return bool(found.same or found.lost or found.refused or found.why)
+def _any(agreement: Agreement) -> bool:
+    return bool(agreement.same or agreement.lost or agreement.refused or agreement.why)
 
 
-def _reconciled(found: Agreement) -> list[str]:
-    said = f"{found.sender!r} -> {found.receiver!r}: {found.same:,} messages are in both books"
-    if found.again:
-        said += f"; {found.again:,} came again after {found.receiver!r} had begun anew"
-    if found.refused:
-        said += f"; {found.refused:,} of requests refused in a row, which share lines"
-    if found.lost:
-        said += f"; {len(found.lost):,} left and did not come, as explained:"
-    shown = [f"  {each}" for each in found.lost[:_MOST_SHOWN]]
-    if len(found.lost) > _MOST_SHOWN:
-        shown.append(f"  and {len(found.lost) - _MOST_SHOWN:,} more (--json has all)")
-    return [said, *shown]
+def _reconciled(agreement: Agreement) -> list[str]:
+    text = (
+        f"{agreement.sender!r} -> {agreement.receiver!r}: {agreement.same:,} messages are in "
+        "both books"
+    )
+    if agreement.again:
+        text += f"; {agreement.again:,} came again after {agreement.receiver!r} had begun anew"
+    if agreement.refused:
+        text += f"; {agreement.refused:,} of requests refused in a row, which share lines"
+    if agreement.lost:
+        text += f"; {len(agreement.lost):,} left and did not come, as explained:"
+    shown = [f"  {each}" for each in agreement.lost[:_MOST_SHOWN]]
+    if len(agreement.lost) > _MOST_SHOWN:
+        shown.append(f"  and {len(agreement.lost) - _MOST_SHOWN:,} more (--json has all)")
+    return [text, *shown]
 
 
-def _held(found: Compared) -> str:
-    if not found.heads:
+def _held(compared: Compared) -> str:
+    if not compared.heads:
         return (
-            f"{found.holder!r} holds no head of the ledger of {found.of!r}: nothing is known of it "
+            f"{compared.holder!r} holds no head of the ledger of {compared.of!r}: nothing is "
+            "known of it "
             "but what it says itself"
         )
     return (
-        f"{found.holder!r} holds {found.heads:,} heads of the ledger of {found.of!r}, "
-        f"{found.signed:,} of them signed: all are in it, the last in line {found.lines:,}; "
-        f"{found.after:,} lines stand behind it, of which only its chain tells"
+        f"{compared.holder!r} holds {compared.heads:,} heads of the ledger of {compared.of!r}, "
+        f"{compared.signed:,} of them signed: all are in it, the last in line {compared.lines:,}; "
+        f"{compared.after:,} lines stand behind it, of which only its chain tells"
     )
 
 
 # --- One run -------------------------------------------------------------------------------------
 
 
-def _show_record(path: Path, books: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
+def _show_record(path: Path, ledgers: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
     """Say what a run's record shows, up to the first thing that is not so.
 
     Raises:
@@ -233,14 +243,14 @@ def _show_record(path: Path, books: Sequence[Path], *, ca: Path | None, as_json:
 
     if path.is_dir():
         path /= "record.json"
-    said = []
-    for line in check_record(path, books, _authorities(ca)):
-        said.append(line)
+    lines = []
+    for line in check_record(path, ledgers, _authorities(ca)):
+        lines.append(line)
         if not as_json:
-            say(printable(line))
+            print_line(printable(line))
     if as_json:
-        told = {"holds": True, "record": json.loads(path.read_bytes()), "said": said}
-        print(json.dumps(told, indent=2))
+        report = {"holds": True, "record": json.loads(path.read_bytes()), "said": lines}
+        print(json.dumps(report, indent=2))
 
 
 # --- One line -------------------------------------------------------------------------------------
@@ -261,12 +271,14 @@ def _prove(names: Sequence[str], *, by: Path | None, out: Path | None) -> None:
             "dovetail ledger prove takes a ledger and the number of a line, for example "
             f"dovetail ledger prove shop.site 57; got {' '.join(names) or 'nothing'}"
         )
-    told = json.dumps(prove(_book(names[0]), int(names[1]), by=by), indent=2)
+    proof = json.dumps(prove(_ledger_of(names[0]), int(names[1]), by=by), indent=2)
     if out is None:
-        print(told)
+        print(proof)
     else:
-        write_text(out, told + "\n")
-        say(f"Proof of line {int(names[1]):,}: {out}  (dovetail ledger check {out} --ca ca.pem)")
+        write_text(out, proof + "\n")
+        print_line(
+            f"Proof of line {int(names[1]):,}: {out}  (dovetail ledger check {out} --ca ca.pem)"
+        )
 
 
 def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
@@ -280,17 +292,17 @@ def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
 
     if len(names) != 1:
         raise ConfigError("dovetail ledger check takes the file of one proof")
-    found = check_line(Path(names[0]), authorities=_authorities(ca))
+    checked = check_line(Path(names[0]), authorities=_authorities(ca))
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(asdict(checked), indent=2))
         return
-    say(printable(found.text))
-    how = "signed by it" if found.head.proof else "told by it, unsigned"
-    of = "" if ca is not None or not found.head.proof else " (whose authority --ca names)"
-    say(
+    print_line(printable(checked.text))
+    how = "signed by it" if checked.head.proof else "told by it, unsigned"
+    of = "" if ca is not None or not checked.head.proof else " (whose authority --ca names)"
+    print_line(
         printable(
-            f"is line {found.line:,} of the ledger of {found.party!r}, under the head of line "
-            f"{found.head.lines:,} of {found.head.time}, {how}{of}: root {found.head.root}"
+            f"is line {checked.line:,} of the ledger of {checked.party!r}, under the head of line "
+            f"{checked.head.lines:,} of {checked.head.time}, {how}{of}: root {checked.head.root}"
         )
     )
 
@@ -338,8 +350,8 @@ def _print(
     console().print(table)
     when = [_second(line[end]) for line in lines for end in ("first", "last")]
     if when:
-        say(f"{min(when)} to {max(when)} (UTC); --json has the times of each")
-    say("")
+        print_line(f"{min(when)} to {max(when)} (UTC); --json has the times of each")
+    print_line("")
 
 
 def _second(time: str) -> str:
@@ -347,16 +359,17 @@ def _second(time: str) -> str:
     return printable(time[:19].replace("T", " "))
 
 
-def _verdict(found: Verified) -> str:
-    said = f"unbroken: {found.num_lines:,} lines, last hash {found.last_hash}"
-    if found.tree is not None:
-        said += f"\nroot of its tree of {found.tree.size:,} lines {found.root}"
-    if found.unfinished_bytes:
-        said += (
-            f"\nAfter them stand {found.unfinished_bytes} bytes of a line that was not finished: "
+def _verdict(verified: Verified) -> str:
+    text = f"unbroken: {verified.num_lines:,} lines, last hash {verified.last_hash}"
+    if verified.tree is not None:
+        text += f"\nroot of its tree of {verified.tree.size:,} lines {verified.root}"
+    if verified.unfinished_bytes:
+        text += (
+            f"\nAfter them stand {verified.unfinished_bytes} bytes of a line that was not "
+            "finished: "
             "it is being written now, or a crash cut it off before its message left."
         )
-    return said + (
+    return text + (
         "\nLines missing at the end cannot be seen: note the last hash elsewhere, and look for it "
         "later with --noted HASH, or compare with another party's: dovetail ledger verify A B."
     )

@@ -81,10 +81,10 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         from dovetail.errors import ConfigError
-        from dovetail.files import meant
+        from dovetail.files import did_you_mean
 
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            hint = meant(args[0], COMMANDS) or "; dovetail --help lists them"
+            hint = did_you_mean(args[0], COMMANDS) or "; dovetail --help lists them"
             raise ConfigError(f"there is no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 

@@ -20,6 +20,6 @@ def show(result: RenderableType) -> None:
     console().print(result, crop=False)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line that no terminal wraps: paths and commands are copied in one piece."""
     console().print(text, highlight=False, markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
-from dovetail.files import check_is_run, meant, override, read_run, read_toml, unknown_key
+from dovetail.files import check_is_run, did_you_mean, override, read_run, read_toml, unknown_key
 
 #: Key -> the keys below it; None where that is not for this file to say.
 Keys = Mapping[str, "Keys | None"]
@@ -88,24 +88,24 @@ def check_join(
 
     check_party(party)
     values = read_toml(party)
-    own, revoked = (values["party"].get(key) for key in ("name", "revoked"))
+    driver_name, revoked = (values["party"].get(key) for key in ("name", "revoked"))
     policy = values.get("policy", {})
     allowed = policy.get("drivers") if isinstance(policy, Mapping) else ()
     if isinstance(allowed, list) and not all(isinstance(each, str) for each in allowed):
         return
-    if not isinstance(allowed, list | None) or not isinstance(own, str):
+    if not isinstance(allowed, list | None) or not isinstance(driver_name, str):
         return
     if by_letter:
         addresses.drivers_by_letter(str(party), allowed, name)
     else:
         drivers = addresses.drivers_of(str(party), allowed, driver, name)
         addresses.tls_names(drivers, tls_name)
-    folder = certificates or credentials.certificates_beside(party, own)
+    folder = certificates or credentials.certificates_beside(party, driver_name)
     listed = party.parent / revoked if isinstance(revoked, str) else None
     log, silent = logging.getLogger(credentials.__name__), logging.NullHandler()
     log.addHandler(silent)  # what it warns of is told by who reads them next
     try:
-        credentials.Credentials.load(folder, own, revoked=listed)
+        credentials.Credentials.load(folder, driver_name, revoked=listed)
     finally:
         log.removeHandler(silent)
 
@@ -191,7 +191,7 @@ def _check_method(name: Any, *, where: str) -> None:
     if name not in known:
         raise ConfigError(
             f"{where}: method: input should be {', '.join(map(repr, known[:-1]))} or "
-            f"{known[-1]!r}, got {name!r}{meant(name, known)}"
+            f"{known[-1]!r}, got {name!r}{did_you_mean(name, known)}"
         )
 
 

@@ -120,10 +120,10 @@ def predict(
         partial=partial,
         talk=talk_of(shown=show),
     )
-    found, labels = given.model, given.labels
+    loaded, labels = given.model, given.labels
     if target is not None:
-        found.network.to(target)
-    prediction = found.predictions(given.x, coverage=coverage)
+        loaded.network.to(target)
+    prediction = loaded.predictions(given.x, coverage=coverage)
     if partial:
         refused = given.refused
         prediction = prediction.spread(refused, len(prediction) + len(refused))
@@ -134,24 +134,24 @@ def predict(
                 f"{why}); the column error has each reason",
                 file=sys.stderr,
             )
-    if show and (differing := shift(found.inputs, data)) is not None:
+    if show and (differing := shift(loaded.inputs, data)) is not None:
         print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
-    label = str(found.about.get("label", "prediction"))
-    if found.decision is not None and show and len(found.classes) == 2:
-        print(f"dovetail: {found.decision.text(found.classes[1])}", file=sys.stderr)
-    said = prediction.columns(label)
+    label = str(loaded.about.get("label", "prediction"))
+    if loaded.decision is not None and show and len(loaded.classes) == 2:
+        print(f"dovetail: {loaded.decision.text(loaded.classes[1])}", file=sys.stderr)
+    table = prediction.columns(label)
     if given.answered is not None:
-        said["answered"] = given.answered
-    columns = {**_named(given.ids, said), **said}
+        table["answered"] = given.answered
+    columns = {**_named(given.ids, table), **table}
     if partial:
         columns = {name: _without_nan(values) for name, values in columns.items()}
     if spreadsheet:
         columns = without_formulas(columns)
-    elif not quiet and (found_formulas := formulas_in(columns)):
-        shown = ", ".join(repr(each[:40]) for each in found_formulas[:3])
+    elif not quiet and (formulas := formulas_in(columns)):
+        shown = ", ".join(repr(each[:40]) for each in formulas[:3])
         print(
-            f"dovetail: a spreadsheet would run {len(found_formulas)} of the texts ({shown}); "
+            f"dovetail: a spreadsheet would run {len(formulas)} of the texts ({shown}); "
             "--spreadsheet writes an apostrophe before them",
             file=sys.stderr,
         )
@@ -165,7 +165,7 @@ def predict(
     num_scored = 0
     if labels is not None:
         num_scored = int((~labels.missing).sum())
-        scores = _scores(found, given.x, labels, label)
+        scores = _scores(loaded, given.x, labels, label)
         if scores is not None and show:
             shown = ", ".join(f"{name} {scores[name]:.4f}" for name in SHOWN if name in scores)
             part = f" ({num_scored} of {num_rows} rows have it)" if num_scored < num_rows else ""
@@ -183,13 +183,15 @@ def _without_nan(values: np.ndarray) -> np.ndarray:
     return cleaned
 
 
-def _named(ids: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _named(
+    ids: Mapping[str, np.ndarray], predicted: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Columns of ids, one of row numbers with a name; a file's columns differ in more than case.
 
     Raises:
         DataError: an id is named what a column of predictions is called.
     """
-    taken = {name.casefold() for name in said}
+    taken = {name.casefold() for name in predicted}
     named = {}
     for name, values in ids.items():
         if not name:
@@ -197,7 +199,7 @@ def _named(ids: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> dic
         if name.casefold() in taken:
             raise DataError(
                 f"--id {name!r} is also what a column of predictions is called "
-                f"({', '.join(list(said)[:20])}); name another column, or leave --id out"
+                f"({', '.join(list(predicted)[:20])}); name another column, or leave --id out"
             )
         named[name] = values
     return named

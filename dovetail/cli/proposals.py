@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.cli.output import console, say
+from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
 from dovetail.network.certificates import certificate_name
@@ -61,7 +61,7 @@ def run_propose(
         attempts=attempts,
         seeds=seeds,
     )
-    folder = certificates or _own_certificates(run, proposal.driver)
+    folder = certificates or _local_certificates(run, proposal.driver)
     identity = Certified(Credentials.load(folder, proposal.driver))
     signature = sign(proposal, proposal.driver, identity)
     for stale in read_stale(out, proposal):
@@ -73,12 +73,14 @@ def run_propose(
         print(json.dumps({"proposal": proposal.name, "written": list(map(str, paths))}))
     elif not quiet:
         others = [name for name in proposal.signers if name != proposal.driver]
-        say(f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}")
-        say(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
-        say(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
-        say(f"  dovetail review {out.name} --party THEIR.toml")
-        say("and sends its answer back, to stand beside the proposal. When all have signed:")
-        say(f"  dovetail train {path} --proposal {out}")
+        print_line(
+            f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}"
+        )
+        print_line(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
+        print_line(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
+        print_line(f"  dovetail review {out.name} --party THEIR.toml")
+        print_line("and sends its answer back, to stand beside the proposal. When all have signed:")
+        print_line(f"  dovetail train {path} --proposal {out}")
 
 
 def read_stale(out: Path, proposal: Proposal) -> list[Path]:
@@ -91,7 +93,7 @@ def read_stale(out: Path, proposal: Proposal) -> list[Path]:
     return stale
 
 
-def _own_certificates(run: RunFile, driver: str) -> Path:
+def _local_certificates(run: RunFile, driver: str) -> Path:
     section = run.engine
     if isinstance(section, CertifiedSection) and section.certificates:
         return Path(section.certificates)
@@ -107,7 +109,7 @@ def run_review(
     yes: bool,
     refuse: str | None,
     certificates: Path | None,
-    home: Path | None,
+    site_folder: Path | None,
     as_json: bool,
 ) -> None:
     """Show a proposal to a party, and write its answer.
@@ -119,7 +121,7 @@ def run_review(
         raise ConfigError("give --yes or --refuse, not both")
     proposal = read_proposal(file)
     site = open_site(party)
-    reviewer = Reviewer.of(site, certificates=certificates, home=home)
+    reviewer = Reviewer.of(site, certificates=certificates, site_folder=site_folder)
     against = review(proposal, site)
     last = reviewer.last_before(proposal)
     differing = changes(last, proposal)
@@ -137,15 +139,15 @@ def run_review(
     path = signature_path(file, site.name)
     write_text(path, answer.text)
     if as_json:
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "proposal": proposal.name,
             "decision": answer.decision,
             "changes": [f"{key}: {before} -> {after}" for key, before, after in differing],
             "written": str(path),
         }
-        print(json.dumps(told))
+        print(json.dumps(report))
         return
-    say(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
+    print_line(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
 
 
 def _show(
@@ -157,14 +159,14 @@ def _show(
 ) -> None:
     console().print(Markdown(page(proposal)))
     if last is None:
-        say(f"\nThe first proposal of {proposal.driver!r} that is seen here.")
+        print_line(f"\nThe first proposal of {proposal.driver!r} that is seen here.")
     else:
-        say(f"\nAgainst the last one of {proposal.driver!r}, {last.name[:12]}:")
+        print_line(f"\nAgainst the last one of {proposal.driver!r}, {last.name[:12]}:")
         for key, before, after in changes or [("nothing", "", "differs")]:
-            say(f"  {printable(key)}: {json.dumps(before)} -> {json.dumps(after)}")
-    say(f"\n{site.name!r} ({site.where}):")
+            print_line(f"  {printable(key)}: {json.dumps(before)} -> {json.dumps(after)}")
+    print_line(f"\n{site.name!r} ({site.where}):")
     for line in against or ["its policy and its table go with it"]:
-        say(f"  {line}")
+        print_line(f"  {line}")
 
 
 def _ask(proposal: Proposal, site: Site) -> str | None:
@@ -177,23 +179,25 @@ def _ask(proposal: Proposal, site: Site) -> str | None:
         raise ConfigError("nobody is there to be asked; say --yes, or --refuse WHY")
     name = proposal.name[:12]
     while True:
-        said = input(f"Does {site.name!r} sign proposal {name}? [yes/no] ").strip().lower()
-        if said == "yes":
+        answer = input(f"Does {site.name!r} sign proposal {name}? [yes/no] ").strip().lower()
+        if answer == "yes":
             return None
-        if said == "no":
+        if answer == "no":
             return input("Why not? ").strip()
 
 
-def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_json: bool) -> None:
-    """Show all proposals that a home keeps: who said what, and which runs began on them."""
+def run_record(
+    party: Path, *, certificates: Path | None, site_folder: Path | None, as_json: bool
+) -> None:
+    """Show all proposals that a site keeps: who said what, and which runs began on them."""
     site = open_site(party)
-    reviewer = Reviewer.of(site, certificates=certificates, home=home)
-    agreements, found = reviewer.agreements, []
+    reviewer = Reviewer.of(site, certificates=certificates, site_folder=site_folder)
+    agreements, agreed = reviewer.agreements, []
     for proposal in agreements.known():
         signatures = agreements.signatures(proposal.name)
         for signature in signatures.values():
             signature.check(proposal, reviewer.identity.authorities)
-        found.append((proposal, signatures, agreements.used(proposal.name)))
+        agreed.append((proposal, signatures, agreements.used(proposal.name)))
     if as_json:
         print(
             json.dumps(
@@ -204,7 +208,7 @@ def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_
                         "signatures": {n: json.loads(s.text) for n, s in signatures.items()},
                         "used": used,
                     }
-                    for proposal, signatures, used in found
+                    for proposal, signatures, used in agreed
                 ],
                 indent=2,
             )
@@ -213,17 +217,17 @@ def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_
     table = Table(title=Text(f"Proposals that {site.name!r} keeps"), title_justify="left")
     for column in ("proposal", "driver", "trains", "said"):
         table.add_column(column)
-    for proposal, signatures, _ in found:
-        said = "\n".join(
+    for proposal, signatures, _ in agreed:
+        text = "\n".join(
             f"{name}: {signatures[name].decision} {signatures[name].time:%Y-%m-%d %H:%M}"
             if name in signatures
             else f"{name}: nothing"
             for name in proposal.signers
         )
-        what = f"{', '.join(proposal.stages)}\nuntil {proposal.expires:%Y-%m-%d}"
-        table.add_row(proposal.name[:12], Text(proposal.driver), what, Text(said))
+        what = f"{', '.join(proposal.variants)}\nuntil {proposal.expires:%Y-%m-%d}"
+        table.add_row(proposal.name[:12], Text(proposal.driver), what, Text(text))
     console().print(table)
-    for proposal, _, used in found:
-        say(f"Runs that began on {proposal.name[:12]}:{'' if used else ' none'}")
+    for proposal, _, used in agreed:
+        print_line(f"Runs that began on {proposal.name[:12]}:{'' if used else ' none'}")
         for each in used:
-            say(f"  {each['time']}  {each['run']}")
+            print_line(f"  {each['time']}  {each['run']}")

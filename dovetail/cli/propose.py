@@ -21,7 +21,7 @@ def propose(
         int, typer.Option(min=1, help="Rows that each party brings in, at least.")
     ] = 1,
     attempts: Annotated[
-        int, typer.Option(min=1, help="How often each stage of a seed may be begun.")
+        int, typer.Option(min=1, help="How often each variant of a seed may be begun.")
     ] = 3,
     recipe: Recipe = None,
     overrides: RunKeys = None,

@@ -14,7 +14,9 @@ def relay(
     certificates: Annotated[
         Path, typer.Option(help="Folder of ca.pem, NAME.pem and NAME.key of the relay itself.")
     ],
-    home: Annotated[Path, typer.Option(help="Where letters lie.")] = Path("relay.site"),
+    site_folder: Annotated[Path, typer.Option("--site", help="Where letters lie.")] = Path(
+        "relay.site"
+    ),
     host: Annotated[str, typer.Option(help="Where it listens.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 443,
     max_mb: Annotated[
@@ -56,12 +58,12 @@ def relay(
         raise ConfigError(
             "a relay needs packages that are not installed here; pip install 'dovetail-fl[relay]'"
         ) from None
-    from dovetail.cli.output import say
+    from dovetail.cli.output import print_line
     from dovetail.network.credentials import revoked_by
     from dovetail.network.logs import json_lines
-    from dovetail.node.home import Home, logged
     from dovetail.node.probes import Probes
     from dovetail.node.relay.store import Bounds, Store
+    from dovetail.node.site_folder import SiteFolder, logged
     from dovetail.service.serving import Address, listen
 
     json_log = log is LogKind.JSON
@@ -70,17 +72,19 @@ def relay(
     )
     address = Address(host, port, certificates=certificates)
     with ExitStack() as stack:
-        stack.enter_context(Home(home))
-        stack.enter_context(logged(home / "relay.log"))
+        stack.enter_context(SiteFolder(site_folder))
+        stack.enter_context(logged(site_folder / "relay.log"))
         if json_log:
             stack.enter_context(json_lines("relay"))
-        store = Store(home / "letters", bounds)
+        store = Store(site_folder / "letters", bounds)
         if health is not None:
             stack.enter_context(Probes(health, why_not_ready=lambda: "", metrics=store.metrics))
         listen(
             Relay(store, Rate(rate, round(10 * rate))).application(),
             address,
             max_requests=256,
-            say=(lambda url: None) if quiet or json_log else lambda url: say(f"relay at {url}"),
+            print_line=(lambda url: None)
+            if quiet or json_log
+            else lambda url: print_line(f"relay at {url}"),
             revoked=partial(revoked_by, certificates),
         )

@@ -27,12 +27,12 @@ class Elsewhere:
         Raises:
             ConfigError: half of what it takes.
         """
-        said = self._said()
-        if not said:
+        options = self._said()
+        if not options:
             return None
         if self.partners is None or self.listen is None:
             raise ConfigError(
-                f"{said[0]} is for partners on other machines: give --partners and --listen, "
+                f"{options[0]} is for partners on other machines: give --partners and --listen, "
                 "for example --partners shop --listen 0.0.0.0:7443"
             )
         values = {
@@ -53,9 +53,11 @@ class Elsewhere:
         Raises:
             ConfigError: half of what it takes, or what does not go with it.
         """
-        said = self._said()
-        if run is not None and said:
-            raise ConfigError(f"a run file says in [engine] who is elsewhere; leave {said[0]} out")
+        options = self._said()
+        if run is not None and options:
+            raise ConfigError(
+                f"a run file says in [engine] who is elsewhere; leave {options[0]} out"
+            )
         section: StreamSection | MailboxSection | None
         section = self.listening(where="dovetail align")
         if run is not None and isinstance(run.engine, StreamSection | MailboxSection):

@@ -32,9 +32,9 @@ def report(
     shares how many is told as inspect does: "none", "fewer than 10 (hidden)", or "column missing".
     """
     precheck.check_runs(folders)
-    from dovetail.cli.output import say
+    from dovetail.cli.output import print_line
     from dovetail.report.make import make_report
 
     page = make_report(folders, out=out, data=data, hide_below=hide_below)
     if not quiet:
-        say(f"Report: {page}")
+        print_line(f"Report: {page}")

@@ -20,8 +20,9 @@ def review(
         str | None, typer.Option(metavar="WHY", help="Say no, for this reason.")
     ] = None,
     certificates: Certificates = None,
-    home: Annotated[
-        Path | None, typer.Option(help="What the party keeps. [STEM.site beside the party file]")
+    site_folder: Annotated[
+        Path | None,
+        typer.Option("--site", help="The party's folder. [STEM.site beside its file]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -29,7 +30,7 @@ def review(
 
     Shows the page, what differs from the last proposal of this driver, and whether your party file
     goes with it. Your answer, signed with your certificate's key, is written beside the proposal,
-    as FILE.YOU.json, and kept in your home: send it back to the driver.
+    as FILE.YOU.json, and kept in your site: send it back to the driver.
 
     dovetail review proposal.json --party shop.toml
 
@@ -38,7 +39,7 @@ def review(
     from dovetail.cli.proposals import run_record, run_review
 
     if file is None:
-        run_record(party, certificates=certificates, home=home, as_json=as_json)
+        run_record(party, certificates=certificates, site_folder=site_folder, as_json=as_json)
         return
     run_review(
         file,
@@ -46,6 +47,6 @@ def review(
         yes=yes,
         refuse=refuse,
         certificates=certificates,
-        home=home,
+        site_folder=site_folder,
         as_json=as_json,
     )

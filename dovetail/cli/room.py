@@ -35,8 +35,9 @@ def room(
         typer.Option(metavar="NAME", help="The header in which a reverse proxy says who asks."),
     ] = "",
     certificates: Certificates = None,
-    home: Annotated[
-        Path | None, typer.Option(help="What the party keeps. [STEM.site beside the party file]")
+    site_folder: Annotated[
+        Path | None,
+        typer.Option("--site", help="The party's folder. [STEM.site beside its file]"),
     ] = None,
     health: Health = None,
     log: Log = LogKind.TEXT,
@@ -77,10 +78,12 @@ def room(
 
     made: OwnerRoom | DriverRoom
     if of.suffix == ".toml":
-        made = OwnerRoom(of, drivers=driver or (), certificates=certificates, home=home)
-    elif driver or certificates or home:
+        made = OwnerRoom(
+            of, drivers=driver or (), certificates=certificates, site_folder=site_folder
+        )
+    elif driver or certificates or site_folder:
         raise ConfigError(
-            f"{of} is no party file (.toml), and --driver, --certificates and --home are of one"
+            f"{of} is no party file (.toml), and --driver, --certificates and --site are of one"
         )
     else:
         made = DriverRoom(of, run_files=run_files, at_a_time=at_a_time)

@@ -84,21 +84,21 @@ def serve(
         )
     with ExitStack() as stack:
         jointly = column = None
-        found = named(models, model_folder)
+        folders = named(models, model_folder)
         if section is not None and party is not None:
             from dovetail.api.progress import talk_of
-            from dovetail.api.serving import JointPredictor, id_column, served_folder, standing
+            from dovetail.api.serving import JointPredictor, id_column, joint_serving, served_folder
 
-            found = named(models, served_folder)
-            asks = standing(
-                found, party, section, ids=ids, within_s=within, talk=talk_of(shown=not quiet)
+            folders = named(models, served_folder)
+            asks = joint_serving(
+                folders, party, section, ids=ids, within_s=within, talk=talk_of(shown=not quiet)
             )
             jointly, column = (
                 JointPredictor(stack.enter_context(asks)),
                 id_column(asks.site.party.id),
             )
         run(
-            found,
+            folders,
             Address(host, port, token_file, certificates),
             max_rows=max_rows,
             max_bytes=max_bytes,

@@ -70,7 +70,7 @@ def train(
     from dovetail.api.probed import Probed
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
-    from dovetail.cli.output import say, show
+    from dovetail.cli.output import print_line, show
     from dovetail.files import run_name
     from dovetail.models.model_folders import next_commands
     from dovetail.network.logs import json_lines
@@ -121,7 +121,7 @@ def train(
         print(json.dumps(result, indent=2))
     elif not quiet:
         show(Scores(result))
-        say(f"Run folder: {out}")
+        print_line(f"Run folder: {out}")
         for command in next_commands(out):
-            say(f"  {command}")
+            print_line(f"  {command}")
     check_participation(run_file, out, result)

@@ -75,7 +75,7 @@ def value(
     from dovetail.cli.output import show
 
     check_out(out)
-    found = value_of(
+    values = value_of(
         run,
         by=by,
         metric=metric,
@@ -89,11 +89,11 @@ def value(
         quiet=quiet or as_json,
     )
     if out is not None:
-        found.save(out)
+        values.save(out)
     if as_json:
-        print(found.text, end="")
+        print(values.text, end="")
     elif not quiet:
-        show(found)
+        show(values)
 
 
 def _names(partners: str) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from dovetail.data.common_unique import CommonUnique, common_unique
 from dovetail.data.databases import is_database_url, read_database
 from dovetail.data.datasets import Dataset, load, split, subset
 from dovetail.data.federation import Alignment, Federation
-from dovetail.data.homes import keep_labels, split_homes
 from dovetail.data.images import ImageInput, read_images
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.owners import Owners, owners
 from dovetail.data.partitions import Partitioned, columns, strips
 from dovetail.data.party import UNLABELLED, UNSEEN, PartyData
+from dovetail.data.party_data import keep_labels, split_sites
 from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion, quadrants
@@ -99,7 +99,7 @@ __all__ = [
     "read_table",
     "spelled_alike",
     "split",
-    "split_homes",
+    "split_sites",
     "stacked",
     "strips",
     "subset",

@@ -118,7 +118,9 @@ def agree(
     return TableEncoder(
         "all",
         [
-            _agree_on(name, {party: own[name] for party, own in summaries.items()}, max_categories)
+            _agree_on(
+                name, {party: summary[name] for party, summary in summaries.items()}, max_categories
+            )
             for name in summaries[first]
         ],
     )
@@ -161,11 +163,11 @@ def _agree_on(
     return NumberColumn(name, mean, mean, scale, flag)
 
 
-def common_first(agreed: TableEncoder, own: TableEncoder | None, *, party: str) -> TableEncoder:
+def common_first(agreed: TableEncoder, private: TableEncoder | None, *, party: str) -> TableEncoder:
     """A party's encoder: the agreed columns, then its own."""
     columns = agreed.to_json()["columns"]
-    if own is not None:
-        columns = [*columns, *own.to_json()["columns"]]
+    if private is not None:
+        columns = [*columns, *private.to_json()["columns"]]
     return TableEncoder.from_json({"party": party, "columns": columns})
 
 

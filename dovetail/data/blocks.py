@@ -128,10 +128,10 @@ def _indices(text: str) -> list[int]:
     """
     indices: list[int] = []
     for token in text.split():
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", token)
-        if not found:
+        token_match = re.fullmatch(r"(\d+)(?:-(\d+))?", token)
+        if not token_match:
             raise ValueError(token)
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(token_match[1]), int(token_match[2] or token_match[1])
         if last < first:
             raise ValueError(token)
         indices += range(first, last + 1)
@@ -198,7 +198,7 @@ def blocks(
     whole_test: dict[str, Tensor] = {}
     for name, what in named.items():
         source, source_test = _source(what, sources)
-        holders = [party for party, own in held.items() if name in own]
+        holders = [party for party, contents in held.items() if name in contents]
         if isinstance(what, ImageRegion):
             assert isinstance(source.x, Tensor)
             block_inputs[name] = what
@@ -235,10 +235,10 @@ def blocks(
             whole_test[name] = encoder.transform(source_test.x, allow_unseen=True)
 
     parties = [
-        PartyData(party, train.ids, {name: whole[name] for name in own}, labels).take(
+        PartyData(party, train.ids, {name: whole[name] for name in contents}, labels).take(
             torch.from_numpy(rows[party])
         )
-        for party, own in held.items()
+        for party, contents in held.items()
     ]
     used = np.unique(np.concatenate(list(rows.values())))
     pooled = PartyData("pooled", train.ids, whole, labels).take(torch.from_numpy(used))
@@ -248,8 +248,8 @@ def blocks(
             task, test.labels.values, test.labels.missing, label=test.label, unseen=True
         )
         test_federation = Federation(
-            PartyData(party, test.ids, {name: whole_test[name] for name in own}, test_labels)
-            for party, own in held.items()
+            PartyData(party, test.ids, {name: whole_test[name] for name in contents}, test_labels)
+            for party, contents in held.items()
         )
         pooled_test = PartyData("pooled", test.ids, whole_test, test_labels)
     return Blocks(
@@ -260,7 +260,7 @@ def blocks(
         train.label,
         tuple(named),
         MappingProxyType(block_inputs),
-        tuple(name for name in named if all(name in own for own in held.values())),
+        tuple(name for name in named if all(name in contents for contents in held.values())),
         pooled,
         pooled_test,
     )
@@ -337,7 +337,7 @@ def _held_blocks(shares: Sequence[Share], names: Sequence[str]) -> dict[str, tup
             raise ConfigError(f"party {share.party!r} has no block; give it one, or leave it out")
         held[share.party] = tuple(name for name in names if name in chosen)
     for name in names:
-        if not any(name in own for own in held.values()):
+        if not any(name in contents for contents in held.values()):
             raise ConfigError(f"no party has the block {name!r}; assign it, or leave it out")
     return held
 
@@ -358,7 +358,7 @@ def _held_classes(shares: Sequence[Share], task: Classification) -> dict[str, li
             )
         held[share.party] = sorted({number - 1 for number in share.classes})
     for index, name in enumerate(task.classes):
-        if not any(index in own for own in held.values()):
+        if not any(index in contents for contents in held.values()):
             raise ConfigError(
                 f"no party has the class {name!r} (place {index + 1}); assign it, or leave its "
                 "rows out"
@@ -376,7 +376,7 @@ def _deal_rows(
 ) -> dict[str, np.ndarray]:
     """Party -> its training rows, rising."""
     dealt: dict[str, list[np.ndarray]] = {share.party: [] for share in shares}
-    for index in sorted({each for own in classes.values() for each in own}):
+    for index in sorted({each for contents in classes.values() for each in contents}):
         rng = np.random.default_rng([seed, index])
         rows = rng.permutation((labels_N == index).nonzero()[0])
         holders = [share for share in shares if index in classes[share.party]]
@@ -397,4 +397,4 @@ def _deal_rows(
                 f"party {party!r} has no sample: its classes have too few rows; give it more "
                 "classes, or a larger share"
             )
-    return {party: np.sort(np.concatenate(own)) for party, own in dealt.items()}
+    return {party: np.sort(np.concatenate(contents)) for party, contents in dealt.items()}

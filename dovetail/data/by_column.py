@@ -103,7 +103,7 @@ def by_column(
     }
     known = seen[guest] if guest is not None else set(features)
     has = {name: [each for each in features if each in seen[name] & known] for name in names}
-    shared = [each for each in features if all(each in own for own in has.values())]
+    shared = [each for each in features if all(each in columns for columns in has.values())]
     if not shared:
         raise DataError(f"no column is measured at all of {names}; lower measured ({measured})")
     train_rows: dict[str, np.ndarray] = {}
@@ -126,24 +126,24 @@ def by_column(
         return [
             PartyData(
                 name,
-                dataset.ids[own],
-                labels=labels[torch.from_numpy(own)],
+                dataset.ids[rows],
+                labels=labels[torch.from_numpy(rows)],
                 label=dataset.label,
                 tables={
                     BLOCK: dataset.table(_DEALS)
                     .only((*shared, *(each for each in has[name] if each not in shared)))
-                    .take(own)
+                    .take(rows)
                 },
             )
-            for name, own in held.items()
+            for name, rows in held.items()
         ]
 
     tested: list[PartyData] | None = None
     if guest is not None:
         tested = deal(train, dict.fromkeys(names, all_rows[guest]))
     elif test is not None:
-        own_tests = {name: _rows_of(test.table(_DEALS), column, name) for name in names}
-        tested = deal(test, own_tests)
+        local_tests = {name: _rows_of(test.table(_DEALS), column, name) for name in names}
+        tested = deal(test, local_tests)
     return ByColumn(
         Federation(deal(train, train_rows)),
         None if tested is None else Federation(tested),
@@ -182,9 +182,9 @@ def _some(labels: Column, held: np.ndarray, num: int, seed: int, name: str) -> n
 
 
 def _rows_of(table: Table, column: str, party: str) -> np.ndarray:
-    own = table.column(column)
-    rows = np.flatnonzero(~own.missing & (own.values.astype(str) == party))
+    holder = table.column(column)
+    rows = np.flatnonzero(~holder.missing & (holder.values.astype(str) == party))
     if not len(rows):
-        there = sorted(set(own.values[~own.missing].astype(str).tolist()))
+        there = sorted(set(holder.values[~holder.missing].astype(str).tolist()))
         raise DataError(f"no row has {party!r} in the column {column!r}; it has {there[:10]}")
     return rows

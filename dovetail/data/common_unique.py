@@ -48,7 +48,7 @@ class CommonUnique(Partitioned):
 
     def encoded(self) -> CommonUnique:
         """All parts encoded by training rows: common columns by all parties', others by each's."""
-        tables = {name: own.tables[BLOCK] for name, own in self.train.parties.items()}
+        tables = {name: party_data.tables[BLOCK] for name, party_data in self.train.parties.items()}
         agreed = agree(
             {
                 party: summarise(table, self.common, categorical=self.categorical, party=party)
@@ -58,17 +58,21 @@ class CommonUnique(Partitioned):
         )
         inputs: dict[str, TableEncoder] = {}
         for party, table in tables.items():
-            own = fit_rest(table, self.common, self.categorical, self.max_categories, party=party)
-            inputs[party] = common_first(agreed, own, party=party)
+            party_data = fit_rest(
+                table, self.common, self.categorical, self.max_categories, party=party
+            )
+            inputs[party] = common_first(agreed, party_data, party=party)
 
         def encode(part: Federation) -> Federation:
             return Federation(
                 replace(
-                    own,
-                    blocks={BLOCK: inputs[name].transform(own.tables[BLOCK], allow_unseen=True)},
+                    party_data,
+                    blocks={
+                        BLOCK: inputs[name].transform(party_data.tables[BLOCK], allow_unseen=True)
+                    },
                     tables={},
                 )
-                for name, own in part.parties.items()
+                for name, party_data in part.parties.items()
             )
 
         return replace(

@@ -47,16 +47,16 @@ def correlations(table: Table) -> np.ndarray:
     centred = np.stack(columns)
     norms = np.linalg.norm(centred, axis=1)
     unit = np.divide(centred, norms[:, None], out=np.zeros_like(centred), where=norms[:, None] > 0)
-    found: np.ndarray = np.abs(unit @ unit.T)
-    np.fill_diagonal(found, 0.0)
-    return found
+    strengths: np.ndarray = np.abs(unit @ unit.T)
+    np.fill_diagonal(strengths, 0.0)
+    return strengths
 
 
-def between(found_CC: np.ndarray, common: Sequence[int]) -> float:
+def between(correlations_CC: np.ndarray, common: Sequence[int]) -> float:
     """The sum over pairs of a common column and another."""
-    inside = np.zeros(len(found_CC))
+    inside = np.zeros(len(correlations_CC))
     inside[list(common)] = 1.0
-    return float(inside @ found_CC @ (1.0 - inside))
+    return float(inside @ correlations_CC @ (1.0 - inside))
 
 
 def common_columns(
@@ -70,38 +70,38 @@ def common_columns(
         wanted: which.
         seed: of the draws, where not every way is looked at.
     """
-    found_CC = correlations(table)
+    correlations_CC = correlations(table)
     num = len(table.names)
     if math.comb(num, num_common) <= MAX_WAYS:
         ways = [list(way) for way in combinations(range(num), num_common)]
     else:
         rng = np.random.default_rng([seed, 2])
         ways = [sorted(rng.permutation(num)[:num_common].tolist()) for _ in range(MAX_WAYS)]
-    sums = np.array([between(found_CC, way) for way in ways])
+    sums = np.array([between(correlations_CC, way) for way in ways])
     order = np.argsort(sums, kind="stable")
     if wanted == "median":
         best = ways[order[len(order) // 2]]
     else:
         sign = 1.0 if wanted == "maximum" else -1.0
-        best = _swapped(found_CC, ways[order[-1 if wanted == "maximum" else 0]], sign)
+        best = _swapped(correlations_CC, ways[order[-1 if wanted == "maximum" else 0]], sign)
     return tuple(table.names[index] for index in sorted(best))
 
 
-def _swapped(found_CC: np.ndarray, common: Sequence[int], sign: float) -> list[int]:
+def _swapped(correlations_CC: np.ndarray, common: Sequence[int], sign: float) -> list[int]:
     """The common columns after the best swaps of two columns, until none helps."""
     best = list(common)
     while True:
-        inside = np.zeros(len(found_CC), dtype=bool)
+        inside = np.zeros(len(correlations_CC), dtype=bool)
         inside[best] = True
-        to_inside = found_CC @ inside
-        to_outside = found_CC @ ~inside
-        own, other = np.flatnonzero(inside), np.flatnonzero(~inside)
+        to_inside = correlations_CC @ inside
+        to_outside = correlations_CC @ ~inside
+        members, other = np.flatnonzero(inside), np.flatnonzero(~inside)
         # Moving i out and j in: i's ties inside and j's outside now cross, the others do no more.
-        out = (to_inside - to_outside)[own][:, None]
+        out = (to_inside - to_outside)[members][:, None]
         into = (to_outside - to_inside)[other][None, :]
-        gains = sign * (out + into + 2 * found_CC[np.ix_(own, other)])
+        gains = sign * (out + into + 2 * correlations_CC[np.ix_(members, other)])
         index = int(gains.argmax())
         if gains.flat[index] <= 1e-9:
             return best
         i, j = np.unravel_index(index, gains.shape)
-        best = [each for each in best if each != own[i]] + [int(other[j])]
+        best = [each for each in best if each != members[i]] + [int(other[j])]

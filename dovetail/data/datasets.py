@@ -245,8 +245,8 @@ def _load_one(
         part = _digits_images()
         return _image_dataset(name, part, label or "digit", first_id), None
     if name in BUILT_IN:
-        table, own_label = _breast_cancer() if name == "breast-cancer" else _digits()
-        return _from_table(name, table, label or own_label, id, split_column, first_id)
+        table, local_label = _breast_cancer() if name == "breast-cancer" else _digits()
+        return _from_table(name, table, label or local_label, id, split_column, first_id)
     path = None if is_query(source) else _find(source)
     if path is None or is_table_path(path):
         table = read_table(source if path is None else path, folders=folders)
@@ -325,12 +325,12 @@ def _from_table(
     pooled = Dataset(name, ids, x, label, labels)
     if split_column is None:
         return pooled, None
-    said = table.column(split_column)
-    is_test = said.values == "test"
-    if not said.is_text or is_test.all() or not is_test.any():
+    splits = table.column(split_column)
+    is_test = splits.values == "test"
+    if not splits.is_text or is_test.all() or not is_test.any():
         raise DataError(
             f"column {split_column!r} of {name} must say 'test' in some rows and something else in "
-            f"the others, got {np.unique(said.values)[:5].tolist()}"
+            f"the others, got {np.unique(splits.values)[:5].tolist()}"
         )
     return pooled.take(np.flatnonzero(~is_test)), pooled.take(np.flatnonzero(is_test))
 

@@ -33,9 +33,9 @@ class Alignment:
         """An alignment in which this party, of so many rows, has these only, numbered anew."""
         index = torch.full((num_rows,), -1)
         index[torch.from_numpy(rows)] = torch.arange(len(rows))
-        own_S = self.rows[party]
-        own_S = torch.where(own_S >= 0, index[own_S], -1)
-        return Alignment({**self.rows, party: own_S})
+        local_S = self.rows[party]
+        local_S = torch.where(local_S >= 0, index[local_S], -1)
+        return Alignment({**self.rows, party: local_S})
 
     def shared(self, *parties: str) -> Tensor:
         """(K,) int64 samples that all of these parties hold."""
@@ -124,18 +124,18 @@ class Federation:
         Raises:
             AlignmentError: a party shares no sample with ``to``.
         """
-        own = self[to].ids
+        ids = self[to].ids
         rows = {}
         for name, party in self.parties.items():
             order = np.argsort(party.ids, kind="stable")
-            index = np.searchsorted(party.ids, own, sorter=order).clip(max=max(0, len(order) - 1))
-            row = order[index] if len(order) else np.full(len(own), -1)
-            found = party.ids[row] == own if len(order) else np.zeros(len(own), dtype=bool)
-            rows[name] = torch.from_numpy(np.where(found, row, -1).astype(np.int64))
-            if not found.any():
+            index = np.searchsorted(party.ids, ids, sorter=order).clip(max=max(0, len(order) - 1))
+            row = order[index] if len(order) else np.full(len(ids), -1)
+            is_there = party.ids[row] == ids if len(order) else np.zeros(len(ids), dtype=bool)
+            rows[name] = torch.from_numpy(np.where(is_there, row, -1).astype(np.int64))
+            if not is_there.any():
                 raise AlignmentError(
                     f"party {name!r} shares no sample with {to!r} "
-                    f"({party.num_rows} and {len(own)} rows): "
+                    f"({party.num_rows} and {len(ids)} rows): "
                     "check that both use the same id column"
                 )
         return Alignment(MappingProxyType(rows))

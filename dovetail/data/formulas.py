@@ -36,10 +36,10 @@ def without_formulas(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     >>> without_formulas({"=a": np.array(["=1+1", "b"], dtype=object)})
     {"'=a": array(["'=1+1", 'b'], dtype=object)}
     """
-    told = {}
+    escaped = {}
     for name, values in columns.items():
         if values.dtype.kind in "OU":
             cells = [f"'{each}" if is_formula(each) else each for each in values.tolist()]
             values = np.array([*cells, None], dtype=object)[:-1]
-        told[f"'{name}" if is_formula(name) else name] = values
-    return told
+        escaped[f"'{name}" if is_formula(name) else name] = values
+    return escaped

@@ -53,10 +53,10 @@ def run_judged(run: Callable[[duckdb.DuckDBPyConnection], T], folders: Sequence[
             return run(connection)
         except duckdb.PermissionException as error:
             connection.close()
-            found = _REFUSED.search(str(error))
-            if found is None or found[1] in listed:
+            refused = _REFUSED.search(str(error))
+            if refused is None or refused[1] in listed:
                 raise
-            listed.update(_judged(found[1], real))
+            listed.update(_judged(refused[1], real))
     raise DataError(f"a query opens files of more than {_MOST_ASKED} folders; name fewer")
 
 
@@ -72,11 +72,11 @@ def _judged(name: str, folders: Sequence[Path]) -> Iterator[str]:
             raise DataError(
                 f"a query may look for tables only, such as '*.csv', and names {name!r}"
             )
-        if not _is_within(_found(os.path.dirname(fixed), folders), folders):
+        if not _is_within(_folder_of(os.path.dirname(fixed), folders), folders):
             raise _elsewhere(name, folders)
         yield name
         return
-    path = _found(name, folders)
+    path = _folder_of(name, folders)
     if "://" in name or not _is_within(path, folders):
         raise _elsewhere(name, folders)
     if not _is_table(path):
@@ -93,7 +93,7 @@ def _judged(name: str, folders: Sequence[Path]) -> Iterator[str]:
                 yield os.path.join(parent, entry.name)
 
 
-def _found(name: str, folders: Sequence[Path]) -> Path:
+def _folder_of(name: str, folders: Sequence[Path]) -> Path:
     """Where DuckDB finds a name: in the working directory, else in the first of the folders."""
     path = Path(name)
     if not path.is_absolute() and not path.exists():
@@ -108,8 +108,8 @@ def _is_within(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def _is_table(path: Path) -> bool:
-    found = _TABLE.search(path.name)
-    return found is not None and found.end() == len(path.name)
+    suffix = _TABLE.search(path.name)
+    return suffix is not None and suffix.end() == len(path.name)
 
 
 def _elsewhere(name: str, folders: Sequence[Path]) -> DataError:

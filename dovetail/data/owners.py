@@ -118,12 +118,12 @@ def owners(
         inputs = {
             name: TableEncoder.fit(
                 train.x,
-                own,
-                categorical=[column for column in named if column in own],
+                columns_here,
+                categorical=[column for column in named if column in columns_here],
                 max_categories=max_categories,
                 party=name,
             )
-            for name, own in columns.items()
+            for name, columns_here in columns.items()
         }
     else:
         if grouped is not None:
@@ -138,16 +138,17 @@ def owners(
 
     training: list[PartyData] = []
     kept: dict[str, PartyData] = {}
-    for name, own in rows.items():
-        num_validation = round(validation * len(own))
-        if validation and not 0 < num_validation < len(own):
+    for name, columns_here in rows.items():
+        num_validation = round(validation * len(columns_here))
+        if validation and not 0 < num_validation < len(columns_here):
             raise DataError(
-                f"label owner {name!r} has {len(own)} rows, too few for training and validation "
+                f"label owner {name!r} has {len(columns_here)} rows, too few for training and "
+                "validation "
                 f"rows (validation = {validation}); ask for fewer label owners"
             )
-        whole = PartyData(name, train.ids[own], {}, labels[torch.from_numpy(own)])
+        whole = PartyData(name, train.ids[columns_here], {}, labels[torch.from_numpy(columns_here)])
         kept[name] = whole.take(torch.arange(num_validation))
-        training.append(whole.take(torch.arange(num_validation, len(own))))
+        training.append(whole.take(torch.arange(num_validation, len(columns_here))))
     test_labels = None
     if test is not None:
         test_labels = encode_labels(
@@ -202,8 +203,8 @@ def _deal_rows(
             for held, part in zip(parts, np.split(of_class, bounds), strict=True):
                 held.append(part)
         dealt = [rng.permutation(np.concatenate(held)) for held in parts]
-    for name, own in zip(names, dealt, strict=True):
-        if not len(own):
+    for name, rows in zip(names, dealt, strict=True):
+        if not len(rows):
             why = "a larger skew" if skew is not None else "fewer label owners"
             raise DataError(
                 f"label owner {name!r} has no row of the {train.num_rows} of {train.name}; "
@@ -226,11 +227,11 @@ def _columns(
     else:
         order = np.random.default_rng([seed, 0]).permutation(len(table.names))
         columns = {
-            name: [table.names[index] for index in sorted(own)]
-            for name, own in zip(names, np.array_split(order, len(names)), strict=True)
+            name: [table.names[index] for index in sorted(columns_here)]
+            for name, columns_here in zip(names, np.array_split(order, len(names)), strict=True)
         }
-    for name, own in columns.items():
-        if not own:
+    for name, columns_here in columns.items():
+        if not columns_here:
             raise DataError(
                 f"data owner {name!r} has no column of {train.name}, which has "
                 f"{len(table.names)}; ask for fewer data owners, or name its columns"

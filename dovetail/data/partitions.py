@@ -172,9 +172,9 @@ def columns(
         if not is_active:
             num_shared = max(1, round(shares[name] * train.num_rows))
             rows = rng.permutation(train.num_rows)[:num_shared]
-        own = table.take(rows)
+        part = table.take(rows)
         encoder = TableEncoder.fit(
-            own,
+            part,
             selected,
             categorical=categorical,
             max_categories=max_categories,
@@ -185,7 +185,7 @@ def columns(
             PartyData(
                 name,
                 train.ids[rows],
-                {"columns": encoder.transform(own)},
+                {"columns": encoder.transform(part)},
                 train_labels if is_active else None,
                 {"columns": encoder},
                 train.label if is_active else None,

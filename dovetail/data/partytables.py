@@ -209,15 +209,15 @@ def read_party_table(
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
-            found = _from_table(name, table, meaning)
+            read = _from_table(name, table, meaning)
         else:
             if folder is not None:
                 source = _beside(folder, source)
             reach = () if folder is None else (folder, *(folder / each for each in folders))
-            found = _read(name, source, meaning, query=query, folders=reach)
+            read = _read(name, source, meaning, query=query, folders=reach)
         if images is None:
-            return found
-        return _with_images(found, Path(images) if folder is None else folder / images, id)
+            return read
+        return _with_images(read, Path(images) if folder is None else folder / images, id)
     except DataError as error:
         kind = MissingColumnError if isinstance(error, MissingColumnError) else DataError
         raise kind(f"party {name!r}: {error}") from None

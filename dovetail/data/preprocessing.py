@@ -271,17 +271,17 @@ class TableEncoder:
         Raises:
             DataError: a column that is not there, or text where numbers are expected.
         """
-        found: dict[str, np.ndarray] = {}
+        columns: dict[str, np.ndarray] = {}
         for fitted in self._fitted:
             column = table.column(fitted.name)
             if isinstance(fitted, CategoryColumn):
-                found[fitted.name] = _texts(column)
+                columns[fitted.name] = _texts(column)
                 continue
             where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
             numbers = np.full(table.num_rows, np.nan)
             numbers[~column.missing] = _present_numbers(column, fitted, where)
-            found[fitted.name] = numbers
-        return found
+            columns[fitted.name] = numbers
+        return columns
 
     def to_json(self) -> dict[str, Any]:
         fitted = [asdict(column) for column in self._fitted]
@@ -290,7 +290,9 @@ class TableEncoder:
                 stored["categories"] = list(stored["categories"])
             seen = stored.pop("seen")
             if seen is not None:
-                lists = {key: list(own) for key, own in seen.items() if isinstance(own, tuple)}
+                lists = {
+                    key: list(values) for key, values in seen.items() if isinstance(values, tuple)
+                }
                 stored["seen"] = {**seen, **lists}
         lacking = {"may_lack": True} if self.may_lack else {}
         return {"kind": "table", "party": self.party, "columns": fitted, **lacking}

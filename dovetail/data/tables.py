@@ -614,11 +614,11 @@ def _has_decimal_commas(data: Data) -> bool:
         return False
     for name in (name for name, kind, *_ in described if kind == "VARCHAR"):
         text = f"trim({quoted(name)})"
-        found = data.connection.execute(
+        counts = data.connection.execute(
             f"SELECT count(*) FILTER (regexp_full_match({text}, '[+-]?[0-9]+,[0-9]+')), "
             f"bool_and(regexp_full_match({text}, '[+-]?[0-9]+(,[0-9]+)?')) FROM {data.name}"
         ).fetchone()
-        if found is not None and found[0] and found[1]:
+        if counts is not None and counts[0] and counts[1]:
             return True
     return False
 
@@ -655,8 +655,10 @@ def _read_shared(cursor: duckdb.DuckDBPyConnection, query: str) -> Column | None
     counted = cursor.execute(f"SELECT approx_count_distinct(v) FROM ({query})").fetchone()
     if counted is None or counted[0] > _FEW_TEXTS:
         return None
-    found = cursor.execute(f"SELECT DISTINCT v FROM ({query}) WHERE v IS NOT NULL").fetchall()
-    texts = [text for (text,) in found]
+    distinct_rows = cursor.execute(
+        f"SELECT DISTINCT v FROM ({query}) WHERE v IS NOT NULL"
+    ).fetchall()
+    texts = [text for (text,) in distinct_rows]
     if not texts:
         return None
     listed = ", ".join(literal(text) for text in texts)

@@ -164,20 +164,20 @@ def spelled_alike(classes: Mapping[str, Collection[str | int]]) -> list[str]:
     []
     """
     spellings: dict[str, dict[str, list[str]]] = {}
-    for party, own in classes.items():
-        for name in own:
+    for party, names in classes.items():
+        for name in names:
             if isinstance(name, str):
                 alike = spellings.setdefault(" ".join(name.split()).casefold(), {})
                 alike.setdefault(name, []).append(party)
-    told = []
+    warnings = []
     for alike in spellings.values():
         if len({tuple(at) for at in alike.values()}) > 1:
             named = " and ".join(f"{name!r} (at {', '.join(at)})" for name, at in alike.items())
-            told.append(
+            warnings.append(
                 f"the classes {named} differ in case or blanks alone and count as different ones; "
                 "if they are one, write it alike in all tables"
             )
-    return told
+    return warnings
 
 
 def encode_labels(

@@ -4,7 +4,13 @@ from dovetail.federated.best import BestRound, Scored, Snapshots
 from dovetail.federated.driver import Driver, Epoch, Played, Round, is_due
 from dovetail.federated.federation import Federation, normalised
 from dovetail.federated.local import MAX_PARAMETER_BYTES, Local, Loss
-from dovetail.federated.missing_parties import LeftOut, end, end_told, in_round, scored_without
+from dovetail.federated.missing_parties import (
+    LeftOut,
+    end,
+    ending_announced,
+    in_round,
+    scored_without,
+)
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings, restore_into, state_of
 from dovetail.federated.train import Plays, play_round, rounds, train
 
@@ -25,7 +31,7 @@ __all__ = [
     "Scored",
     "Snapshots",
     "end",
-    "end_told",
+    "ending_announced",
     "handles",
     "in_round",
     "is_due",

@@ -25,12 +25,12 @@ class Played:
 
     Attributes:
         number: 1, 2, ...; ``train`` fills it.
-        told: losses and the like, for its line of ``metrics.jsonl``; numbers must be finite.
+        metrics: losses and the like, for its line of ``metrics.jsonl``; numbers must be finite.
         seconds: wall time of the round; ``train`` fills it.
     """
 
     number: int = 0
-    told: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
     def line(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Round(Played):
     missed: Mapping[str, str] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        return {"round": self.number, **self.told, "seconds": self.seconds}
+        return {"round": self.number, **self.metrics, "seconds": self.seconds}
 
     def left_out(self) -> dict[str, Any]:
         if not self.missed:
@@ -80,19 +80,21 @@ class Epoch(Played):
     @property
     def loss(self) -> Any:
         """Mean training loss over its steps; None where it tells none."""
-        return self.told.get("loss")
+        return self.metrics.get("loss")
 
     def line(self) -> dict[str, Any]:
         return {
             "epoch": self.number,
-            **self.told,
+            **self.metrics,
             "seconds": self.seconds,
             "steps": self.num_steps,
         }
 
     def left_out(self) -> dict[str, Any]:
-        told = {"missed": dict(self.missed), "reasons": dict(self.reasons)} if self.missed else {}
-        return told | ({"cut": dict(self.cut)} if self.cut else {})
+        reported = (
+            {"missed": dict(self.missed), "reasons": dict(self.reasons)} if self.missed else {}
+        )
+        return reported | ({"cut": dict(self.cut)} if self.cut else {})
 
 
 class Driver:
@@ -101,7 +103,7 @@ class Driver:
     Attributes:
         saved: names of attributes that its next round depends on, as of ``Party``.
         num_rounds: how many there are; known when training has begun.
-        lenient: it goes on without a party that does not save or restore.
+        tolerate_missing: it goes on without a party that does not save or restore.
         rounds_per_save: a checkpoint that is saved so often is saved once in so many rounds.
         timeout_s: how long a question waits for answers; None: as long as it takes.
         best_round: which round was the best, and when to stop; None: the last, after all of them.
@@ -109,7 +111,7 @@ class Driver:
 
     saved: ClassVar[tuple[str, ...]] = ()
     num_rounds: int
-    lenient: ClassVar[bool] = True
+    tolerate_missing: ClassVar[bool] = True
     rounds_per_save: int = 1
     timeout_s: float | None = None
     best_round: BestRound | None = None
@@ -163,7 +165,9 @@ class Driver:
         """Party -> scores that it has told of itself."""
         if self.best_round is None:
             return {}
-        return {name: {"validation": own} for name, own in self.best_round.accuracies.items()}
+        return {
+            name: {"validation": accuracy} for name, accuracy in self.best_round.accuracies.items()
+        }
 
     def judged(self, network: Engine) -> Mapping[str, float]:
         """Party -> how good its model is on rows that it keeps out of training, 0 to 1; asked when

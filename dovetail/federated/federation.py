@@ -119,8 +119,8 @@ class Federation(Engine):
         first, *others = replies
         value = getattr(replies[first], field)
         for party in others:
-            if (said := getattr(replies[party], field)) != value:
-                raise PartyError(party, f"says {field} = {said}, and {first!r} says {value}")
+            if (value_there := getattr(replies[party], field)) != value:
+                raise PartyError(party, f"says {field} = {value_there}, and {first!r} says {value}")
         return value
 
     def size(self, values_P: Tensor) -> int:

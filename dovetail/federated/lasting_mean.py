@@ -150,9 +150,9 @@ def parts_of(sums: SecretSums, ask: GiveParts) -> Tensor:
 
 
 def masked_of(
-    sums: SecretSums, ask: GiveMasked, values_P: Tensor, *, told: str
+    sums: SecretSums, ask: GiveMasked, values_P: Tensor, *, bound_to: str
 ) -> tuple[Tensor, Tensor]:
-    """The fields of ``Masked``; ``told`` is what the values follow from, the same at all.
+    """The fields of ``Masked``; ``bound_to`` is what the values follow from, the same at all.
 
     Raises:
         MessageError: a sum that could tell one party's values.
@@ -162,7 +162,7 @@ def masked_of(
     boxes = [bytes(each.tolist()) for each in ask.sealed_T]
     sealed = dict(zip(ask.going_on, boxes, strict=True))
     masked_P, context = sums.lasting_share(
-        ask.number, ask.members, ask.weights, sealed, values_P, told=told
+        ask.number, ask.members, ask.weights, sealed, values_P, bound_to=bound_to
     )
     return masked_P, _bytes(context)
 
@@ -273,15 +273,17 @@ class LastingFederation(Federation):
         survivors = tuple(came)
         if len(survivors) < least:
             return before
-        told = self.ask(give_opened(self.number, survivors), opened, to=survivors, T=len(going_on))
-        if len(told) < threshold:
+        opened_parts = self.ask(
+            give_opened(self.number, survivors), opened, to=survivors, T=len(going_on)
+        )
+        if len(opened_parts) < threshold:
             return before
         held = {
             holder: {
                 owner: int.from_bytes(bytes(part.tolist()), "big")
                 for owner, part in zip(sorted(going_on), reply.parts_T, strict=True)
             }
-            for holder, reply in told.items()
+            for holder, reply in opened_parts.items()
         }
         total_P = unmasked(
             {name: reply.masked_P for name, reply in came.items()},

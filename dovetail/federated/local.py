@@ -198,7 +198,7 @@ class Local:
 
     def bound_steps(
         self,
-        own: PrivateSteps | None,
+        setting: PrivateSteps | None,
         asked: PrivateSteps | None,
         *,
         num_rows: int,
@@ -208,7 +208,7 @@ class Local:
         """Say how networks are trained whose weights leave; what was counted before stays so.
 
         Args:
-            own: as the party's file says; None: as the run asks.
+            setting: as the party's file says; None: as the run asks.
             asked: as the run asks; None: as they are.
             num_rows: of its training.
             what: what leaves, in an error's words: "weights of its common tower".
@@ -217,7 +217,7 @@ class Local:
         Raises:
             ConfigError: a budget, and no noise; or a run that asks for more than it.
         """
-        steps = within(self.budget, own, asked, what=what, key=key)
+        steps = within(self.budget, setting, asked, what=what, key=key)
         self._steps_are_bounded = True
         if steps is not None and self._stepping is None:
             self._stepping = Stepping(steps, self.name, num_rows, self._noise("private steps"))
@@ -303,7 +303,7 @@ class Local:
 
     def bound_releases(
         self,
-        own: Release | None,
+        setting: Release | None,
         asked: Release | None = None,
         *,
         what: str,
@@ -313,7 +313,7 @@ class Local:
         """Say how rows of one kind leave; what was counted before stays so.
 
         Args:
-            own: as the party's file says; None: as the run asks.
+            setting: as the party's file says; None: as the run asks.
             asked: as the run asks; None: as they are.
             what: the kind: "codes", "gradients".
             key: the setting, and where it stands.
@@ -322,7 +322,7 @@ class Local:
         Raises:
             ConfigError: a budget, and no noise; or a run that asks for more than it.
         """
-        release = within(self.budget, own, asked, what=f"its {what}", key=key)
+        release = within(self.budget, setting, asked, what=f"its {what}", key=key)
         if release is None:
             self._unbounded.add(what)
             return
@@ -378,17 +378,17 @@ class Local:
             released = self._releases.get(what)
             once = next(iter(self._once), None)  # what follows from it costs nothing more
             return noted(message, once if released is None else released.cost(receiver))
-        return noted(message, None if self._stepping is None else self._stepping.told())
+        return noted(message, None if self._stepping is None else self._stepping.report())
 
     # --- What it has cost, and its state ---------------------------------------------------------
 
     def spent(self) -> list[dict[str, Any]]:
         """What left it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
-        steps = [] if self._stepping is None else [self._stepping.told()]
-        told = [{"to": "the coordinator", "what": "weights", **each} for each in steps]
+        steps = [] if self._stepping is None else [self._stepping.report()]
+        accounts = [{"to": "the coordinator", "what": "weights", **each} for each in steps]
         for what, released in self._releases.items():
-            told += released_to(released, what)
-        return told + [dict(each) for each in self._once]
+            accounts += released_to(released, what)
+        return accounts + [dict(each) for each in self._once]
 
     def at_least(self, releases: int) -> None:
         """Every row was released so often, or more, whatever its state says."""

@@ -19,7 +19,7 @@ class LeftOut:
     def __init__(self) -> None:
         self._counted: dict[str, Counted] = {}  # a name with a number in it is no kind of another
 
-    def tell(self, party: str, reason: str, network: Engine | None = None) -> None:
+    def warn(self, party: str, reason: str, network: Engine | None = None) -> None:
         """Once more; the reason begins with where: "epoch 3, step 12: its disk is full".
 
         With the engine, whoever watches that party hears of it, too.
@@ -51,7 +51,7 @@ def in_round(number: int, why: str) -> str:
 
 
 @contextmanager
-def end_told(network: Engine) -> Iterator[None]:
+def ending_announced(network: Engine) -> Iterator[None]:
     """A party that the run cannot do without, and so ends of, hears of it."""
     try:
         yield

@@ -103,10 +103,10 @@ class Party:
         """
         party = super().__new__(cls)
         if cls.has_local:
-            found = [each for each in (*args, *options.values()) if isinstance(each, Local)]
-            if len(found) != 1:
+            contexts = [each for each in (*args, *options.values()) if isinstance(each, Local)]
+            if len(contexts) != 1:
                 raise TypeError(f"{cls.__name__} is made with its context: give it a Local")
-            party.local = found[0]
+            party.local = contexts[0]
             party.name = party.local.name
         return party
 
@@ -177,9 +177,11 @@ class Party:
         begun = self._begun
         if begun is None and "begin" in self._handlers.values():
             raise TrainingError("it has nothing to save before training began")
-        told = None if begun is None else {f.name: getattr(begun, f.name) for f in fields(begun)}
+        fields_of_begin = (
+            None if begun is None else {f.name: getattr(begun, f.name) for f in fields(begun)}
+        )
         local = {"local": self.local.state()} if self.has_local else {}
-        return {"begun": told, **local, **state_of(self, self.saved)}
+        return {"begun": fields_of_begin, **local, **state_of(self, self.saved)}
 
     def spent(self) -> Sequence[Mapping[str, Any]]:
         """What leaves it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
@@ -227,7 +229,7 @@ def read_settings(kind: type[S], message: Message, text: str) -> S:
 
 def state_of(thing: object, names: Sequence[str]) -> State:
     """Attribute -> what it can be put back from."""
-    return {name: _told(getattr(thing, name)) for name in names}
+    return {name: _plain(getattr(thing, name)) for name in names}
 
 
 def restore_into(thing: object, names: Sequence[str], state: State) -> None:
@@ -239,7 +241,7 @@ def restore_into(thing: object, names: Sequence[str], state: State) -> None:
             setattr(thing, name, back)
 
 
-def _told(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, nn.Module | torch.optim.Optimizer | Optimizer):
         return value.state_dict()
     if isinstance(value, torch.Generator):
@@ -247,9 +249,9 @@ def _told(value: Any) -> Any:
     if hasattr(value, "state") and hasattr(value, "restore"):
         return value.state()
     if is_dataclass(value):
-        return {each.name: _told(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _told(each) for key, each in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
     return value
 
 

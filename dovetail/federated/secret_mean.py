@@ -89,21 +89,23 @@ def public_key(sums: SecretSums, number: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(list(key), dtype=torch.uint8), torch.tensor(list(proof), dtype=torch.uint8)
 
 
-def share_of(sums: SecretSums, ask: GiveShare, values_P: Tensor, *, told: str) -> Tensor:
+def share_of(sums: SecretSums, ask: GiveShare, values_P: Tensor, *, bound_to: str) -> Tensor:
     """(P,) int64: the party's weight times its values, under masks.
 
     Args:
         sums: what the party gives to sums of its run.
         ask: what the driver asks for.
         values_P: the party's.
-        told: what they follow from, of all that the driver said; the same at all.
+        bound_to: what they follow from, of all that the driver said; the same at all.
 
     Raises:
         MessageError: a sum that could tell one party's values, or a key that is not proved.
     """
     keys = [bytes(key.tolist()) for key in ask.keys_K32]
     proofs = [bytes(proof.tolist()) for proof in ask.proofs.split(list(ask.proof_bytes))]
-    return sums.share(ask.number, ask.members, ask.weights, keys, proofs, values_P, told=told)
+    return sums.share(
+        ask.number, ask.members, ask.weights, keys, proofs, values_P, bound_to=bound_to
+    )
 
 
 # --- What the driver executes --------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from dovetail.errors import TrainingError
 from dovetail.federated.driver import Epoch, Played, Round
 from dovetail.federated.federation import Federation
-from dovetail.federated.missing_parties import LeftOut, end_told, in_round
+from dovetail.federated.missing_parties import LeftOut, ending_announced, in_round
 from dovetail.network import Checkpoint, Engine, State
 from dovetail.network.checkpoint import Stateful
 
@@ -24,7 +24,7 @@ class Plays(Protocol[P_co]):
     """A driver, and which kind of round it plays."""
 
     @property
-    def lenient(self) -> bool: ...
+    def tolerate_missing(self) -> bool: ...
     @property
     def num_rounds(self) -> int: ...
     def federation(self, engine: Engine) -> Federation: ...
@@ -59,7 +59,7 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
         if not isinstance(done, Epoch):  # a method of epochs tells each step as it is missed
             for party, why in done.left_out().get("reasons", {}).items():
                 left_out.notify(party, in_round(number, why), network)
-        for name, value in done.told.items():
+        for name, value in done.metrics.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise TrainingError(f"its {name} is {value} in round {number}; lower its rate")
         return replace(done, number=number, seconds=time.perf_counter() - started)
@@ -74,7 +74,7 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
         play=play,
         ended=driver.ended,
         finish=lambda: driver.finish(federation),
-        lenient=driver.lenient,
+        tolerate_missing=driver.tolerate_missing,
     )
 
 
@@ -104,7 +104,7 @@ def rounds(
     finish: Callable[[], object] = lambda: None,
     again: _Again = lambda saved: None,
     ended: Callable[[int], bool] = lambda number: False,
-    lenient: bool = True,
+    tolerate_missing: bool = True,
 ) -> Iterator[R]:
     """The loop of every method: resume or begin; play, give and save each round; finish.
 
@@ -118,10 +118,10 @@ def rounds(
         finish: tells the parties that it is over.
         again: called in place of ``begin`` where the run goes on.
         ended: whether to stop before this round.
-        lenient: the method goes on without a party that does not save or restore.
+        tolerate_missing: the method goes on without a party that does not save or restore.
     """
-    with end_told(network):
-        done = checkpoint.resume(driver, network, lenient=lenient)
+    with ending_announced(network):
+        done = checkpoint.resume(driver, network, tolerate_missing=tolerate_missing)
         if not done:
             begin()
             checkpoint.save(0, driver, network)

@@ -13,15 +13,15 @@ from dovetail.methods.base import Run
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl.plugin import Chfl
 from dovetail.methods.fedoptimus.plugin import FedOptimus
-from dovetail.methods.homes import Home, pooled
 from dovetail.methods.hyfem.plugin import Hyfem
+from dovetail.methods.local_data import LocalData, pooled
 from dovetail.methods.method import Method
 from dovetail.methods.plugins import installed
 
 __all__ = [
     "METHODS",
     "Driver",
-    "Home",
+    "LocalData",
     "Method",
     "Party",
     "Round",
@@ -31,11 +31,11 @@ __all__ = [
     "handles",
     "method_of",
     "pooled",
-    "stages",
     "title",
+    "variants",
 ]
 
-#: Where two have a stage of one name, ``method =`` means the first's.
+#: Where two have a variant of one name, ``method =`` means the first's.
 METHODS: dict[str, Method] = {
     method.name: method for method in (Apfed(), Chfl(), Hyfem(), FedOptimus())
 }
@@ -63,25 +63,25 @@ _OF_DOVETAIL = frozenset(METHODS)
 _looked = False
 
 
-def stages() -> dict[str, str]:
-    """Every stage that a run file can name, and what a table calls it."""
-    return {name: title for method in every().values() for name, title in method.stages.items()}
+def variants() -> dict[str, str]:
+    """Every variant that a run file can name, and what a table calls it."""
+    return {name: title for method in every().values() for name, title in method.variants.items()}
 
 
-def method_of(stage: str) -> Method:
-    """The method that this stage is of."""
-    return next(method for method in every().values() if stage in method.stages)
+def method_of(variant: str) -> Method:
+    """The method that this variant is of."""
+    return next(method for method in every().values() if variant in method.variants)
 
 
-def coordinated(stage: str) -> bool:
+def coordinated(variant: str) -> bool:
     """Whether a driver without data trains this over a network."""
-    return method_of(stage).driven_by == "coordinator"
+    return method_of(variant).driven_by == "coordinator"
 
 
 def title(method: str, name: str) -> str:
     """What a table calls a score of a run of this method."""
-    found = method_of(method)
-    return {**found.scores, **found.stages}[name]
+    kind = method_of(method)
+    return {**kind.scores, **kind.variants}[name]
 
 
 def check(run: Run, *, where: str) -> None:
@@ -92,10 +92,10 @@ def check(run: Run, *, where: str) -> None:
     """
     method = method_of(run.method)
     for baseline in run.baselines:
-        if baseline not in method.stages:
+        if baseline not in method.variants:
             raise ConfigError(
                 f"{where}: {baseline!r} is no baseline beside {run.method!r}; there are "
-                f"{', '.join(method.stages)}"
+                f"{', '.join(method.variants)}"
             )
         if baseline in BASELINES and run.engine.kind != "inprocess" and coordinated(run.method):
             raise ConfigError(

@@ -67,18 +67,19 @@ def align_sites(
     return aligned, psi.with_rows_of(aligned, partners.values())
 
 
-def check_shared(found: dd.Alignment, sites: Mapping[str, Site], initiator: str) -> None:
+def check_shared(alignment: dd.Alignment, sites: Mapping[str, Site], initiator: str) -> None:
     """Refuse to train with a party that shares no sample with the initiator.
 
     Raises:
         AlignmentError: saying what the ids of both look like.
     """
     for name in sites.keys() - {initiator}:
-        if not len(found.shared(initiator, name)) and not sites[name].party.match:
-            own, other = (looks(sites[each].table.ids) for each in (initiator, name))
+        if not len(alignment.shared(initiator, name)) and not sites[name].party.match:
+            looks_here, other = (looks(sites[each].table.ids) for each in (initiator, name))
             raise AlignmentError(
                 f"party {name!r} shares no sample with {initiator!r}; ids of {initiator!r} are "
-                f"{own}; ids of {name!r} are {other}. Check the id columns (case: lowercase_ids; "
+                f"{looks_here}; ids of {name!r} are {other}. Check the id columns (case: "
+                "lowercase_ids; "
                 "zeros or text before the number: change one table), or leave the party out"
             )
 

@@ -1,4 +1,4 @@
-"""What a method sees: of a run and its file, of a party's home, of who drives and who watches."""
+"""What a method sees: of a run and its file, of a party's site, of who drives and who watches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.federated import Local
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
 from dovetail.models.calibration import Calibrate
-from dovetail.models.decisions import ClassWeights, Decide, Threshold
+from dovetail.models.decisions import ClassWeights, Threshold, ThresholdSettings
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
@@ -35,10 +35,10 @@ class Points(Protocol):
 
 
 class Epochs(Protocol):
-    """A bar for each stage of a run."""
+    """A bar for each variant of a run."""
 
-    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
-        """One epoch or round of a stage is done."""
+    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
+        """One epoch or round of a variant is done."""
 
 
 class Waiting(Protocol):
@@ -51,7 +51,7 @@ class Waiting(Protocol):
 class Progress:
     """Tells whoever watches; this one tells nobody."""
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """One line that belongs to the work as it goes on."""
 
     def warn(self, text: str) -> None:
@@ -62,7 +62,7 @@ class Progress:
         return nullcontext(_Silent())
 
     def epochs(self, title: str) -> AbstractContextManager[Epochs]:
-        """Bars for the stages of one seed, while the context is open."""
+        """Bars for the variants of one seed, while the context is open."""
         return nullcontext(_Silent())
 
     def waiting(self, address: str) -> AbstractContextManager[Waiting]:
@@ -72,7 +72,7 @@ class Progress:
 
 class _Silent:
     def points(self, done: int, total: int) -> None: ...
-    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None: ...
+    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None: ...
     def changed(self, here: Iterable[str], missing: Iterable[str]) -> None: ...
 
 
@@ -84,7 +84,7 @@ SILENT = Progress()
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Asked:
-    """A run that a driver begins with a party at its home.
+    """A run that a driver begins with a party at its site.
 
     Attributes:
         local: the party's context in this run, new each time.
@@ -251,7 +251,7 @@ def deciding(config: C, run: Run, *, judges: bool = False) -> C:
     """
     if run.threshold is None and run.calibrate is None and not judges:
         return config
-    decide = Decide(threshold=run.threshold, calibrate=run.calibrate)
+    decide = ThresholdSettings(threshold=run.threshold, calibrate=run.calibrate)
     return config.model_copy(update={"decide": decide})
 
 
@@ -263,13 +263,13 @@ class Driver(Protocol):
         """Its own party file and table by its name, if it has one."""
 
     def secret(self) -> bytes:
-        """What its home mixes into random numbers."""
+        """What its site mixes into random numbers."""
 
     def wait(self) -> None:
         """Wait until all partners are here."""
 
-    def connect(self, stage: str) -> Engine:
-        """What reaches the partners in one stage of the run."""
+    def connect(self, variant: str) -> Engine:
+        """What reaches the partners in one variant of the run."""
 
 
 class ActiveDriver(Driver, Protocol):
@@ -289,11 +289,11 @@ class CarryingDriver(Driver, Protocol):
     alignment: str  # name of the one that its runs train on
 
     @property
-    def home(self) -> Path: ...
+    def site_folder(self) -> Path: ...
     def carry(self, run: str) -> Engine:
         """What reaches the partners while they align by way of this driver."""
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Tell whoever watches."""
 
 
@@ -306,8 +306,8 @@ class Loaded:
         active: the only party that has labels; None where several do.
         sites: party -> its own file and table; none in simulation.
         alignment, test_alignment: of party files; None in simulation, where ids are compared.
-        connect: stage -> what reaches partners who are elsewhere; None where they are here.
-        secret: of the home that drives; None where every party is in this process.
+        connect: variant -> what reaches partners who are elsewhere; None where they are here.
+        secret: of the site that drives; None where every party is in this process.
     """
 
     data: dd.Partitioned

@@ -16,9 +16,16 @@ from torch import Tensor
 
 from dovetail.data import Classification, Task
 from dovetail.errors import ConfigError
-from dovetail.methods.outcome import Deciding, Observer, Outcome, Scores, mean_over, score_party
+from dovetail.methods.outcome import (
+    DecisionSettings,
+    Observer,
+    Outcome,
+    Scores,
+    mean_over,
+    score_party,
+)
 from dovetail.models import derive_seed
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners import (
     LEARNERS,
     Fitted,
@@ -31,7 +38,7 @@ from dovetail.models.learners import (
 )
 from dovetail.models.networks import network_input
 
-#: Stage -> what a table calls it.
+#: Variant -> what a table calls it.
 TITLES: Mapping[str, str] = {
     "best-alone": "best local model (chosen on held-out rows)",
     "linear": "linear, local",
@@ -47,11 +54,11 @@ MANY_ROWS = 3000
 _FOLDS = 4
 
 #: All classes count alike, and the likeliest is said.
-NOTHING_ELSE = Deciding()
+NOTHING_ELSE = DecisionSettings()
 
 
 @dataclass(frozen=True, eq=False)
-class OwnRows:
+class LocalRows:
     """What a party has for itself.
 
     Attributes:
@@ -91,20 +98,22 @@ def majority_of(rows: Rows) -> Tensor:
     return mean if rows.regression else (mean + 1e-6).log()
 
 
-def held_out_decision(deciding: Deciding, task: Task, fitted: Fitted, rows: Rows) -> Decided | None:
+def held_out_decision(
+    decision_settings: DecisionSettings, task: Task, fitted: Fitted, rows: Rows
+) -> FittedThreshold | None:
     """Threshold and calibration by what models say of rows that they did not see."""
     judged = ~fitted.held_out_NC.isnan().any(dim=1)
     targets_NC = rows.targets_NC[judged]
     labels_N = targets_NC[:, 0] if rows.regression else targets_NC.argmax(dim=1)
-    return deciding.decision(task, fitted.held_out_NC[judged], labels_N)
+    return decision_settings.decision(task, fitted.held_out_NC[judged], labels_N)
 
 
 def train_baselines(
-    stage: str,
-    parties: Mapping[str, OwnRows],
+    variant: str,
+    parties: Mapping[str, LocalRows],
     seed: int,
     observe: Observer,
-    deciding: Deciding = NOTHING_ELSE,
+    decision_settings: DecisionSettings = NOTHING_ELSE,
 ) -> Outcome:
     """One of ``TITLES``, trained and scored at every party that has test rows.
 
@@ -112,42 +121,46 @@ def train_baselines(
         ConfigError: no party with columns and test rows of its own, or one with a single labelled
             row.
     """
-    tested = {name: (own, own.tested) for name, own in parties.items() if own.tested is not None}
+    tested = {
+        name: (tested_rows, tested_rows.tested)
+        for name, tested_rows in parties.items()
+        if tested_rows.tested is not None
+    }
     if not tested:
         raise ConfigError(
-            f"the baseline {stage!r} is trained on a party's own columns and scored on its test "
+            f"the baseline {variant!r} is trained on a party's own columns and scored on its test "
             "rows, and no party of this run has both here; leave it out"
         )
     scores: dict[str, Scores] = {}
-    for number, (name, (own, rows)) in enumerate(tested.items(), start=1):
+    for number, (name, (tested_rows, rows)) in enumerate(tested.items(), start=1):
         started = time.perf_counter()
-        scores[name] = _scored(stage, name, own, rows, seed, deciding)
+        scores[name] = _scored(variant, name, tested_rows, rows, seed, decision_settings)
         line = {"round": number, "seconds": time.perf_counter() - started}
         if number == len(tested):
             line |= mean_over(scores)
-        observe(stage, len(tested), line)
-    return Outcome({stage: scores})
+        observe(variant, len(tested), line)
+    return Outcome({variant: scores})
 
 
 def _scored(
-    stage: str,
+    variant: str,
     name: str,
-    own: OwnRows,
+    party_rows: LocalRows,
     tested: tuple[Tensor, Tensor],
     seed: int,
-    deciding: Deciding,
+    decision_settings: DecisionSettings,
 ) -> dict[str, Any]:
     test, test_labels = tested
-    regression = not isinstance(own.task, Classification)
-    labelled = ~own.labels.isnan() if regression else own.labels >= 0
-    labels, x_NF = own.labels[labelled], features(own.x)
+    regression = not isinstance(party_rows.task, Classification)
+    labelled = ~party_rows.labels.isnan() if regression else party_rows.labels >= 0
+    labels, x_NF = party_rows.labels[labelled], features(party_rows.x)
     if len(labels) < 2:
         raise ConfigError(
-            f"the baseline {stage!r}: party {name!r} has {len(labels)} labelled rows; a model "
+            f"the baseline {variant!r}: party {name!r} has {len(labels)} labelled rows; a model "
             "alone needs two or more"
         )
-    targets = hard_targets(labels, own.task.num_outputs, regression=regression)
-    weights_C = deciding.weights(own.task, labels)
+    targets = hard_targets(labels, party_rows.task.num_outputs, regression=regression)
+    weights_C = decision_settings.weights(party_rows.task, labels)
     rows = Rows(
         x_NF[labelled],
         targets,
@@ -162,19 +175,19 @@ def _scored(
     )
     rows = judged_rows(rows)
     decision = None
-    if stage == "majority":
+    if variant == "majority":
         outputs = majority_of(rows).expand(len(test), -1)
     else:
-        names = tuple(LEARNERS) if stage == "best-alone" else (stage,)
+        names = tuple(LEARNERS) if variant == "best-alone" else (variant,)
         learners = [LEARNERS[learner] for learner in names]
         fitted = fit_all(learners, rows, seed=seed, encode_on=x_NF)
-        best = best_of(fitted, rows) if len(fitted) > 1 else fitted[stage]
+        best = best_of(fitted, rows) if len(fitted) > 1 else fitted[variant]
         outputs = best.outputs(features(test))
-        decision = held_out_decision(deciding, own.task, best, rows)
+        decision = held_out_decision(decision_settings, party_rows.task, best, rows)
     return score_party(
         name,
-        stage,
-        own.task,
+        variant,
+        party_rows.task,
         outputs,
         test_labels,
         learning_rate=0.0,

@@ -130,14 +130,14 @@ class _Width(Protocol):
 
 
 def leaves(
-    replies: Mapping[str, Message], opened: Mapping[str, _Width], own_BD: Tensor
+    replies: Mapping[str, Message], opened: Mapping[str, _Width], local_BD: Tensor
 ) -> dict[str, Tensor]:
     """Party -> its (B, D_p) codes, as leaves of the label owner's graph.
 
     Args:
         replies: party -> a message with a field ``code_BD``.
         opened: party -> how wide its codes are.
-        own_BD: the label owner's codes of the same samples.
+        local_BD: the label owner's codes of the same samples.
 
     Raises:
         PartyError: codes of another shape, or that are not finite, or above ``MAX_CODE``.
@@ -145,7 +145,7 @@ def leaves(
     codes = {}
     for party, reply in replies.items():
         try:
-            reply.check(B=len(own_BD), D=opened[party].code_width)
+            reply.check(B=len(local_BD), D=opened[party].code_width)
         except MessageError as cause:
             raise PartyError(party, str(cause)) from None
         code_BD = reply.tensors()["code_BD"]
@@ -153,7 +153,7 @@ def leaves(
         if not largest <= MAX_CODE:
             what = f"above {MAX_CODE:g}" if largest.isfinite() else "not finite"
             raise PartyError(party, f"its codes are {what}; lower its learning_rate")
-        codes[party] = code_BD.detach().to(own_BD.device).requires_grad_()
+        codes[party] = code_BD.detach().to(local_BD.device).requires_grad_()
     return codes
 
 

@@ -64,9 +64,9 @@ class Epochs:
                 missed[party] = missed.get(party, 0) + 1
                 reason = f"epoch {number}, step {index}: {failure.cause}"
                 reasons.setdefault(party, reason)
-                self._left_out.tell(party, reason, network)
-        told = {"loss": total / num_steps}
-        return Epoch(told=told, num_steps=num_steps, missed=missed, reasons=reasons)
+                self._left_out.warn(party, reason, network)
+        metrics = {"loss": total / num_steps}
+        return Epoch(metrics=metrics, num_steps=num_steps, missed=missed, reasons=reasons)
 
 
 def warn_of(failures: Mapping[str, PartyError]) -> None:

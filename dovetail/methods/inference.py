@@ -1,4 +1,4 @@
-"""After training: a party answers from the network that it kept of a run, at its home."""
+"""After training: a party answers from the network that it kept of a run, at its site."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ class Recaller(Party):
 
 
 def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
-    """What a party keeps at its home, of runs whose networks fit."""
+    """What a party keeps at its site, of runs whose networks fit."""
 
     def kept(trained: str) -> tuple[Bottom, Tensor]:
         folder = asked.kept(trained)
         try:
-            own = load_bottom(folder)
-            if own.input is None or not fits(own):
+            bottom = load_bottom(folder)
+            if bottom.input is None or not fits(bottom):
                 raise ModelError(f"{folder} is of another method, or driver")
-            x = site.table.encoded(own.input).joined()
+            x = site.table.encoded(bottom.input).joined()
         except (ModelError, DataError) as error:  # names files and columns of this machine
             _log.warning("run %s: %s", asked.run, error)
             raise ModelError(
                 f"it keeps no network of the run {trained!r} that fits its table; its log has "
                 "the details"
             ) from None
-        own.network.to(asked.local().device)
-        return own, x
+        bottom.network.to(asked.local().device)
+        return bottom, x
 
     return kept
 

@@ -54,13 +54,15 @@ class Limits:
     max_begins: int = 0
     max_codes: int = 0
 
-    def told(self, reply: Message) -> Message:
+    def write_into(self, reply: Message) -> Message:
         """The reply, with these limits in it if it is one that tells them."""
         names = {each.name for each in fields(reply)}
         if not {"min_rows", "max_uses"} <= names:
             return reply
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name in names}
-        return replace(reply, **own)
+        values = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name in names
+        }
+        return replace(reply, **values)
 
     def check_run(self, party: str, num_samples: int, *, batch_size: int, passes: float) -> None:
         """Refuse a run that would not keep them, at whoever drives it.
@@ -301,7 +303,7 @@ class Limited:
         answer = self._party.handle(message)
         if asked is not None:
             self._uses.count(asked)
-        return self._uses.limits.told(answer)
+        return self._uses.limits.write_into(answer)
 
     def state(self) -> State:
         return {"party": self._party.state(), "used": dict(self._uses.used)}

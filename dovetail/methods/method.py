@@ -1,7 +1,7 @@
 """A method: what a run file and a party file say of it, and what makes its two sides.
 
 A method's folder has its paper (``methods/chfl/__init__.py``), what its run trains
-(``stages.py``), and how both files, the run's and a party's, set it up (``plugin.py``). No other
+(``variants.py``), and how both files, the run's and a party's, set it up (``plugin.py``). No other
 room names a method.
 """
 
@@ -28,14 +28,14 @@ from dovetail.methods.base import (
     SavesModel,
 )
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.homes import (
+from dovetail.methods.local_data import (
     DRIVER,
-    Homes,
-    HomeSection,
+    Holdings,
+    LocalSection,
     as_released,
     check_nobody_is_active,
-    home_of_site,
-    homes_of_partition,
+    data_of_partition,
+    data_of_site,
 )
 from dovetail.methods.outcome import Setup, about_decision
 from dovetail.methods.party import Algorithm, Site, algorithm
@@ -50,16 +50,16 @@ class Method:
 
     One whose parties all have labels, while a coordinator has no data, has a ``Side`` and a
     ``driver``. From these come simulation, party files, gRPC and jobs of NVFlare, with
-    ``--resume``, ledger and policy: a party's home is the same whoever dealt its rows, and
+    ``--resume``, ledger and policy: a party's site is the same whoever dealt its rows, and
     ``party`` serves it.
     Other methods have a ``setup``, ``load_sites``, ``load_driver`` and ``members`` of their own.
 
     Attributes:
         name: its section of both files.
         Settings: the section of a run file; every key has a default.
-        HomeSettings: the section of a party file, likewise; None: it has none.
-        stages: what can be trained, the method and its baselines -> what a table calls it.
-        scores: other names under which its stages are scored -> what a table calls them.
+        PartySettings: the section of a party file, likewise; None: it has none.
+        variants: what can be trained, the method and its baselines -> what a table calls it.
+        scores: other names under which its variants are scored -> what a table calls them.
         partitions: the kinds of partition that it is simulated on.
         driven_by: who drives it over a network: the "active" party, or a "coordinator" without
             data; None: it is trained in one process only.
@@ -68,15 +68,15 @@ class Method:
         Side: the class of a party's side, where a coordinator drives.
         models: who keeps which model after a run, in a sentence or two.
         decides: whether it minds a run's class_weights and threshold.
-        at_home: keys of a run file that stand in every party's own file, where it has one.
+        party_file_keys: keys of a run file that stand in every party's own file, where it has one.
     """
 
     decides: ClassVar[bool] = False
-    at_home: ClassVar[Collection[str]] = ()
+    party_file_keys: ClassVar[Collection[str]] = ()
     name: ClassVar[str]
     Settings: ClassVar[type[BaseModel]] = Section
-    HomeSettings: ClassVar[type[BaseModel] | None] = None
-    stages: ClassVar[Mapping[str, str]]
+    PartySettings: ClassVar[type[BaseModel] | None] = None
+    variants: ClassVar[Mapping[str, str]]
     scores: ClassVar[Mapping[str, str]] = {}
     partitions: ClassVar[Collection[str]]
     driven_by: ClassVar[str | None] = None
@@ -88,7 +88,7 @@ class Method:
         super().__init_subclass__(**options)
         if cls.Side is not None:
             cls.driven_by = cls.driven_by or DRIVER
-            cls.HomeSettings = cls.HomeSettings or HomeSection
+            cls.PartySettings = cls.PartySettings or LocalSection
 
     def protocols(self) -> Mapping[str, Algorithm]:
         """The part of its messages' wire names before the dot -> the algorithm."""
@@ -106,35 +106,35 @@ class Method:
 
     # --- Its two sides --------------------------------------------------------------------------
 
-    def home(self, site: Site) -> Any:
+    def local_data(self, site: Site) -> Any:
         """What a party has by its own file, as ``party`` takes it; mistakes are told now.
 
         Raises:
             ConfigError: no labels, or another task.
             DataError: rows that cannot be split.
         """
-        return home_of_site(site, site.sections.get(self.name))
+        return data_of_site(site, site.sections.get(self.name))
 
     def dealt(self, data: Any) -> Mapping[str, Any]:
         """Party -> the same, of what a partition splits."""
-        return homes_of_partition(data)
+        return data_of_partition(data)
 
-    def homes(self, stage: str, homes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The homes that a stage trains with; ``pooled(homes)`` for a baseline with all rows."""
-        return homes
+    def stage_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
+        return party_data
 
-    def party(self, home: Any, local: Local) -> Party:
+    def party(self, local_data: Any, local: Local) -> Party:
         """A party's side of a run: in simulation, of a party file in this process, at a site."""
         if self.Side is None:
             raise NotImplementedError(f"{type(self).__name__} names no Side")
-        return self.Side(home, local)
+        return self.Side(local_data, local)
 
-    def variant(self, stage: str) -> Variant:
-        """What a stage is: who answers, who drives, what is scored and kept."""
-        return LocalBaseline() if stage in BASELINES else Variant()
+    def variant(self, variant: str) -> Variant:
+        """What a variant is: who answers, who drives, what is scored and kept."""
+        return LocalBaseline() if variant in BASELINES else Variant()
 
-    def driver(self, stage: str, settings: Any, seed: int) -> Driver:
-        """What drives a stage."""
+    def driver(self, variant: str, settings: Any, seed: int) -> Driver:
+        """What drives a variant."""
         raise NotImplementedError(f"{type(self).__name__} has no driver")
 
     def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
@@ -151,7 +151,7 @@ class Method:
     # --- A run ----------------------------------------------------------------------------------
 
     def asks(self, run: Run) -> tuple[str, ...]:
-        """What policies of its parties must agree to, by its name there, for these stages."""
+        """What policies of its parties must agree to, by its name there, for these variants."""
         named = dict.fromkeys(each.policy for each in self.protocols().values())
         return (*(("align",) if self.driven_by == "active" else ()), *named)
 
@@ -166,7 +166,7 @@ class Method:
             kind=self,
             run=run,
             settings=run.settings(self.name, self.Settings),
-            homes=data.holdings if isinstance(data, Homes) else self.dealt(data),
+            party_data=data.holdings if isinstance(data, Holdings) else self.dealt(data),
             loaded=loaded,
             device=device,
         )
@@ -184,15 +184,15 @@ class Method:
                 f"{where}: {run.method!r} is simulated only; give [data], not parties"
             )
         check_nobody_is_active(run, self.name, where=where)
-        homes = {}
+        party_data = {}
         for name, site in sites.items():
             site.check_policy(self.name, DRIVER)
-            homes[name] = self.home(site)
-        if not homes:
+            party_data[name] = self.local_data(site)
+        if not party_data:
             raise ConfigError(f"{where}: parties names no party file")
-        first = next(iter(homes.values()))
-        nobody = dd.Federation([])  # aligned with nobody: each home has its rows
-        return Homes(nobody, None, first.task, {}, first.label, homes), None, None
+        first = next(iter(party_data.values()))
+        nobody = dd.Federation([])  # aligned with nobody: each site has its rows
+        return Holdings(nobody, None, first.task, {}, first.label, party_data), None, None
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a driver has whose partners are elsewhere: as of ``load_sites``.
@@ -203,7 +203,7 @@ class Method:
         if self.Side is None:
             raise ConfigError(f"{where}: {run.method!r} is simulated only; leave [engine] out")
         driver.wait()
-        return Homes[Any].nobody(), None, None
+        return Holdings[Any].nobody(), None, None
 
     def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
         """Algorithm (a message's prefix) -> what makes a party's side of its runs.
@@ -213,20 +213,20 @@ class Method:
         prefixes = [prefix for prefix in self.protocols() if prefix in allowed]
         if not prefixes or self.Side is None:
             return {}
-        home, accepts = self.home(site), self.Side.accepts
+        local_data, accepts = self.local_data(site), self.Side.accepts
 
         def of_run(asked: Asked) -> Callable[[], StatefulParty]:
             def make() -> StatefulParty:
                 local = asked.local()
-                party = self.party(as_released(home, local, accepts), local)
+                party = self.party(as_released(local_data, local, accepts), local)
 
                 def keep() -> None:
                     variant = self.variant(self.name)
-                    model = variant.model(party, home)
+                    model = variant.model(party, local_data)
                     if model is not None:
-                        about = about_decision(variant.decided(party, home))
+                        about = about_decision(variant.fitted_threshold(party, local_data))
                         model = replace(model, about={**model.about, **about})
-                        asked.keep(model, variant.test(party, home))
+                        asked.keep(model, variant.test(party, local_data))
 
                 if party.finish_with is None:
                     return party

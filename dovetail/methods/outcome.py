@@ -19,9 +19,9 @@ from dovetail.models import Model
 from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import (
     ClassWeights,
-    Decide,
-    Decided,
+    FittedThreshold,
     Threshold,
+    ThresholdSettings,
     class_weights,
 )
 from dovetail.models.metrics import all_scores, details, score
@@ -35,10 +35,10 @@ Scores = Mapping[str, Any]
 #: Of scores, what is no number.
 DETAILS = "details"
 
-#: Stages that are what a party reaches with nothing but its own, the one to compare with first.
+#: Variants that are what a party reaches with nothing but its own, the one to compare with first.
 ALONE = ("best-alone", "alone", "local", "standalone")
 
-#: Told of each epoch or round: stage, how many there are in all, and the line for
+#: Told of each epoch or round: variant, how many there are in all, and the line for
 #: ``metrics.jsonl``. A line has "epoch" or "round" (its number from 1) and "seconds"; where parties
 #: were left out also "missed" (party -> how often) and "reasons" (party -> why, the first time);
 #: "steps" (how many the epoch had) if that counts steps rather than rounds. A line without a number
@@ -47,7 +47,7 @@ Observer = Callable[[str, int, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Deciding:
+class DecisionSettings:
     """What mistakes cost, as a run file says it.
 
     Attributes:
@@ -69,25 +69,25 @@ class Deciding:
         """(C,) weights of the classes; None: all count alike."""
         return class_weights(self.class_weights, task, labels_N)
 
-    def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decided | None:
+    def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> FittedThreshold | None:
         """The threshold that does best on validation rows, and the calibration fitted on them;
         None where neither is asked for."""
-        return Decide(threshold=self.threshold, calibrate=self.calibrate).decided(
+        return ThresholdSettings(threshold=self.threshold, calibrate=self.calibrate).fit(
             task, outputs_NC, labels_N
         )
 
 
-def about_decision(decision: Decided | None) -> dict[str, Any]:
+def about_decision(decision: FittedThreshold | None) -> dict[str, Any]:
     """What is kept of it with a model."""
     return {} if decision is None else decision.about
 
 
 @dataclass
 class Outcome:
-    """What one stage of a run gave.
+    """What one variant of a run gave.
 
     Attributes:
-        scores: name -> party -> scores on the test rows. A stage has its own name; it may have
+        scores: name -> party -> scores on the test rows. A variant has its own name; it may have
             others, which count as baselines.
         models: party -> what it can use alone, where there is such a thing.
         bottoms: party -> what it can use together with others' models only.
@@ -96,8 +96,8 @@ class Outcome:
         about: more to say of it in ``result.json``.
         ledger: what left each party.
         missed: party -> what it was left out of: "steps" or "rounds", "of" how many, and "first"
-            (why). ``run`` fills it from the stage's lines.
-        seconds: wall time of training. ``run`` fills it from the stage's lines.
+            (why). ``run`` fills it from the variant's lines.
+        seconds: wall time of training. ``run`` fills it from the variant's lines.
     """
 
     scores: dict[str, dict[str, Scores]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Setup(Protocol):
         """What to train beside it."""
 
     def train(
-        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+        self, variant: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
         """Train the method or a baseline, from the checkpoint on; a line an epoch or round."""
 
@@ -142,7 +142,7 @@ def score_party(
     *,
     learning_rate: float,
     last: bool = False,
-    decision: Decided | None = None,
+    decision: FittedThreshold | None = None,
 ) -> dict[str, Any]:
     """A party's scores on its test rows: the few that are told as training goes on, or, of the
     last, all of them and their details.
@@ -160,14 +160,19 @@ def score_party(
 
 
 def judged(
-    task: Task, outputs: Tensor, labels: Tensor, *, last: bool, decision: Decided | None = None
+    task: Task,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    last: bool,
+    decision: FittedThreshold | None = None,
 ) -> dict[str, Any]:
     """Few scores, or, of the last, all of them and their details."""
     if not last:
         return {**score(task, outputs, labels)}
     threshold = None
     if decision is not None:
-        outputs, threshold = decision.said(outputs), decision.threshold
+        outputs, threshold = decision.calibrated(outputs), decision.threshold
     return {
         **all_scores(task, outputs, labels, threshold=threshold),
         DETAILS: details(task, outputs, labels, threshold=threshold),
@@ -198,7 +203,7 @@ def mean_over(scores: Mapping[str, Scores]) -> dict[str, float]:
     >>> mean_over({"bank": {"accuracy": 0.5, "auc": 0.5}, "shop": {"accuracy": 1.0}})
     {'accuracy': 0.75}
     """
-    each = [numbers(own) for own in scores.values()]
+    each = [numbers(party_scores) for party_scores in scores.values()]
     if len(each) == 1:
         return each[0]
     return {
@@ -208,13 +213,16 @@ def mean_over(scores: Mapping[str, Scores]) -> dict[str, float]:
     }
 
 
-def told(scores: Mapping[str, Scores]) -> dict[str, Any]:
+def metrics_of(scores: Mapping[str, Scores]) -> dict[str, Any]:
     """What a line of ``metrics.jsonl`` says of these scores: one party's, or the mean and each's.
 
-    >>> told({"bank": {"accuracy": 0.5}})
+    >>> metrics_of({"bank": {"accuracy": 0.5}})
     {'accuracy': 0.5}
     """
     line: dict[str, Any] = mean_over(scores)
     if len(scores) == 1:
         return line
-    return {**line, "parties": {party: numbers(own) for party, own in scores.items()}}
+    return {
+        **line,
+        "parties": {party: numbers(party_scores) for party, party_scores in scores.items()},
+    }

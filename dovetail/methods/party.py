@@ -1,7 +1,7 @@
 """A party as its own file describes it: its table, what it agrees to, its settings of each method.
 
 ``node/partyfile.py`` reads the file; every method is given what stands here, whether the party is
-simulated, in this process, or answers a driver from its home.
+simulated, in this process, or answers a driver from its site.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class PolicySection(Section):
     algorithms: tuple[str, ...] = ("align", "apfed")
     drivers: tuple[str, ...] | None = None  # names that may ask; None: any
     # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
-    # they keep a state at the party's own home, so this list does not restrict them.
+    # they keep a state at the party's own site, so this list does not restrict them.
     messages: tuple[str, ...] | None = None
     # the largest message that is read, in MiB
     max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
@@ -248,7 +248,7 @@ class Header(Protocol):
 #: of a table, so any driver that may ask at all may show one.
 PROPOSALS = "agreements"
 
-#: Messages that any algorithm may come with: they save and restore a party's state at its home.
+#: Messages that any algorithm may come with: they save and restore a party's state at its site.
 _OF_ANY = tuple(message.__qualname__ for message in REQUESTS)
 
 
@@ -314,7 +314,7 @@ class Site:
     """A party file that was read, and its table.
 
     Attributes:
-        path: the file; what it names is relative to it, and its home stands beside it.
+        path: the file; what it names is relative to it, and its site stands beside it.
         party: whose table it is.
         policy: what it agrees to.
         sections: method -> the party's settings of it.
@@ -443,17 +443,17 @@ class Site:
     @property
     def max_ids(self) -> int:
         """The most ids that a driver may compare with its own in a day."""
-        said = self.policy.section.max_ids
-        return default_max_ids(self.table.num_rows) if said is None else said
+        max_ids = self.policy.section.max_ids
+        return default_max_ids(self.table.num_rows) if max_ids is None else max_ids
 
-    def limits(self, path: Path, say: Callable[[str], None]) -> Limits:
-        """What counts alignments, in this file of its home."""
+    def limits(self, path: Path, print_line: Callable[[str], None]) -> Limits:
+        """What counts alignments, in this file of its site."""
         policy = self.policy.section
         return Limits(
             path,
             max_alignments=policy.max_alignments,
             max_ids=self.max_ids,
-            say=say,
+            print_line=print_line,
             together=policy.together,
         )
 

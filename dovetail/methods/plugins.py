@@ -21,11 +21,11 @@ def installed() -> dict[str, Method]:
     Raises:
         ConfigError: one that cannot be loaded, naming its package.
     """
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     for entry in entry_points(group=GROUP):
         package = entry.dist.name if entry.dist is not None else entry.value
         where = f"the method {entry.name!r} of the installed package {package!r}"
-        if entry.name in found:
+        if entry.name in methods:
             raise ConfigError(f"{where}: another package has a method of that name; uninstall one")
         try:
             method = entry.load()
@@ -35,6 +35,6 @@ def installed() -> dict[str, Method]:
             ) from None
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise ConfigError(f"{where} names {method!r}; it is to name a subclass of Method")
-        found[entry.name] = made = method()
+        methods[entry.name] = made = method()
         type(made).name = entry.name
-    return found
+    return methods

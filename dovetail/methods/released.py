@@ -65,7 +65,7 @@ class Release:
     Args:
         x_NF: all rows of its table.
         once: how.
-        rng: draws the noise; a home's own, which nobody else can draw again.
+        rng: draws the noise; a site's own, which nobody else can draw again.
     """
 
     def __init__(self, x_NF: Tensor, once: Once, rng: torch.Generator) -> None:
@@ -99,7 +99,7 @@ class Release:
         """What left before leaves again."""
         self.code_ND = state["codes"]
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Epsilon of any row, JSON-ready; infinite without noise."""
         # A row's code may move by twice the clip.
         spent = epsilon(1, self.once.noise / 2, self.once.delta)

@@ -39,13 +39,13 @@ def predict_alone(owner: Owner, x: Tensor) -> dict[Substitute, Tensor]:
         }
         outputs: dict[Substitute, list[Tensor]] = {name: [] for name in substitutes}
         for x_B in x.split(512):
-            own_BD = owner.encode(x_B)
+            local_BD = owner.encode(x_B)
             for name, make in substitutes.items():
                 codes = [
-                    make(len(x_B), each.code_width).to(own_BD.device)
+                    make(len(x_B), each.code_width).to(local_BD.device)
                     for each in owner.opened.values()
                 ]
-                outputs[name].append(owner.head(torch.cat([own_BD, *codes], dim=1)).cpu())
+                outputs[name].append(owner.head(torch.cat([local_BD, *codes], dim=1)).cpu())
     return {name: torch.cat(each) for name, each in outputs.items()}
 
 

@@ -1,8 +1,8 @@
-"""What one run trains: a class for each kind of stage, and one stage while it is trained.
+"""What one run trains: a class for each kind of variant, and one variant while it is trained.
 
 ``Training`` is a run: its file, what its parties have, and where it computes. ``Variant`` is what
-one of its stages is: who answers, who drives, what is scored and kept. ``Staged`` is such a stage
-in training.
+the method and each baseline is: who answers, who drives, what is scored and kept. ``VariantRun``
+is one in training.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Driver, Local, Party, Played, train
 from dovetail.methods.base import Loaded, Run
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.baselines import OwnRows, train_baselines
-from dovetail.methods.homes import DRIVER
+from dovetail.methods.baselines import LocalRows, train_baselines
+from dovetail.methods.local_data import DRIVER
 from dovetail.methods.outcome import (
-    Deciding,
+    DecisionSettings,
     Observer,
     Outcome,
     Scores,
     about_decision,
-    told,
+    metrics_of,
 )
 from dovetail.models import Model
-from dovetail.models.decisions import Decide, Decided
+from dovetail.models.decisions import FittedThreshold, ThresholdSettings
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
@@ -46,24 +46,24 @@ class Kind(Protocol):
     def driven_by(self) -> str | None:
         """Who drives it over a network."""
 
-    def variant(self, stage: str) -> Variant:
-        """What a stage is."""
+    def variant(self, variant: str) -> Variant:
+        """What a variant is."""
 
-    def homes(self, stage: str, homes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the parties of a stage have."""
+    def stage_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the parties of a variant have."""
 
-    def party(self, home: Any, local: Local) -> Party:
+    def party(self, local_data: Any, local: Local) -> Party:
         """A party's side of a run."""
 
-    def driver(self, stage: str, settings: Any, seed: int) -> Driver:
-        """What drives a stage."""
+    def driver(self, variant: str, settings: Any, seed: int) -> Driver:
+        """What drives a variant."""
 
 
 class Variant:
-    """What a stage of a run is: its method, or a baseline of it.
+    """What a variant of a run is: its method, or a baseline of it.
 
     Attributes:
-        silent: nothing leaves anybody, so that the stage has no ledger.
+        silent: nothing leaves anybody, so that the variant has no ledger.
         scores_alone: it trains the baselines of one party's rows, too.
         has_rounds: it asks others, or goes on from where it was stopped.
     """
@@ -72,9 +72,9 @@ class Variant:
     scores_alone: ClassVar[bool] = False
     has_rounds: ClassVar[bool] = True
 
-    def homes(self, training: Training, name: str) -> Mapping[str, Any]:
+    def stage_data(self, training: Training, name: str) -> Mapping[str, Any]:
         """Party -> what it trains with."""
-        return training.kind.homes(name, training.homes)
+        return training.kind.stage_data(name, training.party_data)
 
     def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
         """Setting -> value, of those that the first message carries to parties.
@@ -90,7 +90,7 @@ class Variant:
         return training.settings
 
     def driver(
-        self, training: Training, name: str, homes: Mapping[str, Any], settings: Any, seed: int
+        self, training: Training, name: str, party_data: Mapping[str, Any], settings: Any, seed: int
     ) -> Driver:
         """What drives it."""
         return training.kind.driver(name, settings, seed)
@@ -105,13 +105,13 @@ class Variant:
         """What reaches parties of this process."""
         return InProcess(parties, driver=DRIVER, precision=training.run.engine.precision)
 
-    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+    def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
         """What answers in this process: the parties."""
-        return stage.parties
+        return variant_run.parties
 
-    def rounds(self, stage: Staged) -> Iterator[Played]:
+    def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
         """Trains round by round."""
-        return train(stage.driver, stage.network, stage.checkpoint)
+        return train(variant_run.driver, variant_run.network, variant_run.checkpoint)
 
     def train(
         self,
@@ -121,126 +121,130 @@ class Variant:
         observe: Observer,
         checkpoint: Checkpoint | None = None,
     ) -> Outcome:
-        """What a stage comes to: trained, and scored at every party with a model and test rows."""
-        staged = training.played(name, seed, observe, checkpoint)
+        """A variant, trained, and scored at every party with a model and test rows."""
+        variant_run = training.played(name, seed, observe, checkpoint)
         if training.trying:
-            judged = staged.driver.judged(staged.network)
+            judged = variant_run.driver.judged(variant_run.network)
             scores: dict[str, Scores] = {
                 party: {"validation": value} for party, value in judged.items()
             }
-            return Outcome({name: scores}, ledger=staged.network.ledger)
+            return Outcome({name: scores}, ledger=variant_run.network.ledger)
         # The parties now have what they keep, which may be an earlier round's.
-        return self.outcome(staged, seed, observe)
+        return self.outcome(variant_run, seed, observe)
 
-    # --- A party's model; at its site it knows no stage -----------------------------------------
+    # --- A party's model; at its site it knows no variant -----------------------------------------
 
-    def model(self, party: Party, home: Any, name: str = "") -> Model | None:
+    def model(self, party: Party, local_data: Any, name: str = "") -> Model | None:
         """What a party can use alone, as it is now."""
         return party.model()
 
     def test(
         self,
         party: Party,
-        home: Any,
+        local_data: Any,
         name: str = "",
         *,
         last: bool = False,
-        decision: Decided | None = None,
+        decision: FittedThreshold | None = None,
     ) -> Scores:
         """A party's scores on its test rows, as it is now, with details of the last; none without
         any rows."""
         model = party.model()
         if model is None:
             return {}
-        return dict(home.scores(model, last=last, decision=decision))
+        return dict(local_data.scores(model, last=last, decision=decision))
 
-    def validate(self, party: Party, home: Any) -> tuple[Tensor, Tensor] | None:
+    def validate(self, party: Party, local_data: Any) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of a party's validation rows, as it is now; None without any."""
         return None
 
-    def decided(self, party: Party, home: Any) -> Decided | None:
+    def fitted_threshold(self, party: Party, local_data: Any) -> FittedThreshold | None:
         """The threshold and calibration that its run's settings ask a party for, where it has
         validation rows."""
-        decide: Decide | None = getattr(getattr(party, "config", None), "decide", None)
-        judged = None if decide is None else self.validate(party, home)
-        return None if decide is None or judged is None else decide.decided(home.task, *judged)
+        decide: ThresholdSettings | None = getattr(getattr(party, "config", None), "decide", None)
+        judged = None if decide is None else self.validate(party, local_data)
+        return None if decide is None or judged is None else decide.fit(local_data.task, *judged)
 
-    # --- A stage, as it is now ------------------------------------------------------------------
+    # --- A variant, as it is now ------------------------------------------------------------------
 
-    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+    def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:
         """Party -> its threshold and calibration, of its model as it is now.
 
         Raises:
             ConfigError: it has no validation rows.
         """
-        found: dict[str, Decided | None] = {}
-        deciding = stage.training.deciding
-        for name, home in stage.homes.items():
-            if name not in stage.training.homes or not deciding.needs_rows:
+        found: dict[str, FittedThreshold | None] = {}
+        decision_settings = variant_run.training.decision_settings
+        for name, local_data in variant_run.party_data.items():
+            if name not in variant_run.training.party_data or not decision_settings.needs_rows:
                 continue
-            judged = self.validate(stage.parties[name], home)
+            judged = self.validate(variant_run.parties[name], local_data)
             if judged is None:
                 raise ConfigError(
                     f"party {name!r} has no validation rows to choose a threshold or a "
                     "calibration on; give it validation_share, or leave threshold and calibrate out"
                 )
-            found[name] = deciding.decision(home.task, *judged)
+            found[name] = decision_settings.decision(local_data.task, *judged)
         return found
 
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores on its test rows."""
         scores = {
             name: self.test(
-                stage.parties[name],
-                home,
-                stage.name,
+                variant_run.parties[name],
+                local_data,
+                variant_run.name,
                 last=last,
-                decision=stage.decisions.get(name) if last else None,
+                decision=variant_run.decisions.get(name) if last else None,
             )
-            for name, home in stage.homes.items()
+            for name, local_data in variant_run.party_data.items()
         }
         tested = {name: each for name, each in scores.items() if each}
-        return {stage.name: tested} if tested else {}
+        return {variant_run.name: tested} if tested else {}
 
-    def validated(self, stage: Staged) -> Mapping[str, Scores]:
+    def validated(self, variant_run: VariantRun) -> Mapping[str, Scores]:
         """Party -> scores on rows that are kept apart, reported as rounds go on."""
         return {}
 
-    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
+    def asked_scores(self, variant_run: VariantRun, network: Engine) -> Mapping[str, Scores]:
         """Party -> scores that parties elsewhere report when they are asked between rounds."""
         return {}
 
-    def kept(self, stage: Staged) -> dict[str, Model]:
-        """Party -> what it can use alone after the stage."""
-        if stage.homes.keys() != stage.training.homes.keys():
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
+        """Party -> what it can use alone after the variant."""
+        if variant_run.party_data.keys() != variant_run.training.party_data.keys():
             return {}  # nobody's
         made = {
-            name: self.model(stage.parties[name], home, stage.name)
-            for name, home in stage.homes.items()
+            name: self.model(variant_run.parties[name], local_data, variant_run.name)
+            for name, local_data in variant_run.party_data.items()
         }
         return {name: model for name, model in made.items() if model is not None}
 
-    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
-        """Party -> what it can use together with others' models only, after the stage."""
+    def bottoms(self, variant_run: VariantRun) -> dict[str, Bottom]:
+        """Party -> what it can use together with others' models only, after the variant."""
         return {}
 
-    def about(self, stage: Staged) -> dict[str, Any]:
-        """More to say of the stage in ``result.json``."""
-        spent = stage.spent()
+    def about(self, variant_run: VariantRun) -> dict[str, Any]:
+        """More to say of the variant in ``result.json``."""
+        spent = variant_run.spent()
         return {"epsilon": spent} if spent else {}
 
-    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
-        """What the stage came to, when its rounds are over."""
-        if not stage.training.elsewhere:
-            stage.decisions.update(self.decisions(stage))
+    def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        """What the variant came to, when its rounds are over."""
+        if not variant_run.training.elsewhere:
+            variant_run.decisions.update(self.decisions(variant_run))
         models = {
-            name: replace(model, about={**model.about, **about_decision(stage.decisions.get(name))})
-            for name, model in self.kept(stage).items()
+            name: replace(
+                model, about={**model.about, **about_decision(variant_run.decisions.get(name))}
+            )
+            for name, model in self.kept(variant_run).items()
         }
-        outcome = Outcome(stage.scores(last=True), models, self.bottoms(stage))
-        outcome.about = self.about(stage)
+        outcome = Outcome(variant_run.scores(last=True), models, self.bottoms(variant_run))
+        outcome.about = self.about(variant_run)
         if not self.silent:
-            outcome.ledger = stage.network.ledger
+            outcome.ledger = variant_run.network.ledger
         return outcome
 
 
@@ -249,9 +253,9 @@ class LocalBaseline(Variant):
 
     has_rounds = False
 
-    def rows(self, training: Training) -> Mapping[str, OwnRows]:
+    def rows(self, training: Training) -> Mapping[str, LocalRows]:
         """Party -> its rows."""
-        return {name: home.own_rows() for name, home in training.homes.items()}
+        return {name: local_data.local_rows() for name, local_data in training.party_data.items()}
 
     def train(
         self,
@@ -262,18 +266,18 @@ class LocalBaseline(Variant):
         checkpoint: Checkpoint | None = None,
     ) -> Outcome:
         """Fitted and scored; there are no rounds to go on from."""
-        return train_baselines(name, self.rows(training), seed, observe, training.deciding)
+        return train_baselines(name, self.rows(training), seed, observe, training.decision_settings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Training:
-    """A run: what its file says, its homes, and where it computes.
+    """A run: what its file says, its parties' data, and where it computes.
 
     Attributes:
         kind: the method.
         run: the run file.
         settings: its section of the method.
-        homes: party -> what it has; none of those that are elsewhere.
+        party_data: party -> what it has; none of those that are elsewhere.
         loaded: its data, and what reaches parties that are elsewhere.
         device: where every party of this process computes.
         last_only: score after the last round only, whatever the run file says.
@@ -283,7 +287,7 @@ class Training:
     kind: Kind
     run: Run
     settings: Any
-    homes: Mapping[str, Any]
+    party_data: Mapping[str, Any]
     loaded: Loaded
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     last_only: bool = False
@@ -296,7 +300,7 @@ class Training:
 
     @property
     def active(self) -> str | None:
-        """The party with labels, where it drives; its home makes the driver."""
+        """The party with labels, where it drives; its site makes the driver."""
         return self.loaded.active if self.kind.driven_by == "active" else None
 
     @property
@@ -318,15 +322,15 @@ class Training:
         return self.loaded.connect is not None and self.active is None
 
     @property
-    def deciding(self) -> Deciding:
+    def decision_settings(self) -> DecisionSettings:
         """What mistakes cost."""
-        return Deciding(self.run.class_weights, self.run.threshold, self.run.calibrate)
+        return DecisionSettings(self.run.class_weights, self.run.threshold, self.run.calibrate)
 
-    def parties(self, homes: Mapping[str, Any]) -> dict[str, Party]:
+    def parties(self, party_data: Mapping[str, Any]) -> dict[str, Party]:
         """Their sides, in this process."""
         return {
-            name: self.kind.party(home, self.local(name))
-            for name, home in homes.items()
+            name: self.kind.party(local_data, self.local(name))
+            for name, local_data in party_data.items()
             if name != self.active
         }
 
@@ -336,48 +340,50 @@ class Training:
         budget = None if site is None else site.policy.section.privacy
         return Local(name, device=self.device, budget=budget)
 
-    def engine(self, stage: str, parties: Mapping[str, Any]) -> Engine:
-        """What reaches the parties in a stage."""
-        return self.kind.variant(stage).engine(self, stage, parties)
+    def engine(self, variant: str, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the parties in a variant."""
+        return self.kind.variant(variant).engine(self, variant, parties)
 
     def train(
-        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+        self, variant: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
-        """Train one stage, and score it at every party that has a model and test rows."""
-        return self.kind.variant(stage).train(self, stage, seed, observe, checkpoint)
+        """Train one variant, and score it at every party that has a model and test rows."""
+        return self.kind.variant(variant).train(self, variant, seed, observe, checkpoint)
 
     def played(
-        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
-    ) -> Staged:
-        """A stage that asks others, its rounds over."""
-        variant, checkpoint = self.kind.variant(stage), checkpoint or Checkpoint.none()
-        homes = variant.homes(self, stage)
-        settings = variant.settings(self, stage, seed, observe, checkpoint)
-        parties = self.parties(homes)
-        driver = variant.driver(self, stage, homes, settings, seed)
-        staged = Staged(self, stage, homes, parties, driver, settings, checkpoint)
-        engine = self.engine(stage, checkpoint.hosting(variant.sides(staged)))
-        staged = replace(staged, network=engine)
+        self, variant_name: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> VariantRun:
+        """A variant that asks others, its rounds over."""
+        variant, checkpoint = self.kind.variant(variant_name), checkpoint or Checkpoint.none()
+        party_data = variant.stage_data(self, variant_name)
+        settings = variant.settings(self, variant_name, seed, observe, checkpoint)
+        parties = self.parties(party_data)
+        driver = variant.driver(self, variant_name, party_data, settings, seed)
+        variant_run = VariantRun(
+            self, variant_name, party_data, parties, driver, settings, checkpoint
+        )
+        engine = self.engine(variant_name, checkpoint.hosting(variant.sides(variant_run)))
+        variant_run = replace(variant_run, network=engine)
         checkpoint.every *= driver.rounds_per_save
-        for done in variant.rounds(staged):
+        for done in variant.rounds(variant_run):
             line = done.line()
             if driver.due(done.number, self.evaluate_every):
-                line |= staged.line(engine)
+                line |= variant_run.line(engine)
             line |= done.left_out()
-            if spent := staged.spent():
+            if spent := variant_run.spent():
                 line |= {"epsilon": max(each["epsilon"] for each in spent)}
-            observe(stage, driver.num_rounds, line)
-        return staged
+            observe(variant_name, driver.num_rounds, line)
+        return variant_run
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
-    """A stage that is being trained.
+class VariantRun:
+    """A variant that is being trained.
 
     Attributes:
         training: the run.
-        name: the stage.
-        homes, parties: party -> what it has, and its side; none of those that are elsewhere.
+        name: the variant.
+        party_data, parties: party -> what it has, and its side; none of those that are elsewhere.
         driver: what drives it.
         settings: what it is trained with.
         checkpoint: where it is saved.
@@ -387,13 +393,13 @@ class Staged:
 
     training: Training
     name: str
-    homes: Mapping[str, Any]
+    party_data: Mapping[str, Any]
     parties: Mapping[str, Any]
     driver: Any
     settings: Any
     checkpoint: Checkpoint
     network: Engine = field(default_factory=lambda: InProcess({}, driver=DRIVER))
-    decisions: dict[str, Decided | None] = field(default_factory=dict)
+    decisions: dict[str, FittedThreshold | None] = field(default_factory=dict)
 
     @property
     def variant(self) -> Variant:
@@ -408,20 +414,20 @@ class Staged:
         """Score name -> party -> scores; of parties that are elsewhere, what they have told."""
         if not self.training.elsewhere:
             return self.variant.scored(self, last=last)
-        told_of = dict(self.driver.scores())
-        return {self.name: told_of} if told_of else {}
+        reported_of = dict(self.driver.scores())
+        return {self.name: reported_of} if reported_of else {}
 
     def line(self, network: Engine) -> dict[str, Any]:
         """What a line of ``metrics.jsonl`` says of a round's scores."""
         if self.training.elsewhere:
             asked = self.variant.asked_scores(self, network)
-            return told(asked) if asked else {}
+            return metrics_of(asked) if asked else {}
         scores = self.variant.scored(self)
-        line = told(scores[self.name]) if self.name in scores else {}
+        line = metrics_of(scores[self.name]) if self.name in scores else {}
         others = {name: each for name, each in scores.items() if name != self.name}
         line |= {name: each[name] for name, each in others.items() if name in each}
         if validated := self.variant.validated(self):
-            means = told(validated)
+            means = metrics_of(validated)
             line["validation"] = means.get("accuracy", means.get("rmse"))
         return line
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from dovetail.errors import ConfigError
-from dovetail.files import meant, unknown_key
+from dovetail.files import did_you_mean, unknown_key
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -47,17 +47,22 @@ def _sentence(model: type[BaseModel], values: Any, error: ValidationError) -> st
             return f"the key '{path}.kind' is missing; it says what the rest means"
         case "union_tag_invalid":
             expected, got = first["ctx"]["expected_tags"], first["ctx"]["tag"]
-            return f"{path}.kind: expected one of {expected}, got {got!r}{_meant(got, expected)}"
+            return (
+                f"{path}.kind: expected one of {expected}, got "
+                f"{got!r}{_did_you_mean(got, expected)}"
+            )
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    close = _meant(first["input"], first["ctx"]["expected"] if "literal" in first["type"] else "")
+    close = _did_you_mean(
+        first["input"], first["ctx"]["expected"] if "literal" in first["type"] else ""
+    )
     return f"{path}: {message[0].lower()}{message[1:]}, got {first['input']!r}{close}"
 
 
-def _meant(word: object, expected: str) -> str:
+def _did_you_mean(word: object, expected: str) -> str:
     """The nearest of the words that pydantic lists between quotes."""
-    return meant(word, re.findall(r"'([^']*)'", expected))
+    return did_you_mean(word, re.findall(r"'([^']*)'", expected))
 
 
 def _keys(values: Any, loc: Sequence[str | int]) -> list[str]:

@@ -197,7 +197,7 @@ class Owner(Driver):
     """
 
     saved = ("opened", "encoder", "head", "optimizer", "random", "rows", "local")
-    lenient = False
+    tolerate_missing = False
 
     def __init__(
         self, data: PartyData, alignment: Alignment, task: Task, config: Config, local: Local,
@@ -237,7 +237,7 @@ class Owner(Driver):
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""
-        self.open({party: Opened(**told) for party, told in state["opened"].items()})
+        self.open({party: Opened(**fields) for party, fields in state["opened"].items()})
         super().restore(state)
 
     def spent(self) -> Sequence[Mapping[str, Any]]:
@@ -259,8 +259,8 @@ class Owner(Driver):
         pending = network.send(dict.fromkeys(network.parties, request), Codes, timeout_s=timeout_s)
         self.encoder.train(training)
         self.head.train(training)
-        own_BD = self.encode(x_B)
-        return own_BD, leaves(pending.replies().or_raise(), self.opened, own_BD)
+        local_BD = self.encode(x_B)
+        return local_BD, leaves(pending.replies().or_raise(), self.opened, local_BD)
 
     def round(self, number: int, network: Engine) -> Epoch:
         """All steps of one epoch."""
@@ -270,9 +270,9 @@ class Owner(Driver):
     def step(self, network: Engine) -> tuple[float, Mapping[str, PartyError]]:
         """Forward and back-propagation of one minibatch; its loss, and nobody who was missing."""
         samples_B, rows_B = self.rows.draw()
-        own_BD, codes = self.codes(network, self.x[rows_B], samples_B, training=True)
+        local_BD, codes = self.codes(network, self.x[rows_B], samples_B, training=True)
         with self.random:
-            outputs_BC = self.head(torch.cat([own_BD, *codes.values()], dim=1))
+            outputs_BC = self.head(torch.cat([local_BD, *codes.values()], dim=1))
         loss = self.targets.loss(outputs_BC, rows_B)  # Eq. (3)
         if not loss.isfinite():
             return loss.item(), {}  # nobody is sent what came of it
@@ -312,6 +312,6 @@ def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tens
     outputs, sizes = [], owner.rows.parts(len(x))
     with torch.no_grad():
         for x_B, samples_B in zip(x.split(sizes), samples_N.split(sizes), strict=True):
-            own_BD, codes = owner.codes(network, x_B, samples_B, training=False)
-            outputs.append(owner.head(torch.cat([own_BD, *codes.values()], dim=1)).cpu())
+            local_BD, codes = owner.codes(network, x_B, samples_B, training=False)
+            outputs.append(owner.head(torch.cat([local_BD, *codes.values()], dim=1)).cpu())
     return torch.cat(outputs)

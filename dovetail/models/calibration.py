@@ -62,9 +62,9 @@ class Calibration:
             return outputs_NC / self.temperature
         assert self.x is not None
         assert self.y is not None
-        said_N = outputs_NC.double().softmax(dim=1)[:, 1].numpy()
-        meant_N = torch.from_numpy(np.interp(said_N, self.x, self.y))
-        score_N = (meant_N / (1 - meant_N)).log().float()
+        outputs_N = outputs_NC.double().softmax(dim=1)[:, 1].numpy()
+        calibrated_N = torch.from_numpy(np.interp(outputs_N, self.x, self.y))
+        score_N = (calibrated_N / (1 - calibrated_N)).log().float()
         return torch.stack([torch.zeros_like(score_N), score_N], dim=1)
 
 
@@ -163,34 +163,34 @@ def fit(
         scores = ((values - labels_N.double()).abs() * task.scale).numpy()
         return {CONFORMAL: _kept(scores)}  # nothing is calibrated, so all rows may judge
     if kind == "conformal":
-        said = outputs_NC.double().softmax(dim=1)
-        scores = (1 - said.gather(1, labels_N[:, None].long())[:, 0]).numpy()
+        predicted = outputs_NC.double().softmax(dim=1)
+        scores = (1 - predicted.gather(1, labels_N[:, None].long())[:, 0]).numpy()
         return {CONFORMAL: _kept(scores)}
     fitted = _fitted(kind or "temperature", task, outputs_NC[first], labels_N[first])
     calibration = calibration_of({CALIBRATION: fitted})
     assert calibration is not None
-    said = calibration.applied(outputs_NC[second]).double().softmax(dim=1)
+    predicted = calibration.applied(outputs_NC[second]).double().softmax(dim=1)
     truth = labels_N[second]
     before = outputs_NC[second].double().softmax(dim=1)
     fitted["judged_on"] = len(truth)
-    for name, probabilities in (("before", before), ("after", said)):
+    for name, probabilities in (("before", before), ("after", predicted)):
         fitted[name] = {
             "log_loss": float(_log_loss(probabilities, truth)),
             "ece": calibration_error(probabilities.numpy(), truth.numpy()),
         }
-    scores = (1 - said.gather(1, truth[:, None].long())[:, 0]).numpy()
+    scores = (1 - predicted.gather(1, truth[:, None].long())[:, 0]).numpy()
     return {CALIBRATION: fitted, CONFORMAL: _kept(scores)}
 
 
 def _fitted(
     kind: Kind, task: Classification, outputs_NC: Tensor, labels_N: Tensor
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": kind, "rows": len(labels_N)}
+    report: dict[str, Any] = {"kind": kind, "rows": len(labels_N)}
     if kind == "temperature":
         grid = np.exp(np.linspace(math.log(0.1), math.log(10), 201))
         wide = outputs_NC.double()
         losses = [float(_log_loss((wide / t).softmax(dim=1), labels_N)) for t in grid]
-        return {**told, "temperature": float(grid[int(np.argmin(losses))])}
+        return {**report, "temperature": float(grid[int(np.argmin(losses))])}
     if task.num_outputs != 2:
         raise DataError(
             f"isotonic calibration is for two classes, and the label has {task.num_outputs}; use "
@@ -198,13 +198,13 @@ def _fitted(
         )
     from sklearn.isotonic import IsotonicRegression
 
-    said = outputs_NC.double().softmax(dim=1)[:, 1].numpy()
-    found = IsotonicRegression(y_min=_EDGE, y_max=1 - _EDGE).fit(said, labels_N.numpy())
-    x, y = found.X_thresholds_, found.y_thresholds_
+    probabilities = outputs_NC.double().softmax(dim=1)[:, 1].numpy()
+    isotonic = IsotonicRegression(y_min=_EDGE, y_max=1 - _EDGE).fit(probabilities, labels_N.numpy())
+    x, y = isotonic.X_thresholds_, isotonic.y_thresholds_
     x, indices = np.unique(x, return_index=True)
     if len(x) < 2:
         raise DataError("isotonic calibration needs rows of both classes; use temperature")
-    return {**told, "x": x.tolist(), "y": np.maximum.accumulate(y[indices]).tolist()}
+    return {**report, "x": x.tolist(), "y": np.maximum.accumulate(y[indices]).tolist()}
 
 
 def _log_loss(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -220,9 +220,9 @@ def calibration_error(
     index = np.minimum((surest * bins).astype(int), bins - 1)
     error = 0.0
     for each in range(bins):
-        own = index == each
-        if own.any():
-            error += float(abs(surest[own].mean() - right[own].mean()) * own.mean())
+        in_bin = index == each
+        if in_bin.any():
+            error += float(abs(surest[in_bin].mean() - right[in_bin].mean()) * in_bin.mean())
     return error
 
 

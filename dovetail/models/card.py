@@ -37,7 +37,7 @@ _LEAST_GROUP = 20
 #: No line of a ledger is longer.
 _LAST_BYTES = 2**20
 #: What of an audit's finding is told, and its words in order.
-_FOUND = ("stage", "observer", "owner", "channel", "target", "advantage", "verdict")
+_FOUND = ("variant", "observer", "owner", "channel", "target", "advantage", "verdict")
 _WORSE = ("none", "low", "high")
 _PACKAGES = ("dovetail", "torch", "lightgbm", "scikit-learn", "numpy")
 
@@ -68,7 +68,7 @@ def card(
     model = described(folder)
     description = (folder / "model.json").read_bytes()
     stored = json.loads(description)
-    told: dict[str, Any] = {
+    written: dict[str, Any] = {
         "party": model.party,
         "label": model.about.get("label"),
         "task": model.task.to_json(),
@@ -92,10 +92,10 @@ def card(
         "heads": dict(heads or {}),
     }
     if rows is not None:
-        told["scores"] = _scores(load(folder), table_of(rows), by, label, seed)
+        written["scores"] = _scores(load(folder), table_of(rows), by, label, seed)
     elif by:
         raise DataError("groups are scored on rows; give a table with labels besides")
-    return told
+    return written
 
 
 def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
@@ -105,14 +105,14 @@ def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
         ModelError: no model there.
         OSError: it cannot be written.
     """
-    told = card(folder, heads=heads)
+    new = card(folder, heads=heads)
     try:
         older = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-        if older["hash"] == told["hash"]:
-            told |= {name: older[name] for name in ("scores", "heads") if older.get(name)}
+        if older["hash"] == new["hash"]:
+            new |= {name: older[name] for name in ("scores", "heads") if older.get(name)}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
-    write_card(folder, told)
+    write_card(folder, new)
 
 
 def kept_heads(folder: Path) -> dict[str, Any]:
@@ -138,10 +138,10 @@ def renew_all(run: Path, *, heads: Mapping[str, Any] | None = None) -> None:
             renew(path.parent, heads=heads)
 
 
-def write_card(folder: Path, told: Mapping[str, Any]) -> None:
+def write_card(folder: Path, written: Mapping[str, Any]) -> None:
     """Write card.json and card.md into the model's folder."""
-    (folder / "card.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    (folder / "card.md").write_text(markdown(told), encoding="utf-8")
+    (folder / "card.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    (folder / "card.md").write_text(markdown(written), encoding="utf-8")
     for name in ("card.json", "card.md"):  # ranges of the columns stand in it, as in model.json
         (folder / name).chmod((folder / "model.json").stat().st_mode & 0o777)
 
@@ -149,11 +149,11 @@ def write_card(folder: Path, told: Mapping[str, Any]) -> None:
 def score_then(folder: Path, name: str) -> float | None:
     """The score that a model's card has; None without a card, or where it has none."""
     try:
-        told = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-        scores = told.get("scores") or {}
+        written = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        scores = written.get("scores") or {}
         if name in scores.get("all", {}):
             return float(scores["all"][name]["value"])
-        return float(told["run"]["scores"][name])
+        return float(written["run"]["scores"][name])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -180,55 +180,55 @@ def _trained_rows(model: Model) -> int | None:
 
 
 def _columns(model: Model) -> list[dict[str, Any]]:
-    told = []
+    columns = []
     for encoder in _encoders(model):
         for column in encoder.fitted:
-            own: dict[str, Any] = {"name": column.name}
+            entry: dict[str, Any] = {"name": column.name}
             if isinstance(column, CategoryColumn):
-                own |= {"kind": "category", "categories": list(column.categories)}
-                own["others"] = column.other
+                entry |= {"kind": "category", "categories": list(column.categories)}
+                entry["others"] = column.other
             else:
-                own |= {"kind": "number", "mean": column.mean, "std": column.scale}
+                entry |= {"kind": "number", "mean": column.mean, "std": column.scale}
                 if column.seen is not None:
-                    own |= {"kind": column.seen.what, "low": column.seen.low}
-                    own |= {"high": column.seen.high}
+                    entry |= {"kind": column.seen.what, "low": column.seen.low}
+                    entry |= {"high": column.seen.high}
             if column.seen is not None:
-                own["missing"] = column.seen.missing
-            told.append(own)
-    return told
+                entry["missing"] = column.seen.missing
+            columns.append(entry)
+    return columns
 
 
 def _calibration(model: Model) -> dict[str, Any] | None:
-    found = {}
+    report = {}
     calibration = model.about.get(CALIBRATION)
     if isinstance(calibration, Mapping):
-        found = {key: own for key, own in calibration.items() if key not in ("x", "y")}
+        report = {key: value for key, value in calibration.items() if key not in ("x", "y")}
     conformal = model.about.get(CONFORMAL)
     if isinstance(conformal, Mapping):
-        found["conformal_rows"] = conformal["rows"]
-    return found or None
+        report["conformal_rows"] = conformal["rows"]
+    return report or None
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = version("dovetail-fl" if package == "dovetail" else package)
+            versions[package] = version("dovetail-fl" if package == "dovetail" else package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
-    """What the run's folder says, if the model stands in RUN/models/PARTY; at a party's home, what
+    """What the run's folder says, if the model stands in RUN/models/PARTY; at a party's site, what
     left it."""
     run_folder = folder.resolve().parent.parent
     ledger = _ledger(run_folder / "ledger.jsonl")
-    told: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
+    report: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
     try:
         result = json.loads((run_folder / "result.json").read_text(encoding="utf-8"))
         baselines = _baselines(result, party)
-        told |= {
+        report |= {
             "scores": baselines.get("joint", {}) if joint else result["parties"].get(party, {}),
             "baselines": baselines,
             "recovered": result.get("recovered"),
@@ -240,22 +240,22 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
             return None
     seeds = run_folder.name.startswith("seed-")
     audit = _audit(run_folder.parent / "audit.json") if seeds else _audit(run_folder / "audit.json")
-    return {**told, "ledger": ledger, "audit": audit}
+    return {**report, "ledger": ledger, "audit": audit}
 
 
 def _baselines(result: Mapping[str, Any], party: str) -> dict[str, dict[str, float]]:
     """Baseline -> its scores of this party; of one that has none of it the mean, which is said."""
     by_party: dict[str, Mapping[str, Any]] = {}
-    for stage in result.get("stages", {}).values():
-        by_party |= stage.get("scores", {})
-    found = {}
+    for variant in result.get("variants", {}).values():
+        by_party |= variant.get("scores", {})
+    scores = {}
     for name, mean in result.get("baselines", {}).items():
-        own = by_party.get(name, {})
-        if party in own or len(own) < 2:
-            found[name] = dict(own.get(party, mean))
+        scores_here = by_party.get(name, {})
+        if party in scores_here or len(scores_here) < 2:
+            scores[name] = dict(scores_here.get(party, mean))
         else:
-            found[f"{name} (mean of {len(own)} parties)"] = dict(mean)
-    return found
+            scores[f"{name} (mean of {len(scores_here)} parties)"] = dict(mean)
+    return scores
 
 
 def _ledger(path: Path) -> dict[str, Any] | None:
@@ -275,9 +275,9 @@ def _ledger(path: Path) -> dict[str, Any] | None:
     for line in lines:
         if isinstance(line, dict) and {"from", "to", "bytes"} <= line.keys():
             way = f"{line['from']} -> {line['to']}"
-            own = sent.setdefault(way, {"messages": 0, "bytes": 0})
-            own["messages"] += int(line.get("count", 1))
-            own["bytes"] += int(line["bytes"])
+            entry = sent.setdefault(way, {"messages": 0, "bytes": 0})
+            entry["messages"] += int(line.get("count", 1))
+            entry["bytes"] += int(line["bytes"])
     return {"sent": sent, "lines": len(lines), "sha256": hashlib.sha256(content).hexdigest()}
 
 
@@ -285,11 +285,11 @@ def _audit(path: Path) -> dict[str, Any] | None:
     """The audit's verdict: the worst, and that of each attack."""
     try:
         findings = json.loads(path.read_text(encoding="utf-8"))["findings"]
-        told = [{name: each[name] for name in _FOUND} for each in findings]
-        worst = max((each["verdict"] for each in told), key=_WORSE.index, default="none")
+        worst_findings = [{name: each[name] for name in _FOUND} for each in findings]
+        worst = max((each["verdict"] for each in worst_findings), key=_WORSE.index, default="none")
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return {"verdict": worst, "findings": told}
+    return {"verdict": worst, "findings": worst_findings}
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -306,14 +306,14 @@ def _scores(
     present = np.flatnonzero(~read.labels.missing)
     inputs, truth = read.labelled(model.task, str(name))
     outputs = model.outputs(inputs)
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "rows": len(present),
         "all": _with_intervals(model, outputs, truth, seed),
         "groups": {},
     }
     if isinstance(model.task, Classification):
         probabilities = outputs.double().softmax(dim=1).numpy()
-        told["calibration_error"] = calibration_error(probabilities, truth.numpy())
+        report["calibration_error"] = calibration_error(probabilities, truth.numpy())
     for column in by:
         values = table.column(column)
         texts = np.where(values.missing, "missing", values.values.astype(str))[present]
@@ -325,7 +325,7 @@ def _scores(
             texts = np.array(bounds)[index]
             groups, counts = np.unique(texts, return_counts=True)
         kept = groups[np.argsort(-counts)][:_MOST_GROUPS]
-        told["groups"][column] = {
+        report["groups"][column] = {
             str(group): {"rows": int((texts == group).sum())}
             | (
                 _with_intervals(model, outputs[texts == group], truth[texts == group], seed)
@@ -334,7 +334,7 @@ def _scores(
             )
             for group in kept
         }
-    return told
+    return report
 
 
 def _with_intervals(
@@ -349,56 +349,57 @@ def _with_intervals(
     for _ in range(draws):
         rows = torch.from_numpy(rng.integers(0, len(truth), len(truth)))
         drawn.append(score(model.task, outputs[rows], truth[rows]))
-    told = {}
+    with_intervals = {}
     for name, value in values.items():
         each = [one[name] for one in drawn if name in one and math.isfinite(one[name])]
         interval = np.quantile(each, [0.025, 0.975]).tolist() if len(each) >= 20 else None
-        told[name] = {"value": value, "interval": interval}
-    return told
+        with_intervals[name] = {"value": value, "interval": interval}
+    return with_intervals
 
 
 # --- For people -----------------------------------------------------------------------------------
 
 
-def markdown(told: Mapping[str, Any]) -> str:
+def markdown(written: Mapping[str, Any]) -> str:
     """The card as a page of Markdown; nothing in it is markup, whatever columns are called."""
-    told = _plain(told)
-    task = told["task"]
+    written = _plain(written)
+    task = written["task"]
     what = (
         f"one of {', '.join(map(str, task['classes'][:20]))}"
         if task["kind"] == "classification"
         else "a number"
     )
     lines = [
-        f"# Model card: {told['label']} at {told['party']}",
+        f"# Model card: {written['label']} at {written['party']}",
         "",
-        f"Predicts {told['label']}: {what}. Method {told['method']}, learner "
-        f"{told['learner'] or told['network']}, seed {told['seed']}, written {told['written']}"
-        + (f", from {told['trained_rows']:,} rows." if told["trained_rows"] else "."),
+        f"Predicts {written['label']}: {what}. Method {written['method']}, learner "
+        f"{written['learner'] or written['network']}, seed {written['seed']}, written "
+        f"{written['written']}"
+        + (f", from {written['trained_rows']:,} rows." if written["trained_rows"] else "."),
         "",
     ]
-    scores = told.get("scores")
+    scores = written.get("scores")
     if scores:
         lines += [f"## Scores on {scores['rows']:,} rows", ""]
         lines += _table(
             ["", *scores["all"]],
             [["all rows", *map(_shown, scores["all"].values())]]
             + [
-                [f"{column} = {group} ({own['rows']})"]
-                + [_shown(own.get(name)) for name in scores["all"]]
+                [f"{column} = {group} ({entry['rows']})"]
+                + [_shown(entry.get(name)) for name in scores["all"]]
                 for column, groups in scores["groups"].items()
-                for group, own in groups.items()
+                for group, entry in groups.items()
             ],
         )
         if "calibration_error" in scores:
             lines += [f"Expected calibration error: {scores['calibration_error']:.4f}.", ""]
-    run = told.get("run")
+    run = written.get("run")
     if run:
         lines += ["## In its run", ""]
         rows = [["this model", *map(_number, run["scores"].values())]]
         rows += [
-            [name, *(_number(own.get(each)) for each in run["scores"])]
-            for name, own in run["baselines"].items()
+            [name, *(_number(entry.get(each)) for each in run["scores"])]
+            for name, entry in run["baselines"].items()
         ]
         lines += _table(["", *run["scores"]], rows)
         lines += [f"- {each}" for each in run["warnings"]]
@@ -411,45 +412,45 @@ def markdown(told: Mapping[str, Any]) -> str:
                 lines += _table(
                     ["from -> to", "messages", "bytes"],
                     [
-                        [way, str(own["messages"]), f"{own['bytes']:,}"]
-                        for way, own in ledger["sent"].items()
+                        [way, str(entry["messages"]), f"{entry['bytes']:,}"]
+                        for way, entry in ledger["sent"].items()
                     ],
                 )
                 lines += [f"Record: {ledger['lines']} lines, sha256 {ledger['sha256']}.", ""]
-        for party, head in told["heads"].items():
+        for party, head in written["heads"].items():
             lines += [f"- the record of {party}, line {head['lines']}: {head['hash']}"]
-        if told["proposal"]:
-            lines += ["", f"Of the proposal {told['proposal']}, which all parties signed."]
+        if written["proposal"]:
+            lines += ["", f"Of the proposal {written['proposal']}, which all parties signed."]
         lines += ["", "## Audit", "", *_audited(run["audit"]), ""]
-    if told.get("private"):
-        spent = told["private"]
+    if written.get("private"):
+        spent = written["private"]
         lines += ["## Privacy of its training rows", ""]
         lines += [
             f"Trained by DP-SGD: epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g} of a "
             f"row, after {spent['releases']} visits.",
             "",
         ]
-    if told["calibration"]:
-        lines += ["## Calibration", "", f"`{json.dumps(told['calibration'])}`", ""]
+    if written["calibration"]:
+        lines += ["## Calibration", "", f"`{json.dumps(written['calibration'])}`", ""]
     lines += ["## Columns", ""]
     lines += _table(
-        ["column", "kind", "range", "missing"], [_range(own) for own in told["columns"]]
+        ["column", "kind", "range", "missing"], [_range(entry) for entry in written["columns"]]
     )
     lines += ["## Hashes and versions", ""]
-    lines += [f"- {name}: {digest}" for name, digest in told["hash"].items()]
-    lines += [f"- {name} {text}" for name, text in told["versions"].items()]
+    lines += [f"- {name}: {digest}" for name, digest in written["hash"].items()]
+    lines += [f"- {name} {text}" for name, text in written["versions"].items()]
     return "\n".join(lines) + "\n"
 
 
-def _plain(told: Any) -> Any:
+def _plain(value: Any) -> Any:
     """The value with texts shown as they are: no tag, no link, no picture, one line."""
-    if isinstance(told, Mapping):
-        return {_plain(name): _plain(value) for name, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [_plain(each) for each in told]
-    if not isinstance(told, str):
-        return told
-    text = " ".join(told.replace("&", "&amp;").replace("<", "&lt;").split())
+    if isinstance(value, Mapping):
+        return {_plain(name): _plain(value) for name, value in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.replace("&", "&amp;").replace("<", "&lt;").split())
     return re.sub(r"([\\`\[\]])", r"\\\1", text)
 
 
@@ -458,15 +459,15 @@ def _audited(audit: Mapping[str, Any] | None) -> list[str]:
         return ["None was made (dovetail audit)."]
     rows = [
         [
-            f"{own['observer']} of {own['owner']}",
-            f"{own['target']} from {own['channel']}",
-            f"{own['advantage']:.3f}",
-            own["verdict"],
+            f"{finding['observer']} of {finding['owner']}",
+            f"{finding['target']} from {finding['channel']}",
+            f"{finding['advantage']:.3f}",
+            finding["verdict"],
         ]
-        for own in audit["findings"]
+        for finding in audit["findings"]
     ]
-    told = _table(["who could learn of whom", "what", "advantage", "verdict"], rows)
-    return [f"Verdict: {audit['verdict']}.", "", *told]
+    table = _table(["who could learn of whom", "what", "advantage", "verdict"], rows)
+    return [f"Verdict: {audit['verdict']}.", "", *table]
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -475,24 +476,36 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*head, *(f"| {' | '.join(row)} |" for row in escaped), ""]
 
 
-def _shown(own: Mapping[str, Any] | None) -> str:
-    if not isinstance(own, Mapping):
+def _shown(entry: Mapping[str, Any] | None) -> str:
+    if not isinstance(entry, Mapping):
         return ""
-    interval = own["interval"]
+    interval = entry["interval"]
     spread = f" ({interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
-    return f"{own['value']:.4g}{spread}"
+    return f"{entry['value']:.4g}{spread}"
 
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else ""
 
 
-def _range(own: Mapping[str, Any]) -> list[str]:
-    missing = str(own.get("missing", ""))
-    if own["kind"] == "category":
-        shown = ", ".join(own["categories"][:8]) + (", ..." if len(own["categories"]) > 8 else "")
-        return [own["name"], "category", shown, missing]
-    if "low" not in own:
-        return [own["name"], own["kind"], f"{own['mean']:.4g} ± {own['std']:.4g}", missing]
-    text = date_text if own["kind"] == "date" else (lambda value: f"{value:.6g}")
-    return [own["name"], own["kind"], f"{text(own['low'])} to {text(own['high'])}", missing]
+def _range(column: Mapping[str, Any]) -> list[str]:
+    missing = str(column.get("missing", ""))
+    if column["kind"] == "category":
+        shown = ", ".join(column["categories"][:8]) + (
+            ", ..." if len(column["categories"]) > 8 else ""
+        )
+        return [column["name"], "category", shown, missing]
+    if "low" not in column:
+        return [
+            column["name"],
+            column["kind"],
+            f"{column['mean']:.4g} ± {column['std']:.4g}",
+            missing,
+        ]
+    text = date_text if column["kind"] == "date" else (lambda value: f"{value:.6g}")
+    return [
+        column["name"],
+        column["kind"],
+        f"{text(column['low'])} to {text(column['high'])}",
+        missing,
+    ]

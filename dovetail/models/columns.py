@@ -135,8 +135,10 @@ class Columns(nn.Module):
             return common[-1]
         if self.join == "input":
             # Of one output, which is a number, a probability would always be 1.
-            said = common[-1]
-            probabilities = said.softmax(dim=-1) if said.shape[-1] > 1 else said
+            common_logits = common[-1]
+            probabilities = (
+                common_logits.softmax(dim=-1) if common_logits.shape[-1] > 1 else common_logits
+            )
             joined: Tensor = self.unique(torch.cat([probabilities, x_unique], dim=-1), common)
             return joined
         logits: Tensor = common[-1] + self.unique(x_unique, common)  # Eq. (7), before softmax

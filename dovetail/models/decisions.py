@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Task
 from dovetail.errors import ConfigError, DataError
-from dovetail.files import meant
+from dovetail.files import did_you_mean
 from dovetail.models.calibration import Calibrate, calibration_of, fit
 
 #: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
@@ -97,7 +97,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Decided:
+class FittedThreshold:
     """What was made of validation rows, and is kept with the model.
 
     Attributes:
@@ -111,22 +111,22 @@ class Decided:
     @property
     def about(self) -> dict[str, Any]:
         """What the model keeps of it."""
-        told = {} if self.decision is None else {"decision": self.decision.to_json()}
-        return {**told, **self.fitted}
+        about = {} if self.decision is None else {"decision": self.decision.to_json()}
+        return {**about, **self.fitted}
 
     @property
     def threshold(self) -> float | None:
         """On probabilities as they are said."""
-        decision = decision_as_said(self.about)
+        decision = decision_after_calibration(self.about)
         return None if decision is None else decision.threshold
 
-    def said(self, outputs_NC: Tensor) -> Tensor:
+    def calibrated(self, outputs_NC: Tensor) -> Tensor:
         """(N, C) outputs as the model will give them."""
         calibration = calibration_of(self.fitted)
         return outputs_NC if calibration is None else calibration.applied(outputs_NC)
 
 
-class Decide(BaseModel):
+class ThresholdSettings(BaseModel):
     """What a party decides on rows that it keeps out of training; with neither, they only judge."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -134,7 +134,7 @@ class Decide(BaseModel):
     threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
     calibrate: Calibrate | None = None  # probabilities that mean what they say
 
-    def decided(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decided | None:
+    def fit(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> FittedThreshold | None:
         """The threshold that does best on these rows, and the calibration fitted on them; None
         where neither is asked for."""
         if self.threshold is None and self.calibrate is None:
@@ -144,7 +144,7 @@ class Decide(BaseModel):
             chosen = choose(self.threshold, task, outputs_NC, labels_N)
         if self.calibrate is not None:
             fitted = calibrate(self.calibrate, task, outputs_NC, labels_N)
-        return Decided(chosen, fitted)
+        return FittedThreshold(chosen, fitted)
 
 
 def decision_of(about: Mapping[str, Any]) -> Decision | None:
@@ -160,14 +160,14 @@ def decision_of(about: Mapping[str, Any]) -> Decision | None:
     )
 
 
-def decision_as_said(about: Mapping[str, Any]) -> Decision | None:
+def decision_after_calibration(about: Mapping[str, Any]) -> Decision | None:
     """The decision with its threshold on calibrated probabilities."""
     decision, calibration = decision_of(about), calibration_of(about)
     if decision is None or calibration is None:
         return decision
     # It was chosen by what the model said before it was calibrated.
-    said = torch.tensor([[1 - decision.threshold, decision.threshold]]).clamp(min=1e-12).log()
-    threshold = float(calibration.applied(said).double().softmax(dim=1)[0, 1])
+    log_odds = torch.tensor([[1 - decision.threshold, decision.threshold]]).clamp(min=1e-12).log()
+    threshold = float(calibration.applied(log_odds).double().softmax(dim=1)[0, 1])
     return replace(decision, threshold=threshold)
 
 
@@ -204,24 +204,27 @@ def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tenso
     order = np.argsort(-second, kind="stable")
     values, hits = second[order], is_second[order].cumsum()
     ends = np.flatnonzero(np.diff(values, append=-np.inf))  # of several of one value, the last
-    said, true = ends + 1, hits[ends]
+    num_predicted, true = ends + 1, hits[ends]
     total = int(is_second.sum())
     goal = goal_of(threshold)
     match goal:
         case F1Goal():
-            worth = 2 * true / (said + total)
+            worth = 2 * true / (num_predicted + total)
             best = int(worth.argmax())
             value = float(worth[best])
         case CostGoal():
-            cost = (said - true) * goal.false_positive + (total - true) * goal.false_negative
+            cost = (num_predicted - true) * goal.false_positive + (
+                total - true
+            ) * goal.false_negative
             best = int(cost.argmin())
             value = float(cost[best] / len(second))
         case RecallGoal():
-            fits = true / said >= goal.precision
+            fits = true / num_predicted >= goal.precision
             if not fits.any():
                 raise ConfigError(
                     f"threshold: on {len(second)} validation rows no threshold has a precision of "
-                    f"{goal.precision:g} (the best is {float((true / said).max()):.3f}); ask for "
+                    f"{goal.precision:g} (the best is "
+                    f"{float((true / num_predicted).max()):.3f}); ask for "
                     "less, or for another goal"
                 )
             best = int(np.where(fits, true, -1).argmax())
@@ -272,7 +275,7 @@ def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Ten
         if name not in names:
             raise ConfigError(
                 f"class_weights names {name!r}, which is no class of the label; they are {names}"
-                f"{meant(name, names)}"
+                f"{did_you_mean(name, names)}"
             )
     return torch.tensor([float(how.get(name, 1.0)) for name in names])
 

@@ -14,9 +14,9 @@ def device(name: str) -> torch.device:
         ConfigError: no such device here.
     """
     try:
-        found = torch.device(name)
-        torch.zeros(1, device=found).item()  # the meta device has no values
+        target = torch.device(name)
+        torch.zeros(1, device=target).item()  # the meta device has no values
     except (RuntimeError, AssertionError):
         available = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
         raise ConfigError(f"there is no device {name!r} here; there is {available}") from None
-    return found
+    return target

@@ -86,7 +86,7 @@ class Explanation:
         importance: of each column, the most important first; () without labels.
         columns: K raw columns, in the order of ``shares``.
         shares: (N, K) what each adds to s of each row; ``start`` is s_0 of each row.
-        said: (N,) s of each row.
+        outputs: (N,) s of each row.
         how: by which method ``shares`` were found.
         dependence: column -> (value, mean of what is told) along it.
         along: what that is: "p(yes)" of the second of two classes or of the commonest of more;
@@ -99,7 +99,7 @@ class Explanation:
     columns: tuple[str, ...]
     shares: np.ndarray
     start: np.ndarray
-    said: np.ndarray
+    outputs: np.ndarray
     how: How
     dependence: Mapping[str, list[tuple[str, float]]] = field(default_factory=dict)
     along: str = "value"
@@ -117,7 +117,9 @@ class Explanation:
     def __repr__(self) -> str:
         """How many rows and columns, and the columns that matter most."""
         first = ", ".join(list(self.mean_shares())[:3])
-        return f"<explanation of {len(self.said)} rows, {len(self.columns)} columns: {first}, ...>"
+        return (
+            f"<explanation of {len(self.outputs)} rows, {len(self.columns)} columns: {first}, ...>"
+        )
 
     def _repr_html_(self) -> str:
         sizes = self.mean_shares()
@@ -126,32 +128,38 @@ class Explanation:
         rows = []
         for name, size in sizes.items():
             bar = "█" * round(20 * size / most)
-            own = known.get(name)
-            told = f"{own.mean:.4f} ({own.low:.4f} to {own.high:.4f})" if own else ""
-            rows.append((name, f"{size:.4f}", bar, told))
+            importance = known.get(name)
+            text = (
+                f"{importance.mean:.4f} ({importance.low:.4f} to {importance.high:.4f})"
+                if importance
+                else ""
+            )
+            rows.append((name, f"{size:.4f}", bar, text))
         head = ("column", "mean absolute contribution", "", f"importance ({self.score})")
         base = "" if self.base is None else f"{self.score} of these rows {self.base:.4f}; "
         return html_table(
-            rows[:_SHOWN_COLUMNS], head=head, note=f"{base}{len(self.said):,} rows, {self.how}"
+            rows[:_SHOWN_COLUMNS], head=head, note=f"{base}{len(self.outputs):,} rows, {self.how}"
         )
 
     def to_json(self, *, row: int | None = None) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "score": self.score,
             "base": self.base,
             "importance": [vars(each) for each in self.importance],
             "shares": {"how": self.how, "mean": self.mean_shares()},
-            "dependence": {name: list(map(list, own)) for name, own in self.dependence.items()},
+            "dependence": {
+                name: list(map(list, values)) for name, values in self.dependence.items()
+            },
             "along": self.along,
         }
         if row is not None:
-            told["row"] = {
+            report["row"] = {
                 "row": row,
-                "said": float(self.said[row]),
+                "said": float(self.outputs[row]),
                 "start": float(self.start[row]),
                 "adds": self.of_row(row),
             }
-        return told
+        return report
 
 
 class _Groups:
@@ -221,8 +229,8 @@ def explain(
     importance: tuple[Importance, ...] = ()
     if labels_N is not None:
         base, importance = _importance(model, groups, x, labels_N, repeats, rng)
-    first = {block: own[:shared_rows] for block, own in x.items()}
-    shares, start, said, how = _shares(model, groups, first, x, rng)
+    first = {block: values[:shared_rows] for block, values in x.items()}
+    shares, start, outputs, how = _shares(model, groups, first, x, rng)
     sizes = np.abs(shares).mean(axis=0)
     ranked = (
         [each.column for each in importance]
@@ -235,7 +243,7 @@ def explain(
     if isinstance(model.task, Classification):
         along = f"p({model.task.classes[which]})"
     return Explanation(
-        name, base, tuple(importance), groups.names, shares, start, said, how, dependence, along
+        name, base, tuple(importance), groups.names, shares, start, outputs, how, dependence, along
     )
 
 
@@ -250,8 +258,8 @@ def _importance(
     name = headline(model.task)
     sign = -1 if name in _LOSSES else 1
     outputs = model.outputs(x)
-    told = score(model.task, outputs, labels_N)
-    one_class = name not in told
+    scores = score(model.task, outputs, labels_N)
+    one_class = name not in scores
     if one_class:
         name = "accuracy"
 
@@ -264,31 +272,31 @@ def _importance(
     drops: dict[str, list[float]] = {column: [] for column in groups.names}
     for _ in range(repeats):
         rows = torch.from_numpy(rng.integers(0, num_rows, num_rows))
-        drawn = {block: own[rows] for block, own in x.items()}
+        drawn = {block: values[rows] for block, values in x.items()}
         order = torch.from_numpy(rng.permutation(num_rows))
-        dealt = {block: own[order] for block, own in drawn.items()}
+        dealt = {block: values[order] for block, values in drawn.items()}
         before = scored(outputs[rows], labels_N[rows])
         for column in groups.names:
             moved = groups.moved(drawn, column, dealt)
             after = scored(model.outputs(moved), labels_N[rows])
             if before is not None and after is not None:
                 drops[column].append(sign * (before - after))
-    found = []
-    for column, own in drops.items():
-        low, high = np.quantile(own, [0.025, 0.975]) if own else (0.0, 0.0)
-        mean = float(np.mean(own)) if own else 0.0
-        found.append(Importance(column, mean, float(low), float(high)))
-    return told[name], tuple(sorted(found, key=lambda each: -each.mean))
+    importances = []
+    for column, values in drops.items():
+        low, high = np.quantile(values, [0.025, 0.975]) if values else (0.0, 0.0)
+        mean = float(np.mean(values)) if values else 0.0
+        importances.append(Importance(column, mean, float(low), float(high)))
+    return scores[name], tuple(sorted(importances, key=lambda each: -each.mean))
 
 
-def _said(task: Task, outputs_NC: Tensor, said_N: Tensor | None = None) -> Tensor:
+def _explained_outputs(task: Task, outputs_NC: Tensor, outputs_N: Tensor | None = None) -> Tensor:
     """(N,) s, of the class that is said where there are more than two."""
     if not isinstance(task, Classification):
         return outputs_NC[:, 0] * task.scale + task.mean
     if task.num_outputs == 2:
         return outputs_NC[:, 1] - outputs_NC[:, 0]
-    assert said_N is not None
-    return outputs_NC.log_softmax(dim=1).gather(1, said_N[:, None])[:, 0]
+    assert outputs_N is not None
+    return outputs_NC.log_softmax(dim=1).gather(1, outputs_N[:, None])[:, 0]
 
 
 def _shares(
@@ -301,7 +309,7 @@ def _shares(
     """(N, K) shares, (N,) starts, (N,) s, and how they were found."""
     outputs = model.outputs(x)
     classes_N = outputs.argmax(dim=1)
-    said = _said(model.task, outputs, classes_N).double().numpy()
+    explained = _explained_outputs(model.task, outputs, classes_N).double().numpy()
     trees = _only_trees(model.network, 1.0)
     # What is calibrated other than by one factor is no sum of trees any more.
     plain = not isinstance(model.about.get("calibration"), Mapping)
@@ -314,17 +322,17 @@ def _shares(
         how = "gradients"
     else:
         shares, start = _orders(model, groups, x, background, classes_N, rng)
-        return shares, start, said, "orders"
+        return shares, start, explained, "orders"
     offsets, at = {}, 0
-    for block, own in x.items():
+    for block, values in x.items():
         offsets[block] = at
-        at += own.shape[1] if own.dim() == 2 else own[0].numel()
-    shares = np.zeros((len(said), len(groups.names)))
+        at += values.shape[1] if values.dim() == 2 else values[0].numel()
+    shares = np.zeros((len(explained), len(groups.names)))
     for index, column in enumerate(groups.names):
         for block, part in groups.parts[column]:
             at = offsets[block]
             shares[:, index] += features_NF[:, at + part.start : at + part.stop].sum(axis=1)
-    return shares, start, said, how
+    return shares, start, explained, how
 
 
 def _only_trees(network: nn.Module, weight: float) -> list[tuple[BoostedTrees, float]]:
@@ -338,11 +346,11 @@ def _only_trees(network: nn.Module, weight: float) -> list[tuple[BoostedTrees, f
         return []
     weight /= 1.0 if network.regression else network.temperature
     num = len(network.members)
-    found = [
+    ensembles = [
         _only_trees(member, weight * share)
         for member, share in zip(network.members, network.weights or [1 / num] * num, strict=True)
     ]
-    return [each for own in found for each in own] if all(found) else []
+    return [each for trees in ensembles for each in trees] if all(ensembles) else []
 
 
 def _tree_shares(
@@ -354,9 +362,9 @@ def _tree_shares(
     total_NF = np.zeros((len(x_NF), x_NF.shape[1] + 1))
     for network, weight in trees:
         booster = lightgbm.Booster(model_str=network.checked_text())
-        found_NF = np.asarray(booster.predict(x_NF.double().numpy(), pred_contrib=True))
-        found_NF[:, -1] += float(network.start_S[0])
-        total_NF += found_NF * weight
+        values_NF = np.asarray(booster.predict(x_NF.double().numpy(), pred_contrib=True))
+        values_NF[:, -1] += float(network.start_S[0])
+        total_NF += values_NF * weight
     if isinstance(model.task, Classification):
         return total_NF[:, :-1], total_NF[:, -1]
     scale = model.task.scale
@@ -375,39 +383,39 @@ def _gradients(
     5) advise, the shares' sum is held against what is said. Here this is done piece by piece of the
     path, and pieces that do not sum are halved until they do: a step costs where it is steep only.
     """
-    mean = {block: own.float().mean(dim=0, keepdim=True) for block, own in background.items()}
-    ends = {block: own.float() for block, own in x.items()}
+    mean = {block: values.float().mean(dim=0, keepdim=True) for block, values in background.items()}
+    ends = {block: values.float() for block, values in x.items()}
     network = model.network.eval()
 
     def at(row_P: Tensor, along_P: Tensor) -> dict[str, Tensor]:
         """Points on the paths of these rows."""
         return {
             block: mean[block]
-            + along_P.view(-1, *[1] * (own.dim() - 1)) * (own[row_P] - mean[block])
-            for block, own in ends.items()
+            + along_P.view(-1, *[1] * (values.dim() - 1)) * (values[row_P] - mean[block])
+            for block, values in ends.items()
         }
 
-    def said(points: Mapping[str, Tensor], row_P: Tensor) -> Tensor:
+    def outputs_at(points: Mapping[str, Tensor], row_P: Tensor) -> Tensor:
         given = dict(points) if len(points) > 1 else next(iter(points.values()))
-        return _said(model.task, network(given), classes_N[row_P])
+        return _explained_outputs(model.task, network(given), classes_N[row_P])
 
     def values(row_P: Tensor, along_P: Tensor) -> Tensor:
         with torch.no_grad():
             parts = zip(row_P.split(_AT_ONCE), along_P.split(_AT_ONCE), strict=True)
-            return torch.cat([said(at(row, along), row) for row, along in parts])
+            return torch.cat([outputs_at(at(row, along), row) for row, along in parts])
 
     def rises(row_P: Tensor, along_P: Tensor) -> Tensor:
         """(P, F) of each feature, by the gradient there, if the whole path were as steep."""
-        found = []
+        gradients = []
         for row, along in zip(row_P.split(_AT_ONCE), along_P.split(_AT_ONCE), strict=True):
-            points = {block: own.requires_grad_() for block, own in at(row, along).items()}
-            grads = torch.autograd.grad(said(points, row).sum(), list(points.values()))
+            points = {block: values.requires_grad_() for block, values in at(row, along).items()}
+            grads = torch.autograd.grad(outputs_at(points, row).sum(), list(points.values()))
             parts = [
                 (grad * (ends[block][row] - mean[block])).flatten(1)
                 for block, grad in zip(points, grads, strict=True)
             ]
-            found.append(torch.cat(parts, dim=1))
-        return torch.cat(found)
+            gradients.append(torch.cat(parts, dim=1))
+        return torch.cat(gradients)
 
     num_rows = len(classes_N)
     row_I = torch.arange(num_rows).repeat_interleave(_PIECES)
@@ -416,9 +424,9 @@ def _gradients(
     grid = torch.arange(_PIECES + 1) / _PIECES
     known = values(torch.arange(num_rows).repeat_interleave(len(grid)), grid.repeat(num_rows))
     known_NG = known.view(num_rows, -1)
-    start_N, said_N = known_NG[:, 0], known_NG[:, -1]
+    start_N, outputs_N = known_NG[:, 0], known_NG[:, -1]
     at_low_I, at_high_I = known_NG[:, :-1].flatten(), known_NG[:, 1:].flatten()
-    allowed = _LEFT * float((said_N - start_N).square().mean().sqrt())
+    allowed = _LEFT * float((outputs_N - start_N).square().mean().sqrt())
     shares: Tensor | None = None
     off_N = torch.zeros(num_rows)  # by how much pieces that are done do not sum
     for halvings in range(_MOST_HALVINGS + 1):
@@ -466,22 +474,24 @@ def _orders(
     start = np.zeros(num_rows)
     for _ in range(_ORDERS):
         drawn = torch.from_numpy(rng.integers(0, num_background, num_rows))
-        other = {block: own[drawn] for block, own in background.items()}
+        other = {block: values[drawn] for block, values in background.items()}
         order = rng.permutation(len(groups.names))
         for way in (order, order[::-1]):
             rows: dict[str, Tensor] = dict(other)
-            before = _said(model.task, model.outputs(rows), classes_N).double().numpy()
+            before = _explained_outputs(model.task, model.outputs(rows), classes_N).double().numpy()
             start += before / (2 * _ORDERS)
             for index in way:
                 rows = groups.moved(rows, groups.names[index], x)
-                after = _said(model.task, model.outputs(rows), classes_N).double().numpy()
+                after = (
+                    _explained_outputs(model.task, model.outputs(rows), classes_N).double().numpy()
+                )
                 shares[:, index] += (after - before) / (2 * _ORDERS)
                 before = after
     return shares, start
 
 
 def _some(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: own[:500] for name, own in x.items()}
+    return {name: values[:500] for name, values in x.items()}
 
 
 def _class_along(model: Explained, x: Mapping[str, Tensor]) -> int:
@@ -509,22 +519,22 @@ def _along(
             np.quantile(x[block][:, span.start].numpy(), np.linspace(0.02, 0.98, _GRID))
         )
         for value in standardised:
-            own = torch.zeros(width)
-            own[0] = float(value)
+            row = torch.zeros(width)
+            row[0] = float(value)
             raw = value * fitted.scale + fitted.mean
             if abs(raw) < 1e-6 * fitted.scale:  # what float32 leaves of 0
                 raw = 0.0
-            features.append((f"{raw:.4g}", own))
-    told = []
-    for text, own in features:
+            features.append((f"{raw:.4g}", row))
+    points = []
+    for text, row in features:
         moved = dict(some)
         for name, part in groups.parts[column]:
             moved[name] = moved[name].clone()
-            moved[name][:, part] = own
+            moved[name][:, part] = row
         outputs = model.outputs(moved)
         if isinstance(model.task, Classification):
             mean = float(outputs.softmax(dim=1)[:, which].mean())
         else:
             mean = float(outputs[:, 0].mean()) * model.task.scale + model.task.mean
-        told.append((text, mean))
-    return told
+        points.append((text, mean))
+    return points

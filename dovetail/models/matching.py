@@ -140,15 +140,15 @@ def by_position(widths: Sequence[tuple[int, ...]], server: tuple[int, ...]) -> l
     """Pi^0: neuron j is server neuron j; of a wider server, each party takes the next ones."""
     starts = [0] * len(server)
     assignments = []
-    for own in widths:
+    for party_widths in widths:
         assignments.append(
             tuple(
                 (start + np.arange(width)) % total
-                for start, width, total in zip(starts, own, server, strict=True)
+                for start, width, total in zip(starts, party_widths, server, strict=True)
             )
         )
-        if any(width < total for width, total in zip(own, server, strict=True)):
-            starts = [start + width for start, width in zip(starts, own, strict=True)]
+        if any(width < total for width, total in zip(party_widths, server, strict=True)):
+            starts = [start + width for start, width in zip(starts, party_widths, strict=True)]
     return assignments
 
 
@@ -189,7 +189,7 @@ def match(
     else:  # what ``Distance`` has not seen of the layer above yet, it does not weigh
         waiting = np.sum([classifier.widths for classifier in classifiers], axis=0).tolist()
         for m in range(num_parties):
-            waiting = [n - own for n, own in zip(waiting, classifiers[m].widths, strict=True)]
+            waiting = [n - width for n, width in zip(waiting, classifiers[m].widths, strict=True)]
             assignment = _match_party(tables, m, None, waiting)
             _add(tables, m, assignment)
             placed[m] = assignment
@@ -289,8 +289,8 @@ def objective(
     total = 0.0
     for classifier, assignment, weight in zip(classifiers, assignments, weights, strict=True):
         slices = matched_slice(server, classifier.blocks, assignment, sizes)
-        for own, other in zip(classifier.layers, slices, strict=True):
-            total += 0.5 * weight * float(np.square(own - other).sum())
+        for layer, other in zip(classifier.layers, slices, strict=True):
+            total += 0.5 * weight * float(np.square(layer - other).sum())
     return total
 
 
@@ -344,7 +344,7 @@ class _Tables:
         self._begins = np.cumsum([0, 1, *sizes])  # of the first layer's groups, and their end
         self.cost = cost
         self.fixed = width is not None
-        self.full = all(own.widths == width for own in classifiers)
+        self.full = all(party.widths == width for party in classifiers)
         self.num_outputs = len(classifiers[0].layers[-1])
         if isinstance(cost, Pfnm):
             self.omega = [cost.sigma**-2] * len(classifiers)
@@ -523,16 +523,16 @@ def _match_party(
     assignment: list[np.ndarray] = []
     omega = tables.omega[m]
     for i, table in enumerate(tables.layers):
-        num_own = tables.classifiers[m].widths[i]
-        tables.grow(i, num_own)
+        num_local = tables.classifiers[m].widths[i]
+        tables.grow(i, num_local)
         below = assignment[i - 1] if i else None
         above = before[i + 1] if before is not None and i + 1 < len(tables) else None
         rows = tables.rows(m, i, below, above)
         if tables.full:  # a bonus of a server neuron changes no assignment that takes them all
             mass_D = table.mass[0][tables.groups(i)]
             gain_HJ = gains_where_full(table.sums, mass_D, rows.values, omega)
-            indices, own = linear_sum_assignment(gain_HJ.astype(np.float64), maximize=True)
-            assignment.append(_inverse(own))
+            indices, columns_here = linear_sum_assignment(gain_HJ.astype(np.float64), maximize=True)
+            assignment.append(_inverse(columns_here))
             continue
         gain_HJ = gains(table.sums, table.mass, rows, tables.starts(i), omega).astype(np.float64)
         empty = (table.members == 0).nonzero()[0]
@@ -549,10 +549,12 @@ def _match_party(
         if tables.fixed:  # Eq. (18): a neuron that nobody else can fill is taken
             needed = empty[: max(0, len(empty) - waiting[i])]
             if len(needed):
-                gain_HJ[needed] += 1 + num_own * (gain_HJ.max() - gain_HJ.min())
-        indices, own = linear_sum_assignment(gain_HJ, maximize=True)  # the Hungarian algorithm
-        chosen = np.empty(num_own, dtype=np.int64)
-        chosen[own] = indices
+                gain_HJ[needed] += 1 + num_local * (gain_HJ.max() - gain_HJ.min())
+        indices, columns_here = linear_sum_assignment(
+            gain_HJ, maximize=True
+        )  # the Hungarian algorithm
+        chosen = np.empty(num_local, dtype=np.int64)
+        chosen[columns_here] = indices
         assignment.append(chosen)
     return tuple(assignment)
 
@@ -668,10 +670,11 @@ def check_widths(
             )
         return
     for i, wanted in enumerate(server):
-        own = [each[i] for each in widths]
-        if not max(own) <= wanted <= sum(own):  # Eq. (18)
+        widths_here = [each[i] for each in widths]
+        if not max(widths_here) <= wanted <= sum(widths_here):  # Eq. (18)
             raise ConfigError(
-                f"hidden layer {i + 1} of the server must have at least {max(own)} neurons, as "
-                f"many as the widest party, and at most {sum(own)}, as many as all parties "
+                f"hidden layer {i + 1} of the server must have at least {max(widths_here)} "
+                "neurons, as "
+                f"many as the widest party, and at most {sum(widths_here)}, as many as all parties "
                 f"together; got {wanted}"
             )

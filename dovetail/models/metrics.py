@@ -137,14 +137,14 @@ def all_scores(
         return scores
     probabilities = outputs.double().softmax(dim=1).numpy()
     truth = labels.numpy()
-    said = _said(probabilities, threshold)
+    predicted = _predicted(probabilities, threshold)
     classes = np.unique(truth)
     scores |= {
-        "accuracy": float((said == truth).mean()),
+        "accuracy": float((predicted == truth).mean()),
         "macro_f1": float(
-            metrics.f1_score(truth, said, labels=classes, average="macro", zero_division=0)
+            metrics.f1_score(truth, predicted, labels=classes, average="macro", zero_division=0)
         ),
-        "balanced_accuracy": float(np.mean([(said[truth == c] == c).mean() for c in classes])),
+        "balanced_accuracy": float(np.mean([(predicted[truth == c] == c).mean() for c in classes])),
     }
     seen = truth >= 0
     kept, known = probabilities[seen], truth[seen]
@@ -160,10 +160,10 @@ def all_scores(
     elif task.num_outputs > 2:
         both = [c for c in np.unique(known) if (known != c).any()]
         if both:
-            is_NC, said_NC = (known[:, None] == both).astype(int), kept[:, both]
+            is_NC, outputs_NC = (known[:, None] == both).astype(int), kept[:, both]
             # All at once: half of what each costs is that its rows are checked.
-            aucs = metrics.roc_auc_score(is_NC, said_NC, average=None)
-            precisions = metrics.average_precision_score(is_NC, said_NC, average=None)
+            aucs = metrics.roc_auc_score(is_NC, outputs_NC, average=None)
+            precisions = metrics.average_precision_score(is_NC, outputs_NC, average=None)
             scores["auc_macro"] = float(np.mean(aucs))
             scores["average_precision_macro"] = float(np.mean(precisions))
     if not seen.all():
@@ -189,45 +189,45 @@ def details(
         many rows, the mean that was said, the share that was so); of two classes "threshold",
         "roc" (false positives, true positives) and "precision_recall" (recall, precision).
     """
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "rows": len(labels),
         "intervals": _intervals(task, outputs, labels, threshold, draws),
     }
     if isinstance(task, Regression):
-        told["mean"] = {"rmse": float(_values(task, outputs, labels)[1].std())}
-        return told
+        report["mean"] = {"rmse": float(_values(task, outputs, labels)[1].std())}
+        return report
     probabilities = outputs.double().softmax(dim=1).numpy()
     truth = labels.numpy()
-    said = _said(probabilities, threshold)
+    predicted = _predicted(probabilities, threshold)
     counts = np.unique(truth, return_counts=True)[1]
-    told |= {"classes": list(task.classes), "commonest": float(counts.max() / len(truth))}
+    report |= {"classes": list(task.classes), "commonest": float(counts.max() / len(truth))}
     seen = truth >= 0
     if task.num_outputs <= _MOST_CLASSES:
-        cells = truth[seen] * task.num_outputs + said[seen]
-        told["confusion"] = (
+        cells = truth[seen] * task.num_outputs + predicted[seen]
+        report["confusion"] = (
             np.bincount(cells, minlength=task.num_outputs**2).reshape(task.num_outputs, -1).tolist()
         )
     if seen.any():
-        told["reliability"] = reliability(probabilities[seen], truth[seen])
+        report["reliability"] = reliability(probabilities[seen], truth[seen])
     if task.num_outputs == 2:
-        told["threshold"] = 0.5 if threshold is None else threshold
+        report["threshold"] = 0.5 if threshold is None else threshold
         if len(np.unique(truth[seen])) == 2:
-            told |= _curves(probabilities[seen, 1], truth[seen])
-    return told
+            report |= _curves(probabilities[seen, 1], truth[seen])
+    return report
 
 
 def reliability(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> list[dict[str, float]]:
     """Bins of what was said, as ``details`` has them: of two classes the second's probability, of
     more that of the class that is said."""
     if probabilities_NC.shape[1] == 2:
-        said, is_so = probabilities_NC[:, 1], truth_N == 1
+        predicted, is_so = probabilities_NC[:, 1], truth_N == 1
     else:
-        said, is_so = probabilities_NC.max(axis=1), probabilities_NC.argmax(axis=1) == truth_N
-    bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
+        predicted, is_so = probabilities_NC.max(axis=1), probabilities_NC.argmax(axis=1) == truth_N
+    bins = np.minimum((predicted * _BINS).astype(int), _BINS - 1)
     return [
         {
             "rows": int(inside.sum()),
-            "said": float(said[inside].mean()),
+            "said": float(predicted[inside].mean()),
             "was": float(is_so[inside].mean()),
         }
         for index in range(_BINS)
@@ -241,7 +241,7 @@ def _ece(bins: Sequence[Mapping[str, float]]) -> float:
     return float(sum(each["rows"] * abs(each["said"] - each["was"]) for each in bins) / rows)
 
 
-def _said(probabilities_NC: np.ndarray, threshold: float | None) -> np.ndarray:
+def _predicted(probabilities_NC: np.ndarray, threshold: float | None) -> np.ndarray:
     """(N,) the class that is said."""
     if threshold is not None and probabilities_NC.shape[1] == 2:
         return (probabilities_NC[:, 1] >= threshold).astype(np.int64)
@@ -292,7 +292,7 @@ def _intervals(
     num_rows = len(labels)
     draws = min(draws, max(_FEWEST_DRAWS, _DRAWN_ROWS // num_rows))
     rng = np.random.default_rng(_SEED)
-    found: dict[str, list[np.ndarray]] = {}
+    samples: dict[str, list[np.ndarray]] = {}
     step = max(1, _HELD // (8 * num_rows))
     for start in range(0, draws, step):
         weights_BN = np.stack(
@@ -303,14 +303,14 @@ def _intervals(
         ).astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             for name, values in measure(weights_BN).items():
-                found.setdefault(name, []).append(values)
-    told = {}
-    for name, parts in found.items():
+                samples.setdefault(name, []).append(values)
+    intervals = {}
+    for name, parts in samples.items():
         values = np.concatenate(parts)
         values = values[np.isfinite(values)]
         if len(values) >= draws / 2:
-            told[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
-    return told
+            intervals[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
+    return intervals
 
 
 def _of_values(predicted: np.ndarray, wanted: np.ndarray) -> _Weighted:
@@ -332,31 +332,31 @@ def _of_classes(
     probabilities_NC: np.ndarray, truth: np.ndarray, threshold: float | None
 ) -> _Weighted:
     """Those of ``all_scores`` but the calibration error, and of more classes those of orders."""
-    said = _said(probabilities_NC, threshold)
-    is_right = said == truth
+    predicted = _predicted(probabilities_NC, threshold)
+    is_right = predicted == truth
     classes = np.unique(truth)
     few = len(classes) <= _MOST_CLASSES
     of_class = (truth[:, None] == classes).astype(np.float64)
-    called = (said[:, None] == classes).astype(np.float64)
+    called = (predicted[:, None] == classes).astype(np.float64)
     seen = truth >= 0
     kept, known = probabilities_NC[seen], truth[seen]
-    own = kept[np.arange(len(known)), known]
-    losses = -np.log(np.clip(own, np.finfo(float).eps, 1))
+    of_truth = kept[np.arange(len(known)), known]
+    losses = -np.log(np.clip(of_truth, np.finfo(float).eps, 1))
     two = probabilities_NC.shape[1] == 2
-    errors = (kept[:, 1] - known) ** 2 if two else (kept**2).sum(axis=1) + 1 - 2 * own
+    errors = (kept[:, 1] - known) ** 2 if two else (kept**2).sum(axis=1) + 1 - 2 * of_truth
     ranked = _ranked(kept[:, 1], known == 1) if two and len(np.unique(known)) == 2 else None
 
     def measure(w: np.ndarray) -> dict[str, np.ndarray]:
-        told = {"accuracy": _mean(w, is_right)}
+        measures = {"accuracy": _mean(w, is_right)}
         if few:
             right, true = w @ (of_class * called), w @ of_class
-            told["balanced_accuracy"] = _mean_of_there(right / true)
-            told["macro_f1"] = (2 * right / np.maximum(true + w @ called, 1)).mean(axis=1)
+            measures["balanced_accuracy"] = _mean_of_there(right / true)
+            measures["macro_f1"] = (2 * right / np.maximum(true + w @ called, 1)).mean(axis=1)
         if len(known):
             of_known = w if len(known) == len(truth) else w[:, seen]
-            told |= {"log_loss": _mean(of_known, losses), "brier": _mean(of_known, errors)}
-            told |= {} if ranked is None else ranked(of_known)
-        return told
+            measures |= {"log_loss": _mean(of_known, losses), "brier": _mean(of_known, errors)}
+            measures |= {} if ranked is None else ranked(of_known)
+        return measures
 
     return measure
 

@@ -67,9 +67,9 @@ def _kind_of(model: Path) -> str | None:
 def _are_one(models: Sequence[Path]) -> bool:
     """Whether these are tops of label owners who ended with the same one."""
     try:
-        told = [json.loads((path / "model.json").read_text()) for path in models]
-        return {each["network"]["kind"] for each in told} == {TopSpec.kind} and (
-            len({each["weights_sha256"] for each in told}) == 1
+        descriptions = [json.loads((path / "model.json").read_text()) for path in models]
+        return {each["network"]["kind"] for each in descriptions} == {TopSpec.kind} and (
+            len({each["weights_sha256"] for each in descriptions}) == 1
         )
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False

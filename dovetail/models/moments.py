@@ -52,16 +52,18 @@ def moments_of(features_ND: Tensor, labels_N: Tensor, num_classes: int) -> Momen
     return Moments(counts, means, covariances)
 
 
-def together(told: Sequence[tuple[Moments, np.ndarray]], width: int) -> Moments:
+def together(reported: Sequence[tuple[Moments, np.ndarray]], width: int) -> Moments:
     """All parties' as one, over all features.
 
     Args:
-        told: a party's moments, and the places of its features among all.
+        reported: a party's moments, and the places of its features among all.
         width: how many features there are.
     """
-    num_classes = len(told[0][0].counts_C)
-    counts = sum((own.counts_C for own, _ in told), np.zeros(num_classes, dtype=np.int64))
-    known = [_one(index, told, width) for index in range(num_classes)]
+    num_classes = len(reported[0][0].counts_C)
+    counts = sum(
+        (moments.counts_C for moments, _ in reported), np.zeros(num_classes, dtype=np.int64)
+    )
+    known = [_one(index, reported, width) for index in range(num_classes)]
     # A feature that no party with the class holds is as it is in all others.
     shares = np.stack([seen for *_, seen in known])
     total = np.maximum(shares.sum(axis=0), 1)
@@ -85,20 +87,22 @@ def together(told: Sequence[tuple[Moments, np.ndarray]], width: int) -> Moments:
 
 
 def _one(
-    index: int, told: Sequence[tuple[Moments, np.ndarray]], width: int
+    index: int, reported: Sequence[tuple[Moments, np.ndarray]], width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, covariance and number of rows of each feature, of one class."""
     seen, sums = np.zeros(width), np.zeros(width)
-    for own, indices in told:
-        seen[indices] += own.counts_C[index]
-        sums[indices] += own.counts_C[index] * own.means_CD[index]
+    for moments, indices in reported:
+        seen[indices] += moments.counts_C[index]
+        sums[indices] += moments.counts_C[index] * moments.means_CD[index]
     mean = np.divide(sums, seen, out=np.zeros(width), where=seen > 0)
     pairs, products = np.zeros((width, width)), np.zeros((width, width))
-    for own, indices in told:
-        apart = own.means_CD[index] - mean[indices]
+    for moments, indices in reported:
+        apart = moments.means_CD[index] - mean[indices]
         at = np.ix_(indices, indices)
-        pairs[at] += own.counts_C[index]
-        products[at] += own.counts_C[index] * (own.covariances_CDD[index] + np.outer(apart, apart))
+        pairs[at] += moments.counts_C[index]
+        products[at] += moments.counts_C[index] * (
+            moments.covariances_CDD[index] + np.outer(apart, apart)
+        )
     covariance = np.divide(products, pairs, out=np.zeros((width, width)), where=pairs > 0)
     return mean, covariance, seen
 

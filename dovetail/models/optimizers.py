@@ -155,14 +155,16 @@ class Optimizer:
             return
         memory = [self.state[each].get("momentum_buffer") for each in moved]
         for fresh in (True, False):  # whoever has no memory yet is given one by a call of its own
-            indices = [index for index, own in enumerate(memory) if (own is None) == fresh]
+            indices = [index for index, buffers in enumerate(memory) if (buffers is None) == fresh]
             if not indices:
                 continue
-            own = [memory[index] for index in indices]
+            buffers = [memory[index] for index in indices]
             self._sgd_step(
-                [values[index] for index in indices], [gradients[index] for index in indices], own
+                [values[index] for index in indices],
+                [gradients[index] for index in indices],
+                buffers,
             )
-            for index, value in zip(indices, own, strict=True):
+            for index, value in zip(indices, buffers, strict=True):
                 self.state[moved[index]]["momentum_buffer"] = value
 
     def _sgd_step(
@@ -191,15 +193,15 @@ class Optimizer:
                     "exp_avg": torch.zeros_like(each, memory_format=torch.preserve_format),
                     "exp_avg_sq": torch.zeros_like(each, memory_format=torch.preserve_format),
                 }
-        own = [self.state[each] for each in moved]
+        states = [self.state[each] for each in moved]
         follow = adamw if self.kind == "adamw" else adam
         follow(
             values,
             gradients,
-            [each["exp_avg"] for each in own],
-            [each["exp_avg_sq"] for each in own],
+            [each["exp_avg"] for each in states],
+            [each["exp_avg_sq"] for each in states],
             [],
-            [each["step"] for each in own],
+            [each["step"] for each in states],
             fused=self._fused,
             amsgrad=False,
             beta1=0.9,
@@ -213,7 +215,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """What its next step depends on, but for gradients: place of a parameter -> its state."""
         kept = (self.state.get(each) for each in self.parameters)
-        return {"state": {index: dict(own) for index, own in enumerate(kept) if own}}
+        return {"state": {index: dict(buffers) for index, buffers in enumerate(kept) if buffers}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""

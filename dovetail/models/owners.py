@@ -348,11 +348,11 @@ class TopSpec:
         return nn.Sequential(*layers)
 
     def to_json(self) -> dict[str, Any]:
-        told = {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
+        fields = {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
         for name, plain in (("skip", False), ("members", 1)):
-            if told[name] == plain:  # as tops were kept that could have no other
-                del told[name]
-        return told
+            if fields[name] == plain:  # as tops were kept that could have no other
+                del fields[name]
+        return fields
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TopSpec:

@@ -66,8 +66,8 @@ def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = No
 def batched_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
     """x W, or x W + b, of (K, B, I), (K, I, O) and (K, 1, O), into memory."""
     if _is_one_dnns(x[0], weight.shape[2]):
-        for k, own in enumerate(out):
-            own.copy_(_by_one_dnn(x[k], weight[k].T, None if bias is None else bias[k, 0]))
+        for k, part in enumerate(out):
+            part.copy_(_by_one_dnn(x[k], weight[k].T, None if bias is None else bias[k, 0]))
     elif bias is None:
         torch.bmm(x, weight, out=out)
     else:
@@ -77,7 +77,7 @@ def batched_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = N
 def add_batched(out: Tensor, x: Tensor, weight: Tensor, scale: float) -> None:
     """``scale`` x W of (K, B, I) and (K, I, O), added to what is there."""
     if _is_one_dnns(x[0], weight.shape[2]):
-        for k, own in enumerate(out):
-            own.add_(_by_one_dnn(x[k], weight[k].T, None), alpha=scale)
+        for k, part in enumerate(out):
+            part.add_(_by_one_dnn(x[k], weight[k].T, None), alpha=scale)
     else:
         out.baddbmm_(x, weight, alpha=scale)

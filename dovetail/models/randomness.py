@@ -1,7 +1,7 @@
-"""Each party's own random numbers: a function of the run's seed and of its home's secret.
+"""Each party's own random numbers: a function of the run's seed and of its site's secret.
 
 The seed travels: whoever knows it and a party's widths could compute what that party draws. So a
-home mixes in a secret that never leaves it, and no other can tell its weights, masks, dropout or
+site mixes in a secret that never leaves it, and no other can tell its weights, masks, dropout or
 order of batches. PyTorch's CPU generator takes 32 bits of a seed and no more, few enough to try
 them all; with a secret its whole state is drawn from it.
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError
 
-#: What a home mixes into its random numbers; asked anew whenever training begins.
+#: What a site mixes into its random numbers; asked anew whenever training begins.
 Secret = Callable[[], bytes]
 
 
@@ -43,7 +43,7 @@ def derive_seed(seed: int, *purpose: str, secret: bytes | None = None) -> int:
     Args:
         seed: of the run.
         purpose: what it is for.
-        secret: of the home where it is; None in simulation, and where others may know the seed.
+        secret: of the site where it is; None in simulation, and where others may know the seed.
     """
     if secret is not None:
         return int.from_bytes(derive_key(secret, str(seed), *purpose, num_bytes=7), "little")
@@ -58,7 +58,7 @@ def generator(seed: int, *purpose: str, secret: bytes | None = None) -> torch.Ge
     Args:
         seed: of the run.
         purpose: what it is for; distinct purposes give unrelated numbers.
-        secret: of the home where it is; None in simulation.
+        secret: of the site where it is; None in simulation.
     """
     if secret is None:
         return torch.Generator().manual_seed(derive_seed(seed, *purpose))
@@ -96,21 +96,21 @@ class RandomStream:
         device: torch.device | None = None,
     ) -> None:
         self._device = device if device is not None and device.type == "cuda" else None
-        self._own = generator(seed, *purpose, secret=secret).get_state()
-        self._own_cuda: Tensor | None = None
+        self._state = generator(seed, *purpose, secret=secret).get_state()
+        self._cuda_state: Tensor | None = None
         if self._device is not None:
             of_cuda = derive_seed(seed, *purpose)
             if secret is not None:  # Philox takes 64 bits
                 key = derive_key(secret, str(seed), *purpose, "cuda", num_bytes=8)
                 of_cuda = int.from_bytes(key, "little")
-            self._own_cuda = torch.Generator(self._device).manual_seed(of_cuda).get_state()
+            self._cuda_state = torch.Generator(self._device).manual_seed(of_cuda).get_state()
 
     def __enter__(self) -> None:
         self._outer = torch.get_rng_state()
-        torch.set_rng_state(self._own)
-        if self._device is not None and self._own_cuda is not None:
+        torch.set_rng_state(self._state)
+        if self._device is not None and self._cuda_state is not None:
             self._outer_cuda = torch.cuda.get_rng_state(self._device)
-            torch.cuda.set_rng_state(self._own_cuda, self._device)
+            torch.cuda.set_rng_state(self._cuda_state, self._device)
 
     def __exit__(
         self,
@@ -118,15 +118,15 @@ class RandomStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._own = torch.get_rng_state()
+        self._state = torch.get_rng_state()
         torch.set_rng_state(self._outer)
         if self._device is not None:
-            self._own_cuda = torch.cuda.get_rng_state(self._device)
+            self._cuda_state = torch.cuda.get_rng_state(self._device)
             torch.cuda.set_rng_state(self._outer_cuda, self._device)
 
     def state(self) -> dict[str, Any]:
         """Where the stream is, for ``restore``; not from inside it."""
-        return {"own": self._own, "cuda": self._own_cuda}
+        return {"own": self._state, "cuda": self._cuda_state}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from there.
@@ -140,4 +140,4 @@ class RandomStream:
                 f"the saved random numbers are of device {then!r}, this run computes on {now!r}; "
                 "resume on the same kind of device"
             )
-        self._own, self._own_cuda = state["own"], state["cuda"]
+        self._state, self._cuda_state = state["own"], state["cuda"]

@@ -43,15 +43,15 @@ def recovered_share(
         seen = labels >= 0  # rows of other classes have no part in an order of two
         labels, solo, alone, joint = labels[seen], solo[seen], alone[seen], joint[seen]
     truth = labels.double().numpy()
-    said = [_said(task, outputs) for outputs in (solo, alone, joint)]
+    predicted = [_predicted(task, outputs) for outputs in (solo, alone, joint)]
     rng = np.random.default_rng(seed)
     draws = []
     for _ in range(_DRAWS):
         rows = rng.integers(0, len(truth), len(truth))
-        drawn = [_measure(task, each[rows], truth[rows]) for each in said]
+        drawn = [_measure(task, each[rows], truth[rows]) for each in predicted]
         if all(np.isfinite(drawn)):
             draws.append(drawn)
-    values = [_measure(task, each, truth) for each in said]
+    values = [_measure(task, each, truth) for each in predicted]
     return {
         "score": name,
         **dict(zip(("solo", "alone", "joint"), values, strict=True)),
@@ -76,7 +76,7 @@ def over_seeds(each: Sequence[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     }
 
 
-def recovered_text(told: Mapping[str, Any]) -> str:
+def recovered_text(gain: Mapping[str, Any]) -> str:
     """One sentence.
 
     >>> told = {"score": "auc", "solo": 0.75, "alone": 0.7, "joint": 0.8, "share": 0.5}
@@ -89,38 +89,38 @@ of the best local model 0.700, solo 0.750, joint 0.800, on the 161 test rows tha
 have."
     """
     values = (
-        f"{told['score']} of the best local model {told['alone']:.3f}, solo {told['solo']:.3f}, "
-        f"joint {told['joint']:.3f}"
+        f"{gain['score']} of the best local model {gain['alone']:.3f}, solo {gain['solo']:.3f}, "
+        f"joint {gain['joint']:.3f}"
     )
-    if "rows" in told:
-        values += f", on the {told['rows']:,.0f} test rows that the partners have"
-    if told["share"] is None:
+    if "rows" in gain:
+        values += f", on the {gain['rows']:,.0f} test rows that the partners have"
+    if gain["share"] is None:
         return (
             "Share of the gain kept: cannot be estimated, because the partners' gain is within "
             f"noise: {values}."
         )
-    interval = told["interval"]
+    interval = gain["interval"]
     spread = (
         f" (95 % interval {100 * interval[0]:z.0f} to {100 * interval[1]:z.0f} %)"
         if interval
         else ""
     )
-    return f"Share of the gain kept: {100 * told['share']:z.0f} %{spread}: {values}."
+    return f"Share of the gain kept: {100 * gain['share']:z.0f} %{spread}: {values}."
 
 
 def _shares(name: str, values: Sequence[float], draws: Sequence[Sequence[float]]) -> dict[str, Any]:
     sign = 1 if SCORES[name] else -1
     solo, alone, joint = values
-    told: dict[str, Any] = {"gain": sign * (solo - alone), "help": sign * (joint - alone)}
+    gain: dict[str, Any] = {"gain": sign * (solo - alone), "help": sign * (joint - alone)}
     gains = [sign * (draw[0] - draw[1]) for draw in draws]
     helps = [sign * (draw[2] - draw[1]) for draw in draws]
-    told["gain_interval"], told["help_interval"] = _interval(gains), _interval(helps)
-    told["share"] = told["interval"] = None
-    if told["help"] > 0 and told["help_interval"] and told["help_interval"][0] > 0:
-        told["share"] = told["gain"] / told["help"]
+    gain["gain_interval"], gain["help_interval"] = _interval(gains), _interval(helps)
+    gain["share"] = gain["interval"] = None
+    if gain["help"] > 0 and gain["help_interval"] and gain["help_interval"][0] > 0:
+        gain["share"] = gain["gain"] / gain["help"]
         shares = [gain / help_ for gain, help_ in zip(gains, helps, strict=True) if help_ > 0]
-        told["interval"] = _interval(shares)
-    return told
+        gain["interval"] = _interval(shares)
+    return gain
 
 
 def _interval(values: Sequence[float]) -> list[float] | None:
@@ -131,7 +131,7 @@ def _interval(values: Sequence[float]) -> list[float] | None:
     return [float(low), float(high)]
 
 
-def _said(task: Task, outputs: Tensor) -> np.ndarray:
+def _predicted(task: Task, outputs: Tensor) -> np.ndarray:
     """(N,) of each row what its score is made of: a rank, a class or a value."""
     if not isinstance(task, Classification):
         return outputs[:, 0].double().numpy() * 1.0
@@ -141,17 +141,17 @@ def _said(task: Task, outputs: Tensor) -> np.ndarray:
     return classes
 
 
-def _measure(task: Task, said: np.ndarray, truth: np.ndarray) -> float:
+def _measure(task: Task, predicted: np.ndarray, truth: np.ndarray) -> float:
     """The score that tables show first; NaN where the rows have one class only."""
     if not isinstance(task, Classification):
-        return float(np.sqrt(np.mean((said - truth) ** 2))) * task.scale
+        return float(np.sqrt(np.mean((predicted - truth) ** 2))) * task.scale
     if task.num_outputs > 2:
-        return float((said == truth).mean())
+        return float((predicted == truth).mean())
     positive = int(truth.sum())
     negative = len(truth) - positive
     if not positive or not negative:
         return float("nan")
-    _, inverse, counts = np.unique(said, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(predicted, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # of equal ones, the mean
     return float((ranks[truth == 1].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
@@ -173,28 +173,30 @@ def warnings_of(
         majority: those of always saying the commonest class, or the mean.
         intervals: of its own scores over draws of the test rows, as far as they are known.
     """
-    told = []
+    sentences = []
     if scores.get("auc", 1.0) < 0.5:
-        told.append(f"{name} has an AUC of {scores['auc']:.3f}, worse than a coin: do not use it")
+        sentences.append(
+            f"{name} has an AUC of {scores['auc']:.3f}, worse than a coin: do not use it"
+        )
     for what, called in (("accuracy", "always saying the commonest class"), ("rmse", "the mean")):
         if majority is None or what not in scores or what not in majority:
             continue
-        own, other = scores[what], majority[what]
-        if (own >= other) if what == "rmse" else (own <= other):
-            told.append(
-                f"{name} has {what} {own:.3f}, no better than {called} ({other:.3f}): look at "
+        score, other = scores[what], majority[what]
+        if (score >= other) if what == "rmse" else (score <= other):
+            sentences.append(
+                f"{name} has {what} {score:.3f}, no better than {called} ({other:.3f}): look at "
                 "another score before you use it"
             )
     for what in ("auc", "accuracy", "rmse"):
         if alone is None or what not in scores or what not in alone:
             continue
-        own, other = scores[what], alone[what]
-        if (own > other) if what == "rmse" else (own < other):
-            low, high = (intervals or {}).get(what, (own, own))
+        score, other = scores[what], alone[what]
+        if (score > other) if what == "rmse" else (score < other):
+            low, high = (intervals or {}).get(what, (score, score))
             within = f", by less than these test rows can tell ({low:.3f} to {high:.3f})"
-            told.append(
-                f"{name} has {what} {own:.3f}, worse than the best local model ({other:.3f})"
+            sentences.append(
+                f"{name} has {what} {score:.3f}, worse than the best local model ({other:.3f})"
                 + (within if low <= other <= high else "")
             )
         break  # the first of them is the one that tables show first
-    return told
+    return sentences

@@ -113,8 +113,8 @@ class EnsembleReplicas:
         self.weights_NP = self._rows(self.values)
         self.statistics_NQ = self._rows(self._replicas.statistics_NQ)
         if self.members > 1:
-            own_P = torch.cat([vector_of(network) for network in networks])
-            self.weights_NP[:] = own_P.to(self.values.device)
+            local_P = torch.cat([vector_of(network) for network in networks])
+            self.weights_NP[:] = local_P.to(self.values.device)
 
     def __len__(self) -> int:
         return self.num
@@ -152,17 +152,21 @@ class EnsembleReplicas:
         """
         still = [index for index, num in enumerate(rows) if not num]
         before = (
-            {name: own[still] for name, own in self._stepped(optimizer).items()} if still else {}
+            {name: buffer[still] for name, buffer in self._stepped(optimizer).items()}
+            if still
+            else {}
         )
         optimizer.step()
         if still:  # an optimizer's memory starts at zero
-            for name, own in self._stepped(optimizer).items():
-                own[still] = before.get(name, torch.zeros_like(own[still]))
+            for name, buffer in self._stepped(optimizer).items():
+                buffer[still] = before.get(name, torch.zeros_like(buffer[still]))
 
     def _stepped(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """(N, ...) views of what a step changes: weights, and the optimizer's memory of each."""
-        own = optimizer.state[self.values].items()
-        memory = {name: kept for name, kept in own if isinstance(kept, Tensor) and kept.dim() == 2}
+        buffers = optimizer.state[self.values].items()
+        memory = {
+            name: kept for name, kept in buffers if isinstance(kept, Tensor) and kept.dim() == 2
+        }
         return {name: self._rows(each) for name, each in {"values": self.values, **memory}.items()}
 
     def networks(self, index: int) -> list[nn.Module]:
@@ -280,18 +284,18 @@ class _Patches:
         self.maps_by_row = self.maps.view(channels, size, positions).transpose(0, 1)
         self.back_by_row = self.back.view(size, channels, positions)
         self.windows = [
-            own.as_strided(windows, strides, own.storage_offset()) for own in self.padded
+            patch.as_strided(windows, strides, patch.storage_offset()) for patch in self.padded
         ]
-        self.windows_to = [own.view(windows) for own in patches]
+        self.windows_to = [patch.view(windows) for patch in patches]
         self.patches = list(patches)
-        self.patches_T = [own.T for own in patches]
+        self.patches_T = [patch.T for patch in patches]
         self.inputs: list[Tensor] = list(inputs)
-        self.inputs_T = [own.T for own in inputs]
-        self.inputs_by_row = [own.view(size, channels, positions) for own in inputs]
+        self.inputs_T = [patch.T for patch in inputs]
+        self.inputs_by_row = [patch.view(size, channels, positions) for patch in inputs]
         self.weight = list(conv.layer.weight)
-        self.bias = [own.T for own in conv.layer.bias]
+        self.bias = [patch.T for patch in conv.layer.bias]
         self.weight_grad = list(conv.layer.weight_grad)
-        self.bias_grad = [own[0] for own in conv.layer.bias_grad]
+        self.bias_grad = [patch[0] for patch in conv.layer.bias_grad]
 
     def forward(self, index: int) -> Tensor:
         """(B, C L) one replica's maps after ReLU, row by row."""
@@ -382,9 +386,9 @@ class StackedReplicas(Replicas):
             if index or conv is None:
                 torch.baddbmm(layer.bias, below, layer.weight.mT, out=out)
             else:  # large maps: each replica's at once, while they are in the cache
-                for n, own in enumerate(buffers.first_output):
+                for n, result in enumerate(buffers.first_output):
                     rows = conv.forward(n)
-                    linear_into(own, rows, buffers.first_weight[n], buffers.first_bias[n])
+                    linear_into(result, rows, buffers.first_weight[n], buffers.first_bias[n])
             below = out.relu_() if index < len(linears) - 1 else out
         if self._skip is not None:
             below.baddbmm_(buffers.inputs, self._skip[0].mT)
@@ -400,8 +404,8 @@ class StackedReplicas(Replicas):
             gradient = torch.stack(list(gradients))
         else:  # rows that are not there have a gradient of zero
             gradient = torch.zeros_like(buffers.outputs[-1])
-            for index, own in enumerate(gradients):
-                gradient[index, : len(own)] = own
+            for index, part in enumerate(gradients):
+                gradient[index, : len(part)] = part
         linears = self._linears
         if self._skip is not None:
             torch.bmm(gradient.mT, buffers.inputs, out=self._skip[1])
@@ -416,9 +420,9 @@ class StackedReplicas(Replicas):
             _parameter_gradients(layer, buffers.inputs, gradient)
             return
         torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
-        for n, own in enumerate(gradient):
-            linear_into(buffers.first_weight_grad[n], own.T, conv.inputs_T[n])
-            linear_into(conv.back, own, buffers.first_weight_T[n])
+        for n, part in enumerate(gradient):
+            linear_into(buffers.first_weight_grad[n], part.T, conv.inputs_T[n])
+            linear_into(conv.back, part, buffers.first_weight_T[n])
             conv.backward(n)
 
     def _buffers_for(self, size: int, x: Sequence[Tensor]) -> _Buffers:
@@ -436,8 +440,8 @@ class StackedReplicas(Replicas):
         if all(len(rows) == into.shape[1] for rows in x):
             into.copy_(torch.cat(list(x)).view_as(into))
         else:
-            for own, rows in zip(into, x, strict=True):
-                own[: len(rows)] = rows.view(len(rows), *own.shape[1:])
+            for target, rows in zip(into, x, strict=True):
+                target[: len(rows)] = rows.view(len(rows), *target.shape[1:])
         if x[0].dtype == torch.uint8:  # as ``network_input`` does
             into.div_(255)
 

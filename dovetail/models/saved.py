@@ -24,7 +24,7 @@ from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, ModelError
 from dovetail.models.calibration import calibration_of, radius_of
-from dovetail.models.decisions import Decision, decision_as_said
+from dovetail.models.decisions import Decision, decision_after_calibration
 from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
@@ -41,7 +41,7 @@ FORMAT = 2
 _NARROW = 1_000_000
 
 #: What ``model.json`` says of a model itself; ``about`` adds the rest.
-_OWN_KEYS = ("format", "party", "task", "network", "blocks")
+_RESERVED_KEYS = ("format", "party", "task", "network", "blocks")
 
 #: (N, ...) rows of the only block, or block -> (N, ...) rows.
 Rows = Tensor | Mapping[str, Tensor]
@@ -89,7 +89,9 @@ class Model:
         return line_of(self.party, self.about)
 
     def _repr_html_(self) -> str:
-        columns = [name for own in self.inputs.values() for name in getattr(own, "columns", ())]
+        columns = [
+            name for input_ in self.inputs.values() for name in getattr(input_, "columns", ())
+        ]
         rows = [
             ("party", self.party),
             *(
@@ -173,7 +175,7 @@ class Model:
     @property
     def decision(self) -> Decision | None:
         """From which probability on the second of two classes is said; None: from a half."""
-        return decision_as_said(self.about)
+        return decision_after_calibration(self.about)
 
     @property
     def classes(self) -> tuple[str | int, ...]:
@@ -225,10 +227,10 @@ class Model:
         """
         if partial:
             usable, refused, num_rows = usable_rows(self, x, allow_unseen=allow_unseen)
-            told = self.predictions(
+            predicted = self.predictions(
                 usable, batch_size=batch_size, allow_unseen=allow_unseen, coverage=coverage
             )
-            return told.spread(refused, num_rows)
+            return predicted.spread(refused, num_rows)
         if coverage is not None:
             radius = radius_of(self.about, coverage, party=self.party)
             plain = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)
@@ -404,7 +406,7 @@ def _around(description: Mapping[str, Any], network: nn.Module, spec: NetworkSpe
             for name, block in blocks.items()
             if block["input"] is not None
         },
-        about={name: value for name, value in description.items() if name not in _OWN_KEYS},
+        about={name: value for name, value in description.items() if name not in _RESERVED_KEYS},
     )
 
 

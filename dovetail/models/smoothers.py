@@ -239,10 +239,10 @@ class Smoothing(nn.Module):
         """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
         weights_LL = torch.zeros(len(self.x_LF), len(self.x_LF))
         for fold in self.folds_L.unique().tolist():
-            own = (self.folds_L == fold).nonzero().flatten()
+            held_out = (self.folds_L == fold).nonzero().flatten()
             others = (self.folds_L != fold).nonzero().flatten()
-            found = self._among(self.x_LF[own], self.smoothers[index], others)
-            weights_LL[own[:, None], others] = found
+            weights = self._among(self.x_LF[held_out], self.smoothers[index], others)
+            weights_LL[held_out[:, None], others] = weights
         return weights_LL
 
     def _among(self, x_BF: Tensor, smoother: Smoother, rows: Tensor) -> Tensor:

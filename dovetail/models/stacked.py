@@ -44,7 +44,7 @@ class StackedParameters:
     """
 
     def __init__(self, parameters: Sequence[Sequence[nn.Parameter]]) -> None:
-        self.parameters = [list(own) for own in parameters]
+        self.parameters = [list(weights) for weights in parameters]
         self._slots: list[list[tuple[int, int, int]]] = []  # place -> network -> start, I, O
         end = 0
         for same_place in zip(*self.parameters, strict=True):
@@ -56,9 +56,9 @@ class StackedParameters:
             self._slots.append(slots)
         self.flat = nn.Parameter(torch.zeros(end))
         self.flat.grad = torch.zeros(end)
-        self._own = self.shaped(self.flat.detach())
-        for own, views in zip(self.parameters, self._own, strict=True):
-            for parameter, view in zip(own, views, strict=True):
+        self._views = self.shaped(self.flat.detach())
+        for weights, views in zip(self.parameters, self._views, strict=True):
+            for parameter, view in zip(weights, views, strict=True):
                 view.copy_(parameter.detach())
                 parameter.data = view
                 parameter.grad = None
@@ -93,8 +93,8 @@ class StackedParameters:
     def pack(self, tensors: Sequence[Sequence[Tensor]]) -> Tensor:
         """One vector of K lists of tensors shaped like the parameters."""
         flat = torch.zeros_like(self.flat)
-        for own, views in zip(tensors, self.shaped(flat), strict=True):
-            for tensor, view in zip(own, views, strict=True):
+        for weights, views in zip(tensors, self.shaped(flat), strict=True):
+            for tensor, view in zip(weights, views, strict=True):
                 view.copy_(tensor.detach())
         return flat
 
@@ -102,14 +102,14 @@ class StackedParameters:
         """Whether the parameters still are views of this memory."""
         return all(
             parameter.data_ptr() == view.data_ptr()
-            for own, views in zip(self.parameters, self._own, strict=True)
-            for parameter, view in zip(own, views, strict=True)
+            for weights, views in zip(self.parameters, self._views, strict=True)
+            for parameter, view in zip(weights, views, strict=True)
         )
 
     def release(self) -> None:
         """Give every parameter that is still a view memory of its own again."""
-        for own, views in zip(self.parameters, self._own, strict=True):
-            for parameter, view in zip(own, views, strict=True):
+        for weights, views in zip(self.parameters, self._views, strict=True):
+            for parameter, view in zip(weights, views, strict=True):
                 if parameter.data_ptr() == view.data_ptr():
                     parameter.data = view.clone(memory_format=torch.contiguous_format)
                     parameter.grad = None
@@ -121,27 +121,27 @@ class StackedOptimizer:
     Args:
         stacked: parameters of all networks.
         build: makes an optimizer of them, of the same kind and settings as the own ones.
-        own: each network's optimizer, all after the same number of steps. Their states become
-            views of the stacked one's too.
+        optimizers: each network's optimizer, all after the same number of steps. Their states
+            become views of the stacked one's too.
     """
 
     def __init__(
         self,
         stacked: StackedParameters,
         build: Callable[[list[nn.Parameter]], Optimizer],
-        own: Sequence[Optimizer],
+        optimizers: Sequence[Optimizer],
     ) -> None:
         self.stacked = stacked
-        self.own = list(own)
+        self.optimizers = list(optimizers)
         self.optimizer = build([stacked.flat])
         self._shared: list[tuple[Optimizer, nn.Parameter, str, Tensor]] = []
         state = self.optimizer.state[stacked.flat]
-        for key, value in self.own[0].state.get(stacked.parameters[0][0], {}).items():
+        for key, value in self.optimizers[0].state.get(stacked.parameters[0][0], {}).items():
             if isinstance(value, Tensor) and value.dim():
                 state[key] = stacked.pack(
                     [
                         [each.state[parameter][key] for parameter in held]
-                        for each, held in zip(self.own, stacked.parameters, strict=True)
+                        for each, held in zip(self.optimizers, stacked.parameters, strict=True)
                     ]
                 )
             else:  # Adam's number of steps
@@ -156,14 +156,14 @@ class StackedOptimizer:
                 if isinstance(value, Tensor) and value.dim():
                     shaped = self.stacked.shaped(value)
                     for each, held, views in zip(
-                        self.own, self.stacked.parameters, shaped, strict=True
+                        self.optimizers, self.stacked.parameters, shaped, strict=True
                     ):
                         for parameter, view in zip(held, views, strict=True):
                             each.state[parameter][key] = view
                             self._shared.append((each, parameter, key, view))
         for key, value in state.items():
             if not isinstance(value, Tensor) or not value.dim():
-                for each, held in zip(self.own, self.stacked.parameters, strict=True):
+                for each, held in zip(self.optimizers, self.stacked.parameters, strict=True):
                     for parameter in held:
                         copied = value.clone() if isinstance(value, Tensor) else value
                         each.state[parameter][key] = copied
@@ -171,14 +171,15 @@ class StackedOptimizer:
     def holds(self) -> bool:
         """Whether the own optimizers' states still are views of this one's."""
         return self.stacked.holds() and all(
-            own.state[parameter].get(key) is view for own, parameter, key, view in self._shared
+            optimizer.state[parameter].get(key) is view
+            for optimizer, parameter, key, view in self._shared
         )
 
     def release(self) -> None:
         """Give every state that is still a view memory of its own again."""
-        for own, parameter, key, view in self._shared:
-            if own.state[parameter].get(key) is view:
-                own.state[parameter][key] = view.clone(memory_format=torch.contiguous_format)
+        for optimizer, parameter, key, view in self._shared:
+            if optimizer.state[parameter].get(key) is view:
+                optimizer.state[parameter][key] = view.clone(memory_format=torch.contiguous_format)
 
 
 class StackedColumns:
@@ -197,7 +198,7 @@ class StackedColumns:
         self.unique: StackedParameters | None = None
         self.mu = 0.0
         if first.unique is not None:
-            self.unique = StackedParameters([_own_parameters(n) for n in networks])
+            self.unique = StackedParameters([_private_parameters(n) for n in networks])
             self.mu = first.unique.mu
         self._num_layers = len(first.common.layers)
         sizes = [layer[1].shape[2] for layer in _layers(self.common, self._num_layers)]
@@ -290,16 +291,16 @@ def _linear(x: Tensor, weight: _Stacked, bias: Tensor, out: Tensor) -> None:
     if isinstance(weight, Tensor):
         batched_into(out, x, weight, bias)
         return
-    for k, own in enumerate(weight):
-        torch.addmm(bias[k], x[k, :, : len(own)], own, out=out[k])
+    for k, layer in enumerate(weight):
+        torch.addmm(bias[k], x[k, :, : len(layer)], layer, out=out[k])
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor, out: _Stacked) -> None:
     if isinstance(out, Tensor):
         batched_into(out, x.mT, gradient)
         return
-    for k, own in enumerate(out):
-        torch.mm(x[k, :, : len(own)].T, gradient[k], out=own)
+    for k, part in enumerate(out):
+        torch.mm(x[k, :, : len(part)].T, gradient[k], out=part)
 
 
 def _tensor(stacked: _Stacked) -> Tensor:
@@ -308,7 +309,7 @@ def _tensor(stacked: _Stacked) -> Tensor:
     return stacked
 
 
-def _own_parameters(network: Columns) -> list[nn.Parameter]:
+def _private_parameters(network: Columns) -> list[nn.Parameter]:
     assert network.unique is not None
     return network.unique.trained()
 

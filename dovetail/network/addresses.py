@@ -31,18 +31,18 @@ def drivers_of(
     for _, address in named:
         check_address(address)
     if len(given) == 1:
-        ((own, address),) = named
-        return {_driver(where, allowed, own or name): address}
+        ((name_there, address),) = named
+        return {_driver(where, allowed, name_there or name): address}
     drivers: dict[str, str] = {}
-    for own, address in named:
-        if not own or name:
+    for name_there, address in named:
+        if not name_there or name:
             raise ConfigError(
                 "with several drivers each has its name, the one in its certificate: --driver "
                 f"NAME={address}, and no --name"
             )
-        if own in drivers:
-            raise ConfigError(f"--driver names {own!r} twice; each driver has one address")
-        drivers[_driver(where, allowed, own)] = address
+        if name_there in drivers:
+            raise ConfigError(f"--driver names {name_there!r} twice; each driver has one address")
+        drivers[_driver(where, allowed, name_there)] = address
     return drivers
 
 

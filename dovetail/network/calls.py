@@ -50,7 +50,7 @@ class SlowError(NetworkError):
     """A call was given up before its answer came; the party may be at work."""
 
 
-class GoneError(NetworkError):
+class UnreachableError(NetworkError):
     """A call reached nobody who answers."""
 
 
@@ -183,8 +183,8 @@ class Calls(Lines):
             MessageError: something that does not say who it is, or another protocol.
         """
         try:
-            said = json.loads(bytes(call(b"", HELLO_S)))
-            protocol, instance, party = said["protocol"], str(said["instance"]), said["party"]
+            hello = json.loads(bytes(call(b"", HELLO_S)))
+            protocol, instance, party = hello["protocol"], str(hello["instance"]), hello["party"]
         except (ValueError, RecursionError, TypeError, KeyError):
             raise MessageError("what is there does not say who it is") from None
         if protocol != PROTOCOL:
@@ -212,7 +212,7 @@ class Calls(Lines):
                 except AbortedError as error:
                     self._aborted = error
                     return
-                except GoneError as error:
+                except UnreachableError as error:
                     self._lost(link, error)
                     return
                 except SpoiltError as error:
@@ -239,7 +239,7 @@ class Calls(Lines):
                 continue
             try:
                 call(b"", HELLO_S)
-            except (GoneError, SlowError) as error:
+            except (UnreachableError, SlowError) as error:
                 if self._busy.get(link.name, (None, 0.0))[0] is connection:
                     del self._busy[link.name]  # whoever waits for that call gives it up, too
                     self._lost(link, error)

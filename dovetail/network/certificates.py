@@ -262,8 +262,8 @@ def every_name(certificate: x509.Certificate) -> tuple[str, ...]:
 
 def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
     """The hosts it names beside its party."""
-    own = tls_name(name_of(certificate))
-    return tuple(name for name in every_name(certificate) if name != own)
+    certificate_name = tls_name(name_of(certificate))
+    return tuple(name for name in every_name(certificate) if name != certificate_name)
 
 
 def _subject(name: str) -> x509.Name:
@@ -424,10 +424,11 @@ class Authority:
         Raises:
             ConfigError: a name or host that cannot be, or an authority that has expired.
         """
-        own = self.certificates[0]
-        if own.not_valid_after_utc <= now:
+        certificate = self.certificates[0]
+        if certificate.not_valid_after_utc <= now:
             raise ConfigError(
-                f"the authority expired on {own.not_valid_after_utc:%Y-%m-%d}; make a new one: "
+                f"the authority expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make a "
+                "new one: "
                 "dovetail certificates --renew-ca"
             )
         names = [x509.DNSName(tls_name(certificate_name(name))), *map(host_name, hosts)]
@@ -437,11 +438,11 @@ class Authority:
         return (
             x509.CertificateBuilder()
             .subject_name(_subject(name))
-            .issuer_name(own.subject)
+            .issuer_name(certificate.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - CLOCK_SKEW)
-            .not_valid_after(min(now + timedelta(days=days), own.not_valid_after_utc))
+            .not_valid_after(min(now + timedelta(days=days), certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)

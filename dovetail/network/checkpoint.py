@@ -1,4 +1,4 @@
-"""Checkpoints: driver and parties save at the same step, each at home, and a run goes on from it.
+"""Checkpoints: driver and parties save at the same step, each at its site; a run goes on from it.
 
     driver                              party
     Save(done=7, kept=6)   -------->    writes 7.safetensors; keeps 6, drops the rest
@@ -81,7 +81,7 @@ class StatefulParty(Party, Stateful, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Save(Message):
-    """Driver -> party: keep your state at home, as that of this step.
+    """Driver -> party: keep your state at its site, as that of this step.
 
     ``kept`` is the step that the driver would restore if it fell now; older ones may go.
     """
@@ -357,7 +357,7 @@ class Checkpoint:
         self.extra: State = {}
         self.failures: dict[str, PartyError] = {}
         self.behind: dict[str, int] = {}
-        self._lenient = False
+        self._tolerate_missing = False
         self._kept = 0
         self._unsaved = False
 
@@ -392,20 +392,21 @@ class Checkpoint:
             return 0
         return self._checked(path, read_about(path))
 
-    def resume(self, driver: Stateful, network: Engine, *, lenient: bool = False) -> int:
+    def resume(self, driver: Stateful, network: Engine, *, tolerate_missing: bool = False) -> int:
         """Put driver, parties and ledger back to the last save; gives its step, 0 to begin anew.
 
         Args:
             driver: made with the same arguments as the one that was saved.
             network: reaches the parties.
-            lenient: the algorithm goes on without a party that fails, or with its older state.
+            tolerate_missing: the algorithm goes on without a party that fails, or with its older
+                state.
 
         Raises:
             ConfigError: the checkpoint is about another run.
             CheckpointError: it cannot be read, or does not fit the driver.
-            PartyError: a party cannot go on from that step; not if ``lenient``.
+            PartyError: a party cannot go on from that step; not if ``tolerate_missing``.
         """
-        self._lenient = lenient
+        self._tolerate_missing = tolerate_missing
         self._kept = 0
         path = self._path()
         if path is None:
@@ -442,7 +443,7 @@ class Checkpoint:
             if name not in self.failures:  # told once, not at each step that it stays away
                 _log.warning("step %d is not saved there: %s", done, failure)
         self.failures = replies.failures
-        if done == 0 or (self.failures and not self._lenient):
+        if done == 0 or (self.failures and not self._tolerate_missing):
             return
         state = {"driver": driver.state(), "ledger": network.ledger.state(), "extra": self.extra}
         try:
@@ -456,12 +457,12 @@ class Checkpoint:
         self._kept = done
 
     def _restore_parties(self, done: int, driver: Stateful, network: Engine) -> None:
-        request = Restore(algorithm_of(driver), done, exactly=not self._lenient)
+        request = Restore(algorithm_of(driver), done, exactly=not self._tolerate_missing)
         requests = dict.fromkeys(network.parties, request)
         replies = network.ask(requests, Restored, timeout_s=self.timeout_s)
         self.failures = replies.failures
         self.behind = {name: reply.done for name, reply in replies.items() if reply.done != done}
-        if self._lenient:
+        if self._tolerate_missing:
             # A party that cannot begin says so itself, when it is asked to.
             level = logging.WARNING if done else logging.INFO
             for failure in self.failures.values():

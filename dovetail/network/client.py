@@ -114,7 +114,7 @@ def serve(
         watcher.start()
     last: Event | None = None
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         nonlocal last
         if event != last and on_event is not None:
             on_event(event)
@@ -124,10 +124,10 @@ def serve(
     pause_s = backoff_s[0]
     try:
         while not stop.is_set():
-            was_connected, event = line.dial(tell)
+            was_connected, event = line.dial(report)
             if stop.is_set():
                 return
-            tell(event)
+            report(event)
             if was_connected:
                 pause_s = backoff_s[0]
                 if line.is_renewed():  # at once: nothing was wrong
@@ -254,7 +254,7 @@ class _Line:
                 with self.answering:
                     outbox.close()
 
-    def dial(self, tell: Callable[[Event], None]) -> tuple[bool, Event]:
+    def dial(self, report: Callable[[Event], None]) -> tuple[bool, Event]:
         """One attempt, to its end; whether it got through, and how it ended."""
         self.shown = shown = self.renewed.credentials
         self.outbox = outbox = _Outbox()
@@ -270,9 +270,9 @@ class _Line:
                     outbox.close()
                 for greeting in self._answer(outbox, hello):
                     connected = True
-                    tell(Event("connected", f"connected to {self.driver} at {self.address}"))
+                    report(Event("connected", f"connected to {self.driver} at {self.address}"))
                     if greeting is not None:
-                        tell(greeting)
+                        report(greeting)
                 ended = Event("lost", f"{self.driver} has closed the line")
                 if self.is_renewed():
                     ended = Event(
@@ -386,9 +386,9 @@ def _is_tls(details: str) -> bool:
     A driver that does not believe our certificate says so only by closing the socket, when for us
     the handshake is over (TLS 1.3).
     """
-    told = details.lower()
+    text = details.lower()
     return any(
-        word in told
+        word in text
         for word in (
             *("ssl", "tls", "handshake", "certificate", "verification"),
             *("socket closed", "connection reset", "broken pipe"),

@@ -19,24 +19,24 @@ M = TypeVar("M", bound=Message)
 _NOTED: dict[int, Mapping[str, Any]] = {}
 
 
-def noted(message: M, told: Mapping[str, Any] | None) -> M:
+def noted(message: M, cost: Mapping[str, Any] | None) -> M:
     """The message, by which its receiver has by now learned so much of one sample.
 
     Args:
         message: about to leave.
-        told: epsilon and delta of the sample that has cost most, this message counted; None, or
+        cost: epsilon and delta of the sample that has cost most, this message counted; None, or
             an epsilon without end: nothing is counted.
     """
-    if told and math.isfinite(told["epsilon"]):
-        _NOTED[id(message)] = dict(told)
+    if cost and math.isfinite(cost["epsilon"]):
+        _NOTED[id(message)] = dict(cost)
         weakref.finalize(message, _NOTED.pop, id(message), None).atexit = False
     return message
 
 
 def cost_of(message: Message) -> dict[str, float]:
     """Epsilon and delta that were noted with it; nothing where none were."""
-    told = _NOTED.get(id(message), {})
-    return {name: float(told[name]) for name in ("epsilon", "delta") if name in told}
+    cost = _NOTED.get(id(message), {})
+    return {name: float(cost[name]) for name in ("epsilon", "delta") if name in cost}
 
 
 def releases_of(message: Message) -> int:

@@ -91,13 +91,13 @@ class Credentials:
     @property
     def name(self) -> str:
         """The party's, as its certificate says."""
-        return name_of(self._own())
+        return name_of(self._certificate())
 
     @property
     def expires(self) -> datetime:
-        return self._own().not_valid_after_utc
+        return self._certificate().not_valid_after_utc
 
-    def _own(self) -> x509.Certificate:
+    def _certificate(self) -> x509.Certificate:
         return read_certificates(self.certificate, where="the certificate")[0]
 
     def shows_as(self, other: Credentials) -> bool:
@@ -112,16 +112,16 @@ class Credentials:
         """
         ca_path, certificate_path, key_path, list_path = paths
         authorities = read_certificates(self.ca, where=str(ca_path))
-        own, *between = read_certificates(self.certificate, where=str(certificate_path))
+        leaf, *between = read_certificates(self.certificate, where=str(certificate_path))
         key = read_key(self.key, where=str(key_path))
-        if name_of(own) != name:
-            raise ConfigError(f"{certificate_path} is of {name_of(own)!r}, not of {name!r}")
-        if own.public_key() != key.public_key():
+        if name_of(leaf) != name:
+            raise ConfigError(f"{certificate_path} is of {name_of(leaf)!r}, not of {name!r}")
+        if leaf.public_key() != key.public_key():
             raise ConfigError(
                 f"{key_path} is not the key of {certificate_path}; put the certificate that was "
                 f"issued for this key there, or ask for one: dovetail certificates {name} --request"
             )
-        issuers = path_to(own, between, authorities)
+        issuers = path_to(leaf, between, authorities)
         if issuers is None:
             raise ConfigError(
                 f"{certificate_path} is not signed by the authority in {ca_path}; both must come "
@@ -135,7 +135,7 @@ class Credentials:
         renew_ca = "dovetail certificates --renew-ca where the authority is"
         for path, certificate, what in (
             *((ca_path, each, renew_ca) for each in issuers),
-            (certificate_path, own, renew),
+            (certificate_path, leaf, renew),
         ):
             if certificate.not_valid_after_utc <= now:
                 raise ConfigError(
@@ -148,13 +148,13 @@ class Credentials:
                     f"UTC, and here it is {now:%Y-%m-%d %H:%M}; set this machine's clock"
                 )
         revocations = Revocations.read(self.revoked, (*authorities, *between), where=str(list_path))
-        revoked = revocations.why((own, *between))
+        revoked = revocations.why((leaf, *between))
         if revoked is not None:
             raise ConfigError(
                 f"{list_path}: {revoked}; get a certificate for a new key (dovetail certificates "
                 f"{name} --request --force)"
             )
-        for warning in (expiry_warning(own, now, str(certificate_path)), revocations.stale(now)):
+        for warning in (expiry_warning(leaf, now, str(certificate_path)), revocations.stale(now)):
             if warning:
                 _log.warning("%s", warning)
 
@@ -178,11 +178,11 @@ def certificate_warnings(folder: Path, name: str, *, now: datetime | None = None
     if not path.exists():
         return []
     now = now or datetime.now(UTC)
-    own, *between = read_certificates(read_file(path, what="a certificate"), where=str(path))
-    warnings = [expiry_warning(own, now, str(path))]
+    leaf, *between = read_certificates(read_file(path, what="a certificate"), where=str(path))
+    warnings = [expiry_warning(leaf, now, str(path))]
     listed = _listed(folder, between)
     if listed is not None:
-        warnings += [listed.why((own, *between)), listed.stale(now)]
+        warnings += [listed.why((leaf, *between)), listed.stale(now)]
     return [each for each in warnings if each]
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.errors import DovetailError, NetworkError
-from dovetail.network.calls import AbortedError, Call, GoneError, SlowError
+from dovetail.network.calls import AbortedError, Call, SlowError, UnreachableError
 from dovetail.network.control import Failed
 from dovetail.network.host import Host
 from dovetail.network.messages import PROTOCOL, Data, encode, open_message
@@ -51,12 +51,12 @@ class Answers:
     def __init__(self, name: str, driver: str, host: Host | DovetailError) -> None:
         self._driver = driver
         self._host = host
-        said = {"protocol": PROTOCOL, "instance": secrets.token_hex(8), "party": name}
-        self._hello = json.dumps(said).encode()
+        hello = {"protocol": PROTOCOL, "instance": secrets.token_hex(8), "party": name}
+        self._hello = json.dumps(hello).encode()
         self._leaves = False
 
     def leave(self) -> None:
-        """Answer nothing any more, as if nobody were here: its home is about to be closed."""
+        """Answer nothing any more, as if nobody were here: its site is about to be closed."""
         self._leaves = True
 
     def handle(self, request: bytes, caller: str) -> bytes:
@@ -66,7 +66,7 @@ class Answers:
             NetworkError: a caller that is not the server, or a party that leaves.
         """
         answer = self._answer(request, caller)
-        # What a home that is being closed says is no refusal: a driver that takes it for one goes
+        # What a site that is being closed says is no refusal: a driver that takes it for one goes
         # on without the party, and a job that was aborted would be resumed from there.
         if self._leaves:
             raise NetworkError("its process of this job is ending")
@@ -129,9 +129,11 @@ def _collab_call(site: str, proxy: Any) -> Call:
                     f"site {site!r} has not even said for {timeout_s:g} s who it is: its process "
                     "of this job is gone, or stopped"
                 ) from None
-            raise GoneError(f"site {site!r}: {error.cause}") from None
+            raise UnreachableError(f"site {site!r}: {error.cause}") from None
         if not isinstance(answer, bytes):
-            raise GoneError(f"site {site!r} has answered {type(answer).__name__} and not bytes")
+            raise UnreachableError(
+                f"site {site!r} has answered {type(answer).__name__} and not bytes"
+            )
         return answer
 
     return call

@@ -135,8 +135,8 @@ class Hello:
 
     def statement(self, driver: str, party: str) -> bytes:
         """What a driver signs on the line that this party's hello began."""
-        said = ["dovetail-drives-1", driver, party, self.instance, self.nonce]
-        return json.dumps(said).encode()
+        fields = ["dovetail-drives-1", driver, party, self.instance, self.nonce]
+        return json.dumps(fields).encode()
 
     def encode(self) -> bytes:
         return b"".join(frames(HELLO, json.dumps(asdict(self)).encode()))
@@ -149,20 +149,20 @@ class Hello:
             MessageError: something else, or another protocol.
         """
         try:
-            said = json.loads(bytes(data)) if kind == HELLO else None
+            fields = json.loads(bytes(data)) if kind == HELLO else None
         except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
+            fields = None
+        if not isinstance(fields, dict):
             raise MessageError("a stream begins with a hello, and this one did not")
-        if said.get("protocol") != PROTOCOL:
+        if fields.get("protocol") != PROTOCOL:
             raise MessageError(
-                f"expected protocol {PROTOCOL}, got {said.get('protocol')!r}; install the same "
+                f"expected protocol {PROTOCOL}, got {fields.get('protocol')!r}; install the same "
                 "version of dovetail at every party"
             )
         return cls(
-            str(said.get("instance")),
-            nonce=str(said.get("nonce", "")),
-            proof=str(said.get("proof", "")),
+            str(fields.get("instance")),
+            nonce=str(fields.get("nonce", "")),
+            proof=str(fields.get("proof", "")),
         )
 
 

@@ -88,8 +88,8 @@ class Head:
         if self.root:
             fields = [self.of, self.lines, self.hash, self.time, self.size, self.root]
             return b"dovetail ledger head 2\n" + json.dumps(fields).encode()
-        told = json.dumps([self.of, self.lines, self.hash, self.time])
-        return b"dovetail ledger head 1\n" + told.encode()
+        signed_fields = json.dumps([self.of, self.lines, self.hash, self.time])
+        return b"dovetail ledger head 1\n" + signed_fields.encode()
 
     def check(self, identity: Identity) -> None:
         """Refuse a head that its party has not signed.
@@ -129,7 +129,7 @@ class Heads:
         self._identity = identity
         self._kept: dict[str, float] = {}  # party -> when a head was last kept for good
 
-    def own(self) -> str:
+    def current(self) -> str:
         """The head of its own ledger as it is now, to go with a message; kept here, too.
 
         Raises:
@@ -151,34 +151,34 @@ class Heads:
 
     def last(self, parties: Sequence[str]) -> dict[str, Head]:
         """Party -> the last head of its ledger that was told; its own, and those of these."""
-        found: dict[str, Head] = {}
+        heads: dict[str, Head] = {}
         for party in (self._ledger.party, *parties):
             with suppress(NetworkError):  # damaged: dovetail ledger says so
                 for head in heads_of(self._ledger.path.parent, party):
-                    found[party] = head
-        return found
+                    heads[party] = head
+        return heads
 
-    def told(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def report(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Party -> lines and hash of its ledger: its own now, of others what they told last."""
-        found: dict[str, dict[str, Any]] = {}
+        heads: dict[str, dict[str, Any]] = {}
         for party in parties:
             if party == self._ledger.party:
-                found[party] = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
+                heads[party] = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
                 continue
             with suppress(NetworkError):  # damaged: dovetail ledger says so
                 for head in heads_of(self._ledger.path.parent, party):
-                    found[party] = {"lines": head.lines, "hash": head.hash}
-        return found
+                    heads[party] = {"lines": head.lines, "hash": head.hash}
+        return heads
 
-    def keep(self, party: str, told: str) -> None:
+    def keep(self, party: str, text: str) -> None:
         """Keep what another has told.
 
         Raises:
             MessageError: no head, or not signed as it must be.
         """
-        if not told:
+        if not text:
             return  # it keeps no ledger
-        head = _read(party, told)
+        head = _read(party, text)
         if self._identity is not None:
             head.check(self._identity)
         self._write(head)
@@ -199,11 +199,11 @@ class Heads:
             self._kept[head.of] = now
 
 
-def _read(party: str, told: str) -> Head:
+def _read(party: str, text: str) -> Head:
     try:
-        if len(told) > _MAX_HEAD:
+        if len(text) > _MAX_HEAD:
             raise ValueError("too long")
-        lines, digest, when, proof, size, root = json.loads(told)
+        lines, digest, when, proof, size, root = json.loads(text)
         if not (type(lines) is int and type(size) is int and len(when) < 40):
             raise ValueError("no head")
         if {len(digest), len(root)} != {64}:
@@ -277,11 +277,11 @@ def compare(
             f"{paths[0]} and {paths[1]} are both of party {first.party!r}; name the ledgers of two "
             "parties that have worked together"
         )
-    found = [
+    compared = [
         _compared(first, second.party, paths[1], authorities),
         _compared(second, first.party, paths[0], authorities),
     ]
-    return first, second, found
+    return first, second, compared
 
 
 def _compared(
@@ -289,7 +289,7 @@ def _compared(
 ) -> Compared:
     num_heads, signed, reached = 0, 0, 0
 
-    def found(after: int, why: str = "") -> Compared:
+    def compared(after: int, why: str = "") -> Compared:
         return Compared(holder, ledger.party, num_heads, signed, reached, after, why)
 
     held = list(heads_of(beside.parent, ledger.party))
@@ -307,11 +307,11 @@ def _compared(
                 proof = bytes.fromhex(head.proof)
                 check_proof(head.of, head.statement(), proof, authorities, at=None)
             except (MessageError, ValueError) as error:
-                return found(0, str(error))
+                return compared(0, str(error))
             signed += 1
         if head.hash not in positions:
             how = "signed" if head.proof else "told"
-            return found(
+            return compared(
                 0,
                 f"the ledger of {ledger.party!r} is not the one it was on {head.time}: {holder!r} "
                 f"holds the head that {ledger.party!r} {how} of line {head.lines:,}, "
@@ -319,26 +319,26 @@ def _compared(
                 "are missing at its end",
             )
         if head.root and roots.get(head.size, head.root) != head.root:
-            return found(
+            return compared(
                 0,
                 f"the tree over the ledger of {ledger.party!r} is not the one whose root it told "
                 f"{holder!r} on {head.time}, {head.root[:16]}...: lines are the same, and it told "
                 "another tree of them",
             )
         reached = max(reached, positions[head.hash])
-    return found(len(ledger.hashes) - reached)
+    return compared(len(ledger.hashes) - reached)
 
 
 def _roots(ledger: Verified, sizes: set[int]) -> dict[int, str]:
     """Size -> root of the tree when it had so many leaves; none where older files are not here."""
     if ledger.tree is None or len(ledger.leaves) != ledger.tree.size:
         return {}
-    found, tree = dict[int, str](), Tree()
+    roots, tree = dict[int, str](), Tree()
     for leaf in ledger.leaves:
         tree.add_leaf(leaf)
         if tree.size in sizes:
-            found[tree.size] = tree.root().hex()
-    return found
+            roots[tree.size] = tree.root().hex()
+    return roots
 
 
 def _file_name(party: str) -> str:
@@ -348,13 +348,13 @@ def _file_name(party: str) -> str:
         return ""  # of no party that is known over a network
 
 
-def heads_of(home: Path, party: str) -> Iterator[Head]:
-    """The heads of a party's ledger that a home keeps, in the order in which they were told.
+def heads_of(site_folder: Path, party: str) -> Iterator[Head]:
+    """The heads of a party's ledger that a site keeps, in the order in which they were told.
 
     Raises:
         NetworkError: a file that cannot be read, or a line that is no head.
     """
-    path = home / FOLDER / f"{_file_name(party)}.jsonl"
+    path = site_folder / FOLDER / f"{_file_name(party)}.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

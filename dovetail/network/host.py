@@ -248,7 +248,7 @@ class Host:
         header = opened.header
         try:
             if header.type == Tell.wire_name():
-                return self._told(opened, driver)
+                return self._exchange_heads(opened, driver)
             if header.type == Notice.wire_name():
                 return self._noticed(opened, driver)
             try:
@@ -261,7 +261,7 @@ class Host:
             answer = party.handle(request)
             if isinstance(answer, checkpoint.Saved) and self._heads is not None:
                 self._recorder.settle()
-                answer = replace(answer, head=self._heads.own())
+                answer = replace(answer, head=self._heads.current())
             return answer
         except NotWrittenError:
             raise
@@ -276,16 +276,16 @@ class Host:
                 _log.exception("%s: a bug in %s of run %r%s", *asked, times(count))
             return Failed(f"internal error: {type(error).__name__}; its log has the details")
 
-    def _told(self, opened: Opened, driver: str) -> Message:
+    def _exchange_heads(self, opened: Opened, driver: str) -> Message:
         """Where each other's ledgers stand, of a driver that is about to leave."""
-        told = decode(opened, (Tell,), max_bytes=self.max_bytes)
-        assert isinstance(told, Tell)
+        message = decode(opened, (Tell,), max_bytes=self.max_bytes)
+        assert isinstance(message, Tell)
         self._recorder.settle()  # the head is to have the line of this, too
         account = "" if self._account is None else self._account(opened.header.run, driver)
         if self._heads is None:
             return Told(account=account)
-        self._heads.keep(driver, told.head)
-        return Told(self._heads.own(), account)
+        self._heads.keep(driver, message.head)
+        return Told(self._heads.current(), account)
 
     def _noticed(self, opened: Opened, driver: str) -> Message:
         """The driver did not take what this party answered."""

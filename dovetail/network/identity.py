@@ -85,8 +85,8 @@ class Certified:
         key = read_key(credentials.key, where="the key")
         shown = read_certificates(credentials.certificate, where="the certificate")
         signature = key.sign(statement, ec.ECDSA(SHA256()))
-        own, *between = (each.public_bytes(Encoding.DER) for each in shown)
-        chain = own
+        leaf, *between = (each.public_bytes(Encoding.DER) for each in shown)
+        chain = leaf
         for each in between:
             if _LENGTH.size + len(chain) + len(each) + len(signature) > most:
                 break
@@ -170,11 +170,11 @@ def _certificates(data: bytes) -> list[x509.Certificate]:
     Raises:
         ValueError: something else, or none.
     """
-    found: list[x509.Certificate] = []
-    while data or not found:
+    certificates: list[x509.Certificate] = []
+    while data or not certificates:
         if len(data) < 4 or data[:2] != b"\x30\x82":  # a sequence of 256 to 65,535 bytes
             raise ValueError("no certificate")
         length = 4 + int.from_bytes(data[2:4], "big")
-        found.append(x509.load_der_x509_certificate(data[:length]))
+        certificates.append(x509.load_der_x509_certificate(data[:length]))
         data = data[length:]
-    return found
+    return certificates

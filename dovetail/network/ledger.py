@@ -197,24 +197,26 @@ class LedgerFile:
         self.tree_from = 0
         opening: dict[str, Any] = {"ledger": FORMAT, "party": self.party, "time": _now()}
         if self._size:
-            found = verify(self.path, whole=False, keep=False)
-            if found.num_lines and found.party != self.party:
+            verified = verify(self.path, whole=False, keep=False)
+            if verified.num_lines and verified.party != self.party:
                 raise NetworkError(
                     f"{self.path}: expected the ledger of party {self.party!r}, found that of "
-                    f"{found.party!r}; give each party a file of its own"
+                    f"{verified.party!r}; give each party a file of its own"
                 )
-            self._bytes_to = found.bytes_to()
-            self.last_hash = found.last_hash
-            self.num_lines = found.num_lines
-            if found.tree is None and found.num_lines:  # of an older version: the tree begins here
-                self.tree_from = opening["tree_from"] = found.num_lines
-            elif found.tree is not None:
-                self.tree, self.tree_from = found.tree, found.tree_from
-            if found.unfinished_bytes:
-                opening["cut"] = found.unfinished_bytes
-                self._size -= found.unfinished_bytes
+            self._bytes_to = verified.bytes_to()
+            self.last_hash = verified.last_hash
+            self.num_lines = verified.num_lines
+            if (
+                verified.tree is None and verified.num_lines
+            ):  # of an older version: the tree begins here
+                self.tree_from = opening["tree_from"] = verified.num_lines
+            elif verified.tree is not None:
+                self.tree, self.tree_from = verified.tree, verified.tree_from
+            if verified.unfinished_bytes:
+                opening["cut"] = verified.unfinished_bytes
+                self._size -= verified.unfinished_bytes
                 os.ftruncate(self._file, self._size)
-                _log.warning("%s: dropped a half line after line %d", self.path, found.num_lines)
+                _log.warning("%s: dropped a half line after line %d", self.path, verified.num_lines)
             if self._size > ROTATE_BYTES:
                 opening |= self._put_aside()
         self._append(opening)
@@ -233,11 +235,11 @@ class LedgerFile:
             raise self._unwritable(error) from None
         self._close = weakref.finalize(self, _close, self._file)
         self._size = 0
-        told = {"follows": aside, "lines": self.num_lines, "bytes_so_far": self._bytes_to}
+        line = {"follows": aside, "lines": self.num_lines, "bytes_so_far": self._bytes_to}
         if self.tree.size:
             frontier = [each.hex() for each in self.tree.frontier]
-            told |= {"tree_from": self.tree_from, "tree": frontier}
-        return told
+            line |= {"tree_from": self.tree_from, "tree": frontier}
+        return line
 
     def record(
         self,
@@ -477,8 +479,8 @@ class Verified:
     def lines_came(self) -> Iterator[dict[str, Any]]:
         """One JSON-ready line per sender and kind of message, in the order they first came."""
         for (sender, kind), came in self.came.items():
-            told = {name: own for name, own in vars(came).items() if name != "cost"}
-            yield {"from": sender, "message": kind, **told}
+            fields = {name: value for name, value in vars(came).items() if name != "cost"}
+            yield {"from": sender, "message": kind, **fields}
 
 
 def verify(
@@ -499,20 +501,20 @@ def verify(
             that is no such ledger; or no line with the noted hash.
     """
     path = Path(path)
-    found, totals, is_there = Verified(), dict[str, int](), noted is None
+    verified, totals, is_there = Verified(), dict[str, int](), noted is None
     for each in files_of(path) if whole else [path]:
-        if found.unfinished_bytes:
+        if verified.unfinished_bytes:
             raise NetworkError(f"{each}: the file that it follows ends in half a line")
         try:
             with each.open("rb") as file:
                 number = 0
                 while line := file.readline(_MAX_LINE_BYTES):
                     if _is_unfinished(line, number):
-                        found.unfinished_bytes = len(line)
+                        verified.unfinished_bytes = len(line)
                         break
                     number += 1
-                    _add(each, number, found, totals, line, keep)
-                    is_there = is_there or found.last_hash == noted
+                    _add(each, number, verified, totals, line, keep)
+                    is_there = is_there or verified.last_hash == noted
         except OSError as error:
             raise NetworkError(f"{each}: cannot be read ({error.strerror})") from None
     if not is_there:
@@ -520,7 +522,7 @@ def verify(
             f"{path}: its chain is unbroken, but no line has the hash {noted}: the file was "
             "written anew, or lines are missing at its end"
         )
-    return found
+    return verified
 
 
 def files_of(path: Path) -> list[Path]:
@@ -549,7 +551,7 @@ def _is_unfinished(line: bytes, num_before: int) -> bool:
 
 
 def _add(
-    path: Path, number: int, found: Verified, totals: dict[str, int], line: bytes, keep: bool
+    path: Path, number: int, verified: Verified, totals: dict[str, int], line: bytes, keep: bool
 ) -> None:
     """Count one more line, if it is as written and follows the one before."""
     entries = _entries(path, number, line)
@@ -557,11 +559,11 @@ def _add(
     digest = hashlib.sha256(body).hexdigest()
     if rest != digest.encode() + b'"}\n':
         raise NetworkError(f"{path}: line {number} was changed: its hash is not that of its text")
-    if number == 1 and not found.num_lines and "follows" in entries:
-        _go_on(path, found, totals, entries)
-    if entries.get("previous") != found.last_hash:
+    if number == 1 and not verified.num_lines and "follows" in entries:
+        _go_on(path, verified, totals, entries)
+    if entries.get("previous") != verified.last_hash:
         before = f"line {number - 1}" if number > 1 else "the beginning of a ledger"
-        if number == 1 and found.num_lines:
+        if number == 1 and verified.num_lines:
             before = "the last line of the file it follows"
         raise NetworkError(
             f"{path}: line {number} does not follow {before}: there a line was removed, inserted, "
@@ -569,41 +571,43 @@ def _add(
         )
     try:
         if "ledger" in entries:
-            found.party = str(entries["party"])
-            _plant(found, entries)
+            verified.party = str(entries["party"])
+            _plant(verified, entries)
         elif "from" in entries:
-            _count_came(found, entries)
+            _count_came(verified, entries)
         else:
-            _count(found, totals, entries)
+            _count(verified, totals, entries)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         raise NetworkError(
             f"{path}: line {number} is no line of a ledger: it lacks something, or its running "
             "totals are not the sums"
         ) from None
-    if found.tree is not None:
+    if verified.tree is not None:
         leaf = leaf_hash(line[:-1])
-        found.tree.add_leaf(leaf)
+        verified.tree.add_leaf(leaf)
         if keep:
-            found.leaves.append(leaf)
-    found.num_lines += 1
-    found.last_hash = digest
+            verified.leaves.append(leaf)
+    verified.num_lines += 1
+    verified.last_hash = digest
     if keep:
-        found.hashes.append(bytes.fromhex(digest))
+        verified.hashes.append(bytes.fromhex(digest))
 
 
-def _go_on(path: Path, found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:
+def _go_on(
+    path: Path, verified: Verified, totals: dict[str, int], entries: Mapping[str, Any]
+) -> None:
     """Take over what a first line says of files that are not read here."""
     lines, so_far = entries.get("lines"), entries.get("bytes_so_far")
     if type(lines) is not int or not isinstance(so_far, dict):
         raise NetworkError(f"{path}: line 1 is no line of a ledger: it lacks something")
-    found.follows, found.last_hash = str(entries["follows"]), str(entries.get("previous"))
-    found.num_lines, found.so_far = lines, so_far
+    verified.follows, verified.last_hash = str(entries["follows"]), str(entries.get("previous"))
+    verified.num_lines, verified.so_far = lines, so_far
     totals |= so_far
     if "tree" in entries:
         try:
-            found.tree_from = int(entries["tree_from"])
+            verified.tree_from = int(entries["tree_from"])
             frontier = [bytes.fromhex(each) for each in entries["tree"]]
-            found.tree = Tree(lines - found.tree_from, frontier)
+            verified.tree = Tree(lines - verified.tree_from, frontier)
         except (KeyError, TypeError, ValueError, OverflowError, NetworkError):
             raise NetworkError(
                 f"{path}: line 1 is no line of a ledger: what it says of the tree of those before "
@@ -611,7 +615,7 @@ def _go_on(path: Path, found: Verified, totals: dict[str, int], entries: Mapping
             ) from None
 
 
-def _plant(found: Verified, entries: Mapping[str, Any]) -> None:
+def _plant(verified: Verified, entries: Mapping[str, Any]) -> None:
     """The tree of a ledger's lines begins with the first start of a version that has one.
 
     Raises:
@@ -619,11 +623,11 @@ def _plant(found: Verified, entries: Mapping[str, Any]) -> None:
     """
     if entries["ledger"] == FORMATS[0]:
         return
-    if found.tree is None:
-        if entries.get("tree_from", 0) != found.num_lines or "tree" in entries:
+    if verified.tree is None:
+        if entries.get("tree_from", 0) != verified.num_lines or "tree" in entries:
             raise ValueError("where the tree begins")
-        found.tree, found.tree_from = Tree(), found.num_lines
-    elif "tree" in entries and entries["tree"] != [each.hex() for each in found.tree.frontier]:
+        verified.tree, verified.tree_from = Tree(), verified.num_lines
+    elif "tree" in entries and entries["tree"] != [each.hex() for each in verified.tree.frontier]:
         raise ValueError("the tree")
 
 
@@ -645,20 +649,22 @@ def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
     raise NetworkError(f"{path}: line {number} was changed: it is no line of a ledger")
 
 
-def _count_came(found: Verified, entries: Mapping[str, Any]) -> None:
+def _count_came(verified: Verified, entries: Mapping[str, Any]) -> None:
     """Add the message of one line that has come.
 
     Raises:
         KeyError, TypeError, ValueError: it lacks something.
     """
     time = str(entries["time"])
-    came = found.came.setdefault((str(entries["from"]), str(entries["message"])), Sent(first=time))
+    came = verified.came.setdefault(
+        (str(entries["from"]), str(entries["message"])), Sent(first=time)
+    )
     came.count += int(entries.get("count", 1))
     came.bytes += int(entries["bytes"])
     came.last = time
 
 
-def _count(found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:
+def _count(verified: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:
     """Add the message of one line.
 
     Raises:
@@ -672,7 +678,7 @@ def _count(found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) 
     totals[receiver] = totals.get(receiver, 0) + num_bytes
     if (entries["bytes_to"], entries["bytes_all"]) != (totals[receiver], sum(totals.values())):
         raise ValueError("running totals")
-    sent = found.sent.setdefault((receiver, entries["message"], described), Sent(first=time))
+    sent = verified.sent.setdefault((receiver, entries["message"], described), Sent(first=time))
     sent.count += int(entries.get("count", 1))
     sent.bytes += num_bytes
     sent.last = time

@@ -722,9 +722,9 @@ def _tensors(kind: type[Message], opened: Opened, plan: _Plan) -> dict[str, Tens
         )
     view = memoryview(data)
     if view.readonly and spans:  # one copy, to where PyTorch's own tensors would begin
-        own = torch.empty(end, dtype=torch.uint8)
-        own.numpy()[:] = np.frombuffer(view, dtype=np.uint8, offset=start) if end else 0
-        view, start = own.numpy().data, 0
+        buffer = torch.empty(end, dtype=torch.uint8)
+        buffer.numpy()[:] = np.frombuffer(view, dtype=np.uint8, offset=start) if end else 0
+        view, start = buffer.numpy().data, 0
     tensors = {name: _read(kind, name, span, view, start) for name, span in spans.items()}
     for name in narrowed:
         wide = tensors[name].to(torch.float32)
@@ -848,20 +848,20 @@ def undeclared(kind: type[Message]) -> list[str]:
 
 def _values(kind: type[Message]) -> dict[str, Values]:
     """Field name -> what it may hold, of the fields that say so; worked out once."""
-    found = _all_values.get(kind)
-    if found is None:
+    values = _all_values.get(kind)
+    if values is None:
         hints = typing.get_type_hints(kind, include_extras=True)
         annotations = {
             each.name: getattr(hints[each.name], "__metadata__", ()) for each in fields(kind)
         }
-        found = {
+        values = {
             name: extra
             for name, extras in annotations.items()
             for extra in extras
             if isinstance(extra, Values)
         }
-        _all_values[kind] = found
-    return found
+        _all_values[kind] = values
+    return values
 
 
 _all_values: WeakKeyDictionary[type[Message], dict[str, Values]] = WeakKeyDictionary()

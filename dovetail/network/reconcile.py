@@ -2,21 +2,21 @@
 
 What one says left for the other is what the other says came from it: the same messages in the same
 order, told by the SHA-256 of their bytes (``reconcile``). Of each pair there is one connection at a
-time, on which a request waits for its answer, so there are few reasons why two honest books differ,
-and each leaves its trace in both:
+time, on which a request waits for its answer, so there are few reasons why two honest ledgers
+differ, and each leaves its trace in both:
 
     not received    It left, and did not come: it was the last on its connection, which ended then,
                     or the sender's or the receiver's process did. The sender's next line with that
                     other is of a later connection or start, or there is none; so is the
-                    receiver's; and neither book has an answer to it.
+                    receiver's; and neither ledger has an answer to it.
     received again  A request that came, whose answer was lost with the receiver's process, comes
                     again under its number once that has begun anew.
     refused         Of many failures in a row a line stands for several (``recording.py``): as many
                     requests and failures may have no line of their own.
 
-All else is a difference, and its first line is named. Which of the two is wrong, books alone do not
-say: a line that one has and the other lacks may have been dropped or made up. The heads that each
-holds of the other's book do (``heads.compare``), up to the line that they reach.
+All else is a difference, and its first line is named. Which of the two is wrong, ledgers alone do
+not say: a line that one has and the other lacks may have been dropped or made up. The heads that
+each holds of the other's ledger do (``heads.compare``), up to the line that they reach.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ PROOF = "dovetail proof 1"
 _MAX_PROOF_BYTES = 2**21
 
 
-# --- Two books ------------------------------------------------------------------------------------
+# --- Two ledgers
+# ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,10 @@ class Entry:
 
 @dataclass
 class Agreement:
-    """What one book says left for the other, held against what that says came.
+    """What one ledger says left for the other, held against what that says came.
 
     Attributes:
-        sender, receiver: whose books.
+        sender, receiver: whose ledgers.
         same: messages that both have.
         lost: why each of those that did not come is no difference, in order.
         again: how many came twice.
@@ -110,14 +111,14 @@ def reconcile(one: Path, other: Path) -> list[Agreement]:
     Raises:
         NetworkError: a file that cannot be read.
     """
-    books = [_Book(one), _Book(other)]
-    first, second = books
+    ledgers = [_Ledger(one), _Ledger(other)]
+    first, second = ledgers
     first.of(second.party)
     second.of(first.party)
     return [_held_against(first, second), _held_against(second, first)]
 
 
-class _Book:
+class _Ledger:
     """One ledger's lines about messages with one other."""
 
     def __init__(self, path: Path) -> None:
@@ -202,14 +203,14 @@ def _lines_of(file: Path) -> Iterator[dict[str, Any]]:
         raise NetworkError(f"{file}: cannot be read ({error.strerror})") from None
 
 
-def _held_against(sender: _Book, receiver: _Book) -> Agreement:
+def _held_against(sender: _Ledger, receiver: _Ledger) -> Agreement:
     return _Walk(sender, receiver).run()
 
 
 class _Walk:
     """Through both lists of messages at once, in order."""
 
-    def __init__(self, sender: _Book, receiver: _Book) -> None:
+    def __init__(self, sender: _Ledger, receiver: _Ledger) -> None:
         self.sender, self.receiver = sender, receiver
         self.left = [entry for entry in sender.entries if entry.left]
         self.came = [entry for entry in receiver.entries if not entry.left]
@@ -367,39 +368,43 @@ def prove(ledger: Path, line: int, *, by: Path | None = None) -> dict[str, Any]:
     Args:
         ledger: the file.
         line: its number; of a ledger in several files, over all of them.
-        by: the home of a party that holds heads of this ledger; None: those that its own home has.
+        by: the site of a party that holds heads of this ledger; None: those that its own site has.
 
     Raises:
         NetworkError: a broken ledger, no such line, or no head that reaches it.
     """
-    found = verify(ledger)
-    if not 1 <= line <= found.num_lines:
-        raise NetworkError(f"{ledger}: there is no line {line:,}; it has {found.num_lines:,}")
-    if found.tree is None or line <= found.tree_from:
+    verified = verify(ledger)
+    if not 1 <= line <= verified.num_lines:
+        raise NetworkError(f"{ledger}: there is no line {line:,}; it has {verified.num_lines:,}")
+    if verified.tree is None or line <= verified.tree_from:
         raise NetworkError(
             f"{ledger}: line {line:,} was written by a version that kept no tree; only the chain "
             "holds it"
         )
-    if len(found.leaves) != found.tree.size:
+    if len(verified.leaves) != verified.tree.size:
         raise NetworkError(
-            f"{ledger}: {found.follows}, which it follows, is not here; a line is proved from all "
+            f"{ledger}: {verified.follows}, which it follows, is not here; a line is proved from "
+            "all "
             "files of a ledger"
         )
-    home = ledger.parent if by is None else by
-    heads = [head for head in heads_of(home, found.party) if head.root and head.lines >= line]
+    site_folder = ledger.parent if by is None else by
+    heads = [
+        head for head in heads_of(site_folder, verified.party) if head.root and head.lines >= line
+    ]
     if not heads:
         raise NetworkError(
-            f"{home / FOLDER} has no head of the ledger of {found.party!r} that reaches line "
+            f"{site_folder / FOLDER} has no head of the ledger of {verified.party!r} that "
+            "reaches line "
             f"{line:,}: heads are told when a run saves, and when a driver leaves"
         )
-    head, index = heads[0], line - 1 - found.tree_from
+    head, index = heads[0], line - 1 - verified.tree_from
     return {
         "format": PROOF,
-        "party": found.party,
+        "party": verified.party,
         "line": line,
         "text": _text(ledger, line),
         "index": index,
-        "path": [each.hex() for each in path(found.leaves[: head.size], index)],
+        "path": [each.hex() for each in path(verified.leaves[: head.size], index)],
         "head": vars(head),
     }
 
@@ -445,14 +450,18 @@ def check_line(proof: Path, *, authorities: Sequence[x509.Certificate] = ()) -> 
     try:
         if proof.stat().st_size > _MAX_PROOF_BYTES:
             raise ValueError("it is larger than any")
-        told = json.loads(proof.read_bytes())
-        if told["format"] != PROOF:
+        proof_json = json.loads(proof.read_bytes())
+        if proof_json["format"] != PROOF:
             raise ValueError(f"its format is not {PROOF!r}")
-        head = read_head(told["head"])
-        text, line, index = str(told["text"]), int(told["line"]), int(told["index"])
-        hashes = [bytes.fromhex(each) for each in told["path"]]
+        head = read_head(proof_json["head"])
+        text, line, index = (
+            str(proof_json["text"]),
+            int(proof_json["line"]),
+            int(proof_json["index"]),
+        )
+        hashes = [bytes.fromhex(each) for each in proof_json["path"]]
         signature = bytes.fromhex(head.proof)
-        party = str(told["party"])
+        party = str(proof_json["party"])
     except OSError as error:
         raise NetworkError(f"{proof}: cannot be read ({error.strerror})") from None
     except (KeyError, TypeError, ValueError, RecursionError) as error:

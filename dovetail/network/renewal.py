@@ -99,10 +99,10 @@ class Renewed:
 
     def _take(self, credentials: Credentials) -> None:
         authorities = read_certificates(credentials.ca, where="the authority")
-        own = read_certificates(credentials.certificate, where="the certificate")
+        chain_here = read_certificates(credentials.certificate, where="the certificate")
         # A list of an authority between may be signed by one that is only in its own chain.
         self.revocations = Revocations.read(
-            credentials.revoked, (*authorities, *own[1:]), where="the revocation list"
+            credentials.revoked, (*authorities, *chain_here[1:]), where="the revocation list"
         )
         self._authorities = authorities
         self._credentials = credentials
@@ -115,8 +115,8 @@ class Renewed:
         marks: list[object] = []
         for file in files:
             try:
-                found = file.stat()
-                marks.append((found.st_mtime_ns, found.st_size, found.st_ino))
+                status = file.stat()
+                marks.append((status.st_mtime_ns, status.st_size, status.st_ino))
             except OSError:
                 marks.append(None)
         return tuple(marks)
@@ -125,9 +125,9 @@ class Renewed:
         if time.monotonic() - self._warned < REMIND_S:
             return
         self._warned = time.monotonic()
-        own = read_certificates(self._credentials.certificate, where="the certificate")[0]
+        leaf = read_certificates(self._credentials.certificate, where="the certificate")[0]
         for warning in (
-            expiry_warning(own, datetime.now(UTC)),
+            expiry_warning(leaf, datetime.now(UTC)),
             self.revocations.stale(),
         ):
             if warning:

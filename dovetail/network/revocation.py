@@ -45,22 +45,22 @@ class Revocations:
         lists = []
         for text in _LIST.findall(data):
             try:
-                found = x509.load_pem_x509_crl(text)
-                extensions = list(found.extensions)
+                crl = x509.load_pem_x509_crl(text)
+                extensions = list(crl.extensions)
             except ValueError as error:
                 raise ConfigError(f"{where} holds no revocation list (PEM): {error}") from None
-            if not any(_signed(found, authority) for authority in authorities):
+            if not any(_signed(crl, authority) for authority in authorities):
                 raise ConfigError(
-                    f"{where}: the list of {found.issuer.rfc4514_string()!r} is not signed by an "
+                    f"{where}: the list of {crl.issuer.rfc4514_string()!r} is not signed by an "
                     "authority in ca.pem; both must come from the same holder"
                 )
             for each in extensions:
                 if each.critical and not isinstance(each.value, _UNDERSTOOD):
                     raise ConfigError(
-                        f"{where}: the list of {found.issuer.rfc4514_string()!r} is of changes or "
+                        f"{where}: the list of {crl.issuer.rfc4514_string()!r} is of changes or "
                         f"parts only ({each.oid.dotted_string}); ask for the full list"
                     )
-            lists.append(found)
+            lists.append(crl)
         if not lists and data.strip():
             raise ConfigError(f"{where} holds no revocation list (PEM)")
         return cls(lists)
@@ -93,11 +93,11 @@ class Revocations:
         return None
 
 
-def _signed(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
-    if found.issuer != authority.subject:
+def _signed(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    if crl.issuer != authority.subject:
         return False
     try:
-        return found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+        return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
 

@@ -97,14 +97,14 @@ class Lines:
             NetworkError: some are still missing.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        told: tuple[str, ...] | None = None
+        reported: tuple[str, ...] | None = None
         with self._changed:
             while True:
                 here = self.connected
                 missing = tuple(name for name in self.links if name not in here)
-                if here != told and on_change is not None:
+                if here != reported and on_change is not None:
                     on_change(here, missing)
-                told = here
+                reported = here
                 if not missing:
                     return
                 left = None if deadline is None else deadline - time.monotonic()
@@ -236,13 +236,13 @@ class _LinesEngine(Engine):
         if heads is None or not any(isinstance(each, Save | Tell) for each in requests.values()):
             return requests
         with self._lines.recording:
-            head = heads.own()
-        told = {
+            head = heads.current()
+        with_heads = {
             id(each): replace(each, head=head)
             for each in requests.values()
             if isinstance(each, Save | Tell)
         }
-        return {name: told.get(id(each), each) for name, each in requests.items()}
+        return {name: with_heads.get(id(each), each) for name, each in requests.items()}
 
     def _record(
         self, party: str, message: Message, sequence: int, digest: str, connection: int
@@ -300,10 +300,10 @@ class _LinesEngine(Engine):
             raise PartyError(party, printable(answer.cause))
         assert isinstance(answer, reply)
         heads = self._lines.heads
-        told: Message = answer
-        if heads is not None and isinstance(told, Saved | Told):
+        message: Message = answer
+        if heads is not None and isinstance(message, Saved | Told):
             try:
-                heads.keep(party, told.head)
+                heads.keep(party, message.head)
             except MessageError as error:
                 raise PartyError(party, printable(str(error))) from None
         self.ledger.record(party, self.driver, answer, opened.header.precision)

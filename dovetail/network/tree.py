@@ -112,17 +112,17 @@ class Digests(Sequence[bytes]):
 def path(leaves: Sequence[bytes], index: int) -> list[bytes]:
     """The hashes that show the leaf at this place, nearest first (section 2.1.3.1)."""
     assert 0 <= index < len(leaves)
-    found: list[bytes] = []
+    hashes: list[bytes] = []
     begin, end = 0, len(leaves)
     while end - begin > 1:
         middle = begin + (1 << (end - begin - 1).bit_length() - 1)
         if index < middle:
-            found.append(_root(leaves[middle:end]))
+            hashes.append(_root(leaves[middle:end]))
             end = middle
         else:
-            found.append(_root(leaves[begin:middle]))
+            hashes.append(_root(leaves[begin:middle]))
             begin = middle
-    return found[::-1]
+    return hashes[::-1]
 
 
 def _root(leaves: Sequence[bytes]) -> bytes:

@@ -1,1 +1,1 @@
-"""A party's home on a network: its file and policy, what it answers, how it drives."""
+"""A party's site on a network: its file and policy, what it answers, how it drives."""

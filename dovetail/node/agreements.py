@@ -5,14 +5,14 @@
         said.PARTY.json        what each party said of it, with proof
         used.jsonl             which runs began on it, when, and on which samples
 
-With ``policy.approval = "signed"`` a home answers a run only if all parties of its proposal have
+With ``policy.approval = "signed"`` a site answers a run only if all parties of its proposal have
 signed, this one included. The driver shows their signatures when it comes (``Show``); each is
 checked against the authority that this party believes, so the driver cannot sign for anybody.
 
-What a party can check of a run is what it is told: who drives, what it is asked for, the stage and
-the seed in the run's id, the settings of a first message, its own number of rows, and how often a
-run begins. Settings that stay with the driver (APFed's rate, say) are the driver's word: it signed
-them, its ledger and this party's name the same proposal, and an auditor can hold it to that.
+What a party can check of a run is what reaches it: who drives, what it is asked for, the variant
+and the seed in the run's id, the settings of a first message, its own number of rows, and how often
+a run begins. Settings that stay with the driver (APFed's rate, say) are the driver's word: it
+signed them, its ledger and this party's name the same proposal, and an auditor can hold it to that.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from dovetail.node.proposal import (
     parse_signature,
 )
 
-#: Proposals that a home keeps for one that was never run; the oldest go.
+#: Proposals that a site keeps for one that was never run; the oldest go.
 KEPT_PROPOSALS = 100
 
 _PROPOSAL = "proposal.json"
 _USED = "used.jsonl"
-_SAID = "said."
+_SIGNATURE = "said."
 
 _log = logging.getLogger(__name__)
 
@@ -70,29 +70,29 @@ class Approved:
 
     Attributes:
         proposal: what it is of; None: of none, and the party's policy asks for none.
-        stage: what is trained in it; "" of an alignment or a prediction.
+        variant: what is trained in it; "" of an alignment or a prediction.
     """
 
     proposal: Proposal | None
-    stage: str
+    variant: str
 
     def checks(self, begins: tuple[str, ...]) -> Callable[[Message], None]:
         """Refuses a first message, one of these, with settings that were not agreed on."""
 
         def check(message: Message) -> None:
             settings = getattr(message, "settings", None)
-            told = message.wire_name() in begins and isinstance(settings, str)
-            if told and self.proposal is not None:
-                self.proposal.check_settings(self.stage, str(settings))
+            begins_now = message.wire_name() in begins and isinstance(settings, str)
+            if begins_now and self.proposal is not None:
+                self.proposal.check_settings(self.variant, str(settings))
 
         return check
 
 
 class Agreements:
-    """The proposals that a party's home keeps.
+    """The proposals that a party's site keeps.
 
     Args:
-        home: the party's folder.
+        site_folder: the party's folder.
         party: its name.
         authorities: who may have issued the certificates of those who sign; none: anybody.
         required: whether its policy answers only what all have signed.
@@ -105,7 +105,7 @@ class Agreements:
 
     def __init__(
         self,
-        home: Path,
+        site_folder: Path,
         party: str,
         authorities: tuple[x509.Certificate, ...],
         *,
@@ -119,7 +119,7 @@ class Agreements:
                 "party's certificate"
             )
         self._revocations = revocations
-        self._folder = home / "proposals"
+        self._folder = site_folder / "proposals"
         self._party = party
         self._authorities = authorities
         self._required = required
@@ -129,21 +129,21 @@ class Agreements:
 
     def known(self) -> list[Proposal]:
         """All proposals that are kept, the newest first."""
-        found = []
+        proposals = []
         for path in self._folder.glob(f"*/{_PROPOSAL}"):
             try:
-                found.append(parse_proposal(path.read_text(encoding="utf-8"), where=str(path)))
+                proposals.append(parse_proposal(path.read_text(encoding="utf-8"), where=str(path)))
             except (ConfigError, OSError) as error:
                 _log.warning("%s: %s", path, error)
-        return sorted(found, key=lambda each: each.created, reverse=True)
+        return sorted(proposals, key=lambda each: each.created, reverse=True)
 
     def signatures(self, proposal: str) -> dict[str, Signature]:
         """Party -> what it says of this proposal, of those that are kept."""
-        found = {}
-        for path in self._folder.joinpath(proposal).glob(f"{_SAID}*.json"):
+        signatures = {}
+        for path in self._folder.joinpath(proposal).glob(f"{_SIGNATURE}*.json"):
             signature = parse_signature(path.read_text(encoding="utf-8"), where=str(path))
-            found[signature.party] = signature
-        return found
+            signatures[signature.party] = signature
+        return signatures
 
     def used(self, proposal: str) -> list[dict[str, str]]:
         """The runs that began on this proposal."""
@@ -157,7 +157,7 @@ class Agreements:
 
         Raises:
             MessageError: a signature that is none.
-            ConfigError: it cannot be written, or a home that knows too many.
+            ConfigError: it cannot be written, or a site that knows too many.
         """
         for signature in signatures.values():
             if signature.proposal != proposal.name or signature.party not in proposal.signers:
@@ -176,7 +176,7 @@ class Agreements:
             known = self.signatures(proposal.name)
             for party, signature in signatures.items():
                 if party not in known or known[party].time < signature.time:
-                    write_text(folder / f"{_SAID}{party}.json", signature.text)
+                    write_text(folder / f"{_SIGNATURE}{party}.json", signature.text)
         except OSError as error:
             _log.error("%s: %s", folder, error)
             raise ConfigError("it cannot write down what was proposed; its log says why") from None
@@ -208,8 +208,8 @@ class Agreements:
                 f"it keeps {KEPT_PROPOSALS} proposals that were run, or that its owner has signed "
                 "or refused; its owner must archive some of proposals/ first"
             )
-        own = [each for each in loose if each.driver == driver]
-        folder = self._folder / (own or loose)[-1].name
+        of_driver = [each for each in loose if each.driver == driver]
+        folder = self._folder / (of_driver or loose)[-1].name
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
@@ -229,8 +229,8 @@ class Agreements:
                 f"refuses the proposal {proposal.name[:12]} of {proposal.driver!r} for "
                 f"{', '.join(proposal.parties)}: {driver!r} shows it to {self._party!r}"
             )
-        said = [parse_signature(each, where="what was shown") for each in message.signatures]
-        self.keep(proposal, {each.party: each for each in said})
+        signatures = [parse_signature(each, where="what was shown") for each in message.signatures]
+        self.keep(proposal, {each.party: each for each in signatures})
         return Seen()
 
     def approve(
@@ -257,9 +257,9 @@ class Agreements:
             )
         proposal, signatures = self._kept(agreed)
         short = agreed[:12]
-        own = signatures.get(self._party)
-        if own is not None and own.decision == "refused":
-            raise ConfigError(f"refuses the proposal {short}, as it has said: {own.why}")
+        signature = signatures.get(self._party)
+        if signature is not None and signature.decision == "refused":
+            raise ConfigError(f"refuses the proposal {short}, as it has said: {signature.why}")
         if self._required:
             missing = [
                 party
@@ -286,15 +286,15 @@ class Agreements:
                 f"refuses the proposal {short}: it says that each party brings in "
                 f"{proposal.least_rows:,} rows or more, and its table has fewer"
             )
-        stage = _stage(proposal, run)
-        if stage is None and policy != "align" and not is_predicting(run):
+        variant = _variant(proposal, run)
+        if variant is None and policy != "align" and not is_predicting(run):
             raise ConfigError(
-                f"refuses the run {run!r}: the proposal {short} is of the stages "
-                f"{', '.join(proposal.stages)} and the seeds "
+                f"refuses the run {run!r}: the proposal {short} is of the variants "
+                f"{', '.join(proposal.variants)} and the seeds "
                 f"{', '.join(map(str, proposal.seeds))}"
             )
-        self._begin(proposal, run, stage or "", driver, samples)
-        return Approved(proposal, stage or "")
+        self._begin(proposal, run, variant or "", driver, samples)
+        return Approved(proposal, variant or "")
 
     def _kept(self, name: str) -> tuple[Proposal, dict[str, Signature]]:
         path = self._folder / name / _PROPOSAL
@@ -314,7 +314,7 @@ class Agreements:
         return proposal, signatures
 
     def _begin(
-        self, proposal: Proposal, run: str, stage: str, driver: str, samples: Callable[[], str]
+        self, proposal: Proposal, run: str, variant: str, driver: str, samples: Callable[[], str]
     ) -> None:
         """Write down a run that begins, unless it is known.
 
@@ -325,17 +325,20 @@ class Agreements:
         if any(each["run"] == run for each in used):
             return
         seed = _seed(run)
-        before = [each for each in used if each["stage"] == stage and _seed(each["run"]) == seed]
-        if stage and len(before) >= proposal.attempts:
+        before = [
+            each for each in used if each["variant"] == variant and _seed(each["run"]) == seed
+        ]
+        if variant and len(before) >= proposal.attempts:
             raise ConfigError(
-                f"refuses to begin {stage} {seed} again: the proposal {proposal.name[:12]} allows "
+                f"refuses to begin {variant} {seed} again: the proposal {proposal.name[:12]} "
+                "allows "
                 f"it {proposal.attempts} times; propose the run anew"
             )
         line = {
             "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "driver": driver,
             "run": run,
-            "stage": stage,
+            "variant": variant,
             "samples": samples(),
             "salt": secrets.token_hex(16),  # of the cohort that it tells the driver (record.py)
         }
@@ -372,12 +375,12 @@ class Reader:
         return self._agreements.shown(message, self._driver)
 
 
-def _stage(proposal: Proposal, run: str) -> str | None:
-    """The stage that a run's id names, if both it and the seed were agreed on."""
+def _variant(proposal: Proposal, run: str) -> str | None:
+    """The variant that a run's id names, if both it and the seed were agreed on."""
     parts = run.split("/")
     if _seed(run) not in {f"seed-{seed}" for seed in proposal.seeds}:
         return None
-    return next((stage for stage in proposal.stages if stage in parts), None)
+    return next((variant for variant in proposal.variants if variant in parts), None)
 
 
 def _seed(run: str) -> str:

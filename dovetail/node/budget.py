@@ -44,13 +44,13 @@ class Budgets:
     """The budgets of one party, a driver each.
 
     Args:
-        home: the party's folder.
+        site_folder: the party's folder.
         max_memory_mb: of the networks of a driver's runs, in MiB.
         max_disk_mb: of what is saved of a driver's runs, in MiB.
     """
 
-    def __init__(self, home: Path, *, max_memory_mb: float, max_disk_mb: float) -> None:
-        self._home = home
+    def __init__(self, site_folder: Path, *, max_memory_mb: float, max_disk_mb: float) -> None:
+        self._site_folder = site_folder
         self._max_memory_mb = max_memory_mb
         self._max_disk_mb = max_disk_mb
         self._runs: dict[str, weakref.WeakSet[Budgeted]] = {}
@@ -90,19 +90,19 @@ class Budgets:
                 raise BudgetError(
                     f"refuses to write {num_bytes / _MB:,.0f} MB: its policy allows "
                     f"{self._max_disk_mb:g} MB on its disk for all runs of one driver together; "
-                    "delete old models of its home, make networks smaller, or its "
+                    "delete old models of its site, make networks smaller, or its "
                     "policy.max_disk_mb larger"
                 )
             shutil.rmtree(min(others, key=_last_written), ignore_errors=True)
 
     def _states(self, driver: str) -> Path:
-        return self._home / "checkpoints" / certificate_name(driver)
+        return self._site_folder / "checkpoints" / certificate_name(driver)
 
     def _on_disk(self, driver: str) -> int:
         """Bytes of a driver's states, and of the models that came of its runs."""
         models = (
             folder
-            for folder in (self._home / "models").glob("*")
+            for folder in (self._site_folder / "models").glob("*")
             if driver_of(folder) in (driver, None)
         )
         return sum(_size(folder) for folder in (self._states(driver), *models))

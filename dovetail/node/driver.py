@@ -45,14 +45,14 @@ from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
 from dovetail.node.agreements import Seen, Show
 from dovetail.node.engines import ElsewhereSection, MailboxSection, StreamSection
-from dovetail.node.home import (
-    Home,
-    home_of,
-    logged,
-)
 from dovetail.node.proposal import Proposal, Signature, agreed_run
 from dovetail.node.record import Account, read_account, write_record
-from dovetail.node.secret import home_secret
+from dovetail.node.secret import site_secret
+from dovetail.node.site_folder import (
+    SiteFolder,
+    logged,
+    site_folder_of,
+)
 from dovetail.node.warnings import Warned
 
 #: Seconds from one look at who is here to the next.
@@ -60,7 +60,7 @@ TICK_S = 0.1
 
 
 #: Seconds that a partner is given at the end to say where its ledger stands.
-TELL_S = 5.0
+HEADS_TIMEOUT_S = 5.0
 
 #: The run of what driver and partners tell each other of their ledgers.
 LEDGERS = "ledgers"
@@ -76,7 +76,7 @@ class Listener:
 
     Args:
         name: its own; the one in its certificate.
-        home: the folder that it keeps.
+        site_folder: the folder that it keeps.
         section: who takes part, and how long they are waited for.
         reach: opens the lines.
         talk: told who is waited for, lost, and back.
@@ -84,7 +84,7 @@ class Listener:
 
     Attributes:
         sites: its own party file and table by its name, if it has one.
-        home: where its site is.
+        site_folder: where its site is.
 
     Raises:
         ConfigError: an address where it cannot listen, when the context is entered.
@@ -93,7 +93,7 @@ class Listener:
     def __init__(
         self,
         name: str,
-        home: Path,
+        site_folder: Path,
         section: ElsewhereSection,
         reach: Reach,
         *,
@@ -103,7 +103,7 @@ class Listener:
         self.name = name
         self.sites: Mapping[str, Site] = {}
         self.partners = section.partners
-        self.home = home
+        self.site_folder = site_folder
         self._section = section
         self._talk = talk
         self._reach = reach
@@ -116,10 +116,10 @@ class Listener:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(Home(self.home, wait_s=self._wait_s))
-            stack.enter_context(logged(self.home / "driver.log"))
+            stack.enter_context(SiteFolder(self.site_folder, wait_s=self._wait_s))
+            stack.enter_context(logged(self.site_folder / "driver.log"))
             stack.enter_context(Warned(_WARNING, self._talk.warn))
-            ledger = stack.enter_context(LedgerFile(self.home / "ledger.jsonl", self.name))
+            ledger = stack.enter_context(LedgerFile(self.site_folder / "ledger.jsonl", self.name))
             self._lines = stack.enter_context(self._reach(self.name, ledger))
             self._stack = stack.pop_all()
         return self
@@ -132,11 +132,11 @@ class Listener:
     ) -> None:
         try:
             if kind is None:
-                self.tell()
+                self.exchange_heads()
         finally:
             self._stack.close()
 
-    def tell(self) -> dict[str, Account]:
+    def exchange_heads(self) -> dict[str, Account]:
         """Tell partners that are here where its ledger stands, and hear where theirs do.
 
         Gives what each says of the runs that it took part in, where a proposal was agreed on.
@@ -146,19 +146,19 @@ class Listener:
         here = self._lines.connected
         engine = self._engine(LEDGERS, here)
         self._told = True
-        replies = engine.ask(dict.fromkeys(here, Tell()), Told, timeout_s=TELL_S)
+        replies = engine.ask(dict.fromkeys(here, Tell()), Told, timeout_s=HEADS_TIMEOUT_S)
         for failure in replies.failures.values():
             _log.warning("the end of its ledger is not known: %s", failure)
-        found = {}
-        for party, told in replies.items():
+        accounts = {}
+        for party, reply in replies.items():
             try:
-                account = read_account(told.account, party)
+                account = read_account(reply.account, party)
             except MessageError as error:
                 _log.warning("%s", error)
                 continue
             if account is not None:
-                found[party] = account
-        return found
+                accounts[party] = account
+        return accounts
 
     def samples(self) -> str:
         """SHA-256 of the ids of its own samples that a run is of; "" of one without data."""
@@ -184,8 +184,8 @@ class Listener:
         )
 
     def secret(self) -> bytes:
-        """What its home mixes into the random numbers of its runs."""
-        return home_secret(self.home)
+        """What its site mixes into the random numbers of its runs."""
+        return site_secret(self.site_folder)
 
     def wait(self) -> None:
         """Wait until all partners are here; from then on it is told when one is lost, or back.
@@ -202,15 +202,15 @@ class Listener:
         self._waited = True
         if self._agreed is not None:
             proposal, signatures = self._agreed
-            said = tuple(each.text for each in signatures.values())
-            show = Show(proposal.text, said)
+            texts = tuple(each.text for each in signatures.values())
+            show = Show(proposal.text, texts)
             engine = self._engine("proposals")
             engine.ask(dict.fromkeys(self.partners, show), Seen).or_raise()
 
     def heads(self) -> dict[str, dict[str, Any]]:
         """Where its ledger stands, and what partners have told of theirs: lines and hash."""
         heads = self._lines.heads
-        return {} if heads is None else heads.told((self.name, *self.partners))
+        return {} if heads is None else heads.report((self.name, *self.partners))
 
     def agreed(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
         """What it runs from here on is of this proposal, which partners are shown first."""
@@ -242,7 +242,7 @@ class Coordinator(Listener):
     def __init__(
         self,
         section: ElsewhereSection,
-        home: Path,
+        site_folder: Path,
         reach: Reach,
         *,
         talk: Progress = SILENT,
@@ -250,7 +250,7 @@ class Coordinator(Listener):
     ) -> None:
         name = coordinator_name(section)
         self.alignment = ""
-        super().__init__(name, home, section, reach, talk=talk, wait_s=wait_s)
+        super().__init__(name, site_folder, section, reach, talk=talk, wait_s=wait_s)
 
     def begin(self, seed: int, run: str) -> str:
         """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
@@ -268,18 +268,18 @@ class Coordinator(Listener):
         self._run = (run, f"seed-{seed}")
         return run
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Tell whoever watches."""
-        self._talk.say(text)
+        self._talk.print(text)
 
     def carry(self, run: str) -> Engine:
         """What reaches the partners while they align by way of this driver."""
         return self._engine(run)
 
-    def connect(self, stage: str) -> Engine:
-        """What reaches the partners in one stage of the run that was begun."""
+    def connect(self, variant: str) -> Engine:
+        """What reaches the partners in one variant of the run that was begun."""
         run, seed = self._run
-        return self._engine(f"{run}/{stage}/{seed}")
+        return self._engine(f"{run}/{variant}/{seed}")
 
 
 class Driver(Listener):
@@ -309,7 +309,7 @@ class Driver(Listener):
         self._stored: StoredRows | None = None
         super().__init__(
             site.name,
-            home_of(site.path),
+            site_folder_of(site.path),
             section,
             reach,
             talk=talk,
@@ -322,8 +322,8 @@ class Driver(Listener):
         ids = self.site.table.ids
         if self._stored is None:
             return digest(ids)
-        own_S = self._stored.rows_S
-        return digest(ids[own_S[own_S >= 0].numpy()])
+        local_S = self._stored.rows_S
+        return digest(ids[local_S[local_S >= 0].numpy()])
 
     def align(self, *, workers: int = 1) -> psi.Aligned:
         """Align with all partners, and keep what came of it; each partner keeps its own rows."""
@@ -360,7 +360,7 @@ class Driver(Listener):
     @property
     def stored_path(self) -> Path:
         """Where it keeps its own part of an alignment."""
-        return self.home / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
+        return self.site_folder / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
 
     def alignment(self) -> dd.Alignment:
         """What ``dovetail align`` left here, or an alignment made now; of this run's partners.
@@ -406,10 +406,10 @@ class Driver(Listener):
         self._run = (f"seed-{seed}", fresh)
         return f"{self._stored.run}/{fresh}"
 
-    def connect(self, stage: str) -> Engine:
-        """What reaches the partners in one stage of the run that was begun."""
+    def connect(self, variant: str) -> Engine:
+        """What reaches the partners in one variant of the run that was begun."""
         assert self._stored is not None
-        return self._engine(training_run(self._stored.run, stage, *self._run))
+        return self._engine(training_run(self._stored.run, variant, *self._run))
 
 
 def coordinator_name(section: ElsewhereSection) -> str:

@@ -50,18 +50,18 @@ def site_digests(site: Site) -> dict[str, dict[str, str]]:
 
 def table_digest(table: dd.PartyTable) -> str:
     """SHA-256 over the ids, the columns used and the label: names, types and values."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def add(name: str, values: np.ndarray) -> None:
         kind = "text" if values.dtype.kind in "OU" else values.dtype.str
-        found.update(json.dumps([name, kind, values.shape]).encode())
+        digest.update(json.dumps([name, kind, values.shape]).encode())
         if kind != "text":
-            found.update(values.tobytes())
+            digest.update(values.tobytes())
             return
         texts = [str(value).encode("utf-8", "surrogatepass") for value in values]
         lengths = np.array([len(text) for text in texts], dtype="<i8")
-        found.update(lengths.tobytes())  # so that no text runs into the next unseen
-        found.update(b"".join(texts))
+        digest.update(lengths.tobytes())  # so that no text runs into the next unseen
+        digest.update(b"".join(texts))
 
     add("ids", table.ids)
     for name, column in _columns(table):
@@ -71,7 +71,7 @@ def table_digest(table: dd.PartyTable) -> str:
         add("images", table.x.numpy())
     if table.images is not None:
         add("images beside", table.images.numpy())
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _columns(table: dd.PartyTable) -> Iterator[tuple[str, dd.Column]]:

@@ -62,16 +62,16 @@ def provision(folder: Path, sites: Sequence[str]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     learn, admin = _free_ports(2)
-    own = {"org": _PROJECT}
+    organisation = {"org": _PROJECT}
     server = {
         "name": SERVER,
         "type": "server",
-        **own,
+        **organisation,
         "fed_learn_port": learn,
         "admin_port": admin,
     }
-    clients = [{"name": name, "type": "client", **own} for name in sites]
-    person = {"name": ADMIN, "type": "admin", **own, "role": "project_admin"}
+    clients = [{"name": name, "type": "client", **organisation} for name in sites]
+    person = {"name": ADMIN, "type": "admin", **organisation, "role": "project_admin"}
     project = {
         "api_version": 3,
         "name": _PROJECT,
@@ -166,15 +166,15 @@ class Federation:
             with suppress(Exception):
                 self._session.close()
             self._session = None
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
         for process in self._started.values():
             with suppress(psutil.NoSuchProcess):
-                own = psutil.Process(process.pid)
-                found += [own, *own.children(recursive=True)]
+                parent = psutil.Process(process.pid)
+                processes += [parent, *parent.children(recursive=True)]
         for each in psutil.process_iter(["cmdline"]):  # those whose parent has gone
             if any(str(self.kits) in word for word in each.info["cmdline"] or ()):
-                found.append(each)
-        for each in found:
+                processes.append(each)
+        for each in processes:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         for process in self._started.values():

@@ -43,17 +43,21 @@ def prepare_site(folder: Path, values: Mapping[str, str | None]) -> list[Path]:
             f"{folder} is no folder of an NVFlare site: expected startup/ and local/, as nvflare "
             "provision makes them"
         )
-    said = {key: value for key, value in values.items() if value is not None}
+    settings = {key: value for key, value in values.items() if value is not None}
     path = local / SITE_FILE
-    path.write_text(tomli_w.dumps(said), encoding="utf-8")
-    own, default = local / "resources.json", local / "resources.json.default"
+    path.write_text(tomli_w.dumps(settings), encoding="utf-8")
+    settings_file, default = local / "resources.json", local / "resources.json.default"
     try:
-        resources = json.loads((own if own.exists() else default).read_text(encoding="utf-8"))
+        resources = json.loads(
+            (settings_file if settings_file.exists() else default).read_text(encoding="utf-8")
+        )
         allowed = resources.setdefault("class_allow_list", [])
         missing = [] if "*" in allowed else [each for each in CLASSES if each not in allowed]
         allowed += missing
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{own} cannot be read as NVFlare's resources ({error})") from None
+        raise ConfigError(
+            f"{settings_file} cannot be read as NVFlare's resources ({error})"
+        ) from None
     return [path, write_resources(folder, resources)]
 
 

@@ -1,4 +1,4 @@
-"""A party's home, open: what answers there, whatever carries its messages."""
+"""A party's site, open: what answers there, whatever carries its messages."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.renewal import Renewed
 from dovetail.network.retry import raise_descriptor_limit
-from dovetail.node.home import (
-    Home,
+from dovetail.node.parked import Parked
+from dovetail.node.probes import Probes
+from dovetail.node.runs import Runs
+from dovetail.node.site_folder import (
     Refusals,
+    SiteFolder,
     certificates_of,
     logged,
     revoked_of,
     threads_end,
 )
-from dovetail.node.parked import Parked
-from dovetail.node.probes import Probes
-from dovetail.node.runs import Runs
 from dovetail.node.status_line import StatusLine
 from dovetail.node.warnings import Warned
 
@@ -46,7 +46,7 @@ def shown_by(site: Site, certificates: Path | None) -> Renewed:
 
 @dataclass(frozen=True)
 class Opened:
-    """A home that this process has open.
+    """A site that this process has open.
 
     Attributes:
         path: the folder.
@@ -79,18 +79,18 @@ class Opened:
 @contextmanager
 def opened_home(
     site: Site,
-    home: Path,
+    site_folder: Path,
     shown: Renewed,
     drivers: Collection[str],
     device: torch.device | None,
     quiet: bool,
     parked: Parked | None = None,
 ) -> Iterator[Opened]:
-    """The party's home, while the context is open.
+    """The party's site, while the context is open.
 
     Args:
         site: the party.
-        home: the folder.
+        site_folder: the folder.
         shown: what it shows.
         drivers: whom it answers.
         device: where it computes; None: on the processor.
@@ -98,19 +98,19 @@ def opened_home(
         parked: keeps what runs are in between messages; None: this process stays.
 
     Raises:
-        ConfigError: a home that another process uses, or that will not do.
+        ConfigError: a site that another process uses, or that will not do.
     """
     raise_descriptor_limit()
     with (
-        Home(home) as kept,
+        SiteFolder(site_folder) as kept,
         logged(kept.path / "join.log"),
         StatusLine(*drivers, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
         threads_end(),
         one_thread() if isinstance(site.table.x, Table) else nullcontext(),
-        Warned((credentials, renewal), teller.say, once=False),
+        Warned((credentials, renewal), teller.print, once=False),
     ):
-        refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
+        refusals = Refusals(kept.path / "refusals.jsonl", teller.print)
         identity = Certified(shown)
         computing = device or torch.device("cpu")
         runs = Runs(site, kept.path, refusals, teller, computing, identity, parked)

@@ -233,14 +233,14 @@ def _write_lists(
     }
     lists = []
     for each in (authority, *_older(folder)):
-        own = f"{each.certificates[0].serial_number:x}"
+        serial = f"{each.certificates[0].serial_number:x}"
         serials = {
             int(line["serial"], 16): (
                 datetime.strptime(line["since"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC),
                 x509.ReasonFlags(line["reason"]),
             )
             for line in lines
-            if issuer_of.get(line["serial"]) in (own, None)  # of before this was written down
+            if issuer_of.get(line["serial"]) in (serial, None)  # of before this was written down
         }
         number = round(now.timestamp())
         lists.append(each.revoke(serials, number=number, now=now, days=days))
@@ -258,13 +258,13 @@ def _older(folder: Folder) -> list[Authority]:
     believed = made.read_certificates(
         made.read_file(folder.authority / "ca.pem", what="the authority"), where="ca.pem"
     )
-    found = []
+    authorities = []
     for certificate in believed[1:]:
         path = folder.authority / f"old-{certificate.serial_number:x}.key"
         if path.exists():
             key = made.read_key(made.read_file(path, what="the key"), where=str(path))
-            found.append(Authority((certificate,), key))
-    return found
+            authorities.append(Authority((certificate,), key))
+    return authorities
 
 
 def _lines(path: Path) -> list[Any]:
@@ -356,9 +356,9 @@ def _refuse_lost(folder: Folder, name: str, public_key: PublicKey) -> None:
         for line in _lines(folder.authority / "revoked.jsonl")
         if line["reason"] == "keyCompromise"
     }
-    own = made.fingerprint(public_key)
+    fingerprint = made.fingerprint(public_key)
     for line in _lines(folder.authority / "issued.jsonl"):
-        if line["serial"] in lost and line["fingerprint"] == own:
+        if line["serial"] in lost and line["fingerprint"] == fingerprint:
             raise ConfigError(
                 f"the key of {name!r} is one that somebody else may have (its certificate "
                 f"{line['serial']} was revoked for that); make a new one: --force with --renew, or "
@@ -388,11 +388,13 @@ def _check_taken(folder: Folder, fingerprints: dict[str, str | None]) -> None:
 
 def listed(folder: Folder) -> dict[str, Any]:
     """What the folder holds."""
-    found: dict[str, Any] = {}
+    listing: dict[str, Any] = {}
     if (folder.authority / "ca.pem").exists():
         path = folder.authority / "ca.pem"
-        own = made.read_certificates(made.read_file(path, what="the authority"), where=str(path))
-        found["authority"] = {"expires": f"{own[0].not_valid_after_utc:%Y-%m-%d}"}
+        chain_here = made.read_certificates(
+            made.read_file(path, what="the authority"), where=str(path)
+        )
+        listing["authority"] = {"expires": f"{chain_here[0].not_valid_after_utc:%Y-%m-%d}"}
     parties: dict[str, dict[str, Any]] = {}
     for name in folder.parties():
         path = folder.of(name, ".pem")
@@ -407,9 +409,9 @@ def listed(folder: Folder) -> dict[str, Any]:
             "hosts": list(made.hosts_of(certificate)),
             "expires": f"{certificate.not_valid_after_utc:%Y-%m-%d}",
         }
-    if not found and not parties:
+    if not listing and not parties:
         raise ConfigError(
             f"there are no certificates in {folder.path}; make some: dovetail certificates bank "
             "shop --driver bank (see dovetail certificates --help)"
         )
-    return {**found, "listed": parties}
+    return {**listing, "listed": parties}

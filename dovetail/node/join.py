@@ -14,8 +14,8 @@ from dovetail import methods
 from dovetail.errors import NetworkError
 from dovetail.methods.party import Site
 from dovetail.network.client import AS_EVER, Way, serve
-from dovetail.node.home import home_of
 from dovetail.node.hosting import opened_home, shown_by
+from dovetail.node.site_folder import site_folder_of
 from dovetail.node.status_line import StatusLine
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
@@ -29,14 +29,14 @@ def serve_site(
     stopped: Callable[[], bool],
     ways: Mapping[str, Way] | None = None,
     certificates: Path | None = None,
-    home: Path | None = None,
+    site_folder: Path | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
     health: str | None = None,
 ) -> None:
     """Serve one driver or several until told to stop.
 
-    They share the home: its ledger, its secret, and what the policy counts. Messages are answered
+    They share the site: its ledger, its secret, and what the policy counts. Messages are answered
     one at a time, so that what one driver trains is what it would be without the others.
 
     Args:
@@ -46,19 +46,21 @@ def serve_site(
         stopped: asked again and again whether to stop.
         ways: driver's name -> how it is reached; as the environment says, of those that it lacks.
         certificates: their folder; None: ``certificates/NAME`` beside the party file.
-        home: what the party keeps; None: ``STEM.site`` beside the party file.
+        site_folder: what the party keeps; None: ``STEM.site`` beside the party file.
         device: where it computes.
         quiet: print nothing.
         health: "HOST:PORT" where it answers probes and Prometheus; None: nowhere.
 
     Raises:
-        ConfigError: an address, driver, certificate or home that will not do.
+        ConfigError: an address, driver, certificate or site that will not do.
         NetworkError: see ``dialling.serve``; of the last driver that is left.
     """
     stop = threading.Event()
     shown = shown_by(site, certificates)
     with (
-        opened_home(site, home or home_of(site.path), shown, addresses, device, quiet) as opened,
+        opened_home(
+            site, site_folder or site_folder_of(site.path), shown, addresses, device, quiet
+        ) as opened,
         opened.probes(health),
         ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool,
     ):
@@ -101,11 +103,11 @@ def _wait(
             error = each.exception()
             if error is not None and not isinstance(error, NetworkError):
                 raise error
-            teller.say(f"no more joined to {driver}: {error}")
+            teller.print(f"no more joined to {driver}: {error}")
         teller.tick()
 
 
-def describe(site: Site, addresses: Mapping[str, str], home: Path) -> Iterator[str]:
+def describe(site: Site, addresses: Mapping[str, str], site_folder: Path) -> Iterator[str]:
     """What the party will and will not agree to; nothing of its table but its size."""
     policy = site.policy.section
     num_columns = len([name for names in site.table.blocks.values() for name in names])
@@ -144,6 +146,6 @@ def describe(site: Site, addresses: Mapping[str, str], home: Path) -> Iterator[s
         f"{policy.max_disk_mb:,g} MB of disk together"
     )
     yield (
-        f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, alignments.json, runs.jsonl, "
+        f"  keeps      {site_folder}/ (ledger.jsonl, refusals.jsonl, alignments.json, runs.jsonl, "
         "join.log, secret)"
     )

@@ -31,8 +31,8 @@ from dovetail.models.owners import TopSpec
 from dovetail.network import Engine
 from dovetail.node.driver import Listener, check_partners
 from dovetail.node.engines import StreamSection
-from dovetail.node.home import certificates_of, home_of
 from dovetail.node.reach import reaches
+from dovetail.node.site_folder import certificates_of, site_folder_of
 
 #: Where a label owner's site has the keys that read what partners answer.
 KEYS = "keys"
@@ -101,7 +101,7 @@ class Asker(Listener):
             section = section.model_copy(update={"wait_s": WAIT_S})
         certificates = None if section.certificates else certificates_of(site)
         reach = reaches(section, site.name, certificates)
-        super().__init__(site.name, home_of(site.path), section, reach, talk=talk)
+        super().__init__(site.name, site_folder_of(site.path), section, reach, talk=talk)
         self._site = site
         self._trained = trained
         self._spec = model.spec
@@ -118,14 +118,14 @@ class Asker(Listener):
         """
         assert isinstance(self._spec, TopSpec)
         agreed = self._agree(ids)
-        said = predicting.recall(agreed.engine, self._trained, self._spec.embedding, agreed.held)
+        answer = predicting.infer(agreed.engine, self._trained, self._spec.embedding, agreed.held)
         return MeanEmbeddings(
-            said.mean_NE[agreed.sample_N],
-            {name: answered[agreed.sample_N] for name, answered in said.answered.items()},
-            agreed.all_missed(said.missed),
+            answer.mean_NE[agreed.sample_N],
+            {name: answered[agreed.sample_N] for name, answered in answer.answered.items()},
+            agreed.all_missed(answer.missed),
         )
 
-    def codes(self, ids: np.ndarray) -> inference.Asking:
+    def codes(self, ids: np.ndarray) -> inference.PartnerCodes:
         """The codes of a joint model's partners, of the samples with these ids, by row.
 
         Raises:
@@ -134,10 +134,10 @@ class Asker(Listener):
         """
         assert self._question is not None
         agreed = self._agree(ids)
-        said = inference.ask(agreed.engine, self._trained, self._question, agreed.held)
-        return inference.Asking(
-            {name: codes[agreed.sample_N] for name, codes in said.codes.items()},
-            agreed.all_missed(said.missed),
+        answer = inference.ask(agreed.engine, self._trained, self._question, agreed.held)
+        return inference.PartnerCodes(
+            {name: codes[agreed.sample_N] for name, codes in answer.codes.items()},
+            agreed.all_missed(answer.missed),
         )
 
     def _agree(self, ids: np.ndarray) -> _Agreed:
@@ -165,7 +165,7 @@ class Asker(Listener):
                 continue
             held = {name: aligned[name] >= 0 for name in here}
             return _Agreed(engine, held, aligned[self.name].argsort(), missed)
-        raise NetworkError(f"no data owner answers: {told(missed)}")
+        raise NetworkError(f"no data owner answers: {missing_text(missed)}")
 
     def _come(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Who came in time, and who did not."""
@@ -195,7 +195,7 @@ def question_of(spec: JointSpec, keys: Path) -> Question:
 
 def keys_of(site: Site, trained: str) -> Path:
     """Where a label owner's site has the keys of a run."""
-    return key_file(home_of(site.path) / KEYS, trained)
+    return key_file(site_folder_of(site.path) / KEYS, trained)
 
 
 def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:
@@ -214,7 +214,7 @@ def check_asks(site: Site, model: Model, section: StreamSection) -> str:
     if not isinstance(model.spec, TopSpec | JointSpec) or not isinstance(trained, str):
         raise ModelError(
             f"the model of party {model.party!r} is no label owner's of a run with data owners "
-            "on other machines; name its folder at home, for example north.site/models/RUN, "
+            "on other machines; name its folder at its site, for example north.site/models/RUN, "
             "(of APFed-D: RUN/models/joint), or leave --party and --partners out"
         )
     if isinstance(model.spec, JointSpec):
@@ -232,6 +232,6 @@ def check_asks(site: Site, model: Model, section: StreamSection) -> str:
     return trained
 
 
-def told(missed: Mapping[str, str]) -> str:
+def missing_text(missed: Mapping[str, str]) -> str:
     """Who is missing, and why."""
     return "; ".join(f"{name} ({why})" for name, why in missed.items())

@@ -34,8 +34,8 @@ from dovetail.methods.party import Site
 from dovetail.network import Engine
 from dovetail.node.driver import Listener, check_partners
 from dovetail.node.engines import StreamSection
-from dovetail.node.home import certificates_of, home_of
 from dovetail.node.reach import reaches
+from dovetail.node.site_folder import certificates_of, site_folder_of
 
 #: Seconds from one look at whether a partner is here to the next.
 _TICK_S = 0.2
@@ -70,7 +70,7 @@ class _Asked:
     answer: Future[Tensor]
 
 
-class Standing(Listener):
+class JointServing(Listener):
     """A label owner whose partners are asked about rows as long as the context is open.
 
     Args:
@@ -102,7 +102,7 @@ class Standing(Listener):
         # Who is not connected is done without at once.
         section = section.model_copy(update={"grace_s": 0.0})
         reach = reaches(section, site.name, certificates)
-        super().__init__(site.name, home_of(site.path), section, reach, talk=talk)
+        super().__init__(site.name, site_folder_of(site.path), section, reach, talk=talk)
         self.within_s = within_s
         self.site = site
         self._ids = ids
@@ -176,7 +176,7 @@ class Standing(Listener):
         aligned = psi.align(engine, self._ids, lower=self._lower, timeout_s=timeout_s)
         rows = aligned.alignment.rows
         held_S = rows[name] >= 0
-        self._talk.say(f"{name} is here and has {int(held_S.sum()):,} of {len(self._ids):,} rows")
+        self._talk.print(f"{name} is here and has {int(held_S.sum()):,} of {len(self._ids):,} rows")
         return _Agreed(engine, rows[self.name].argsort(), held_S)
 
     def lost(self, name: str, why: str) -> None:
@@ -188,8 +188,8 @@ class Standing(Listener):
 class _Partner:
     """One partner, and the thread that talks with it."""
 
-    def __init__(self, standing: Standing, name: str) -> None:
-        self._standing = standing
+    def __init__(self, serving: JointServing, name: str) -> None:
+        self._serving = serving
         self._name = name
         self._agreed: _Agreed | None = None
         self._why = "has not come yet"
@@ -203,7 +203,7 @@ class _Partner:
         self._waiting.put(None)
 
     def join(self) -> None:
-        self._thread.join(2 * self._standing.within_s + 5)
+        self._thread.join(2 * self._serving.within_s + 5)
 
     def ask(self, trained: str, question: Question, rows_B: Tensor) -> Future[Tensor]:
         """Its codes to come; who is not there answers at once that it is not."""
@@ -216,7 +216,7 @@ class _Partner:
         return answer
 
     def _absent(self) -> str | None:
-        if not self._standing.is_here(self._name):
+        if not self._serving.is_here(self._name):
             return "is not connected"
         return self._why if self._agreed is None else None
 
@@ -224,7 +224,7 @@ class _Partner:
         pause_s, next_s = _FIRST_S, 0.0
         while not self._stopped:
             good: bool | None = None
-            is_here = self._standing.is_here(self._name)
+            is_here = self._serving.is_here(self._name)
             if self._agreed is None and is_here and time.monotonic() >= next_s:
                 self._why = "is agreeing on samples"
                 good = self._attempt(self._agree)
@@ -239,16 +239,16 @@ class _Partner:
 
     def _next(self) -> list[_Asked]:
         """All that wait."""
-        found: list[_Asked] = []
+        questions: list[_Asked] = []
         with suppress(queue.Empty):
             first = self._waiting.get(timeout=_TICK_S)
             while first is not None:
-                found.append(first)
+                questions.append(first)
                 first = self._waiting.get_nowait()
-        return [each for each in found if each.answer.set_running_or_notify_cancel()]
+        return [each for each in questions if each.answer.set_running_or_notify_cancel()]
 
     def _agree(self) -> None:
-        self._agreed = self._standing.agree(self._name)
+        self._agreed = self._serving.agree(self._name)
 
     def _attempt(self, do: Callable[[], None]) -> bool:
         """Whether it went well; else the partner has to agree again."""
@@ -263,7 +263,7 @@ class _Partner:
             return True
         self._agreed = None
         if not self._stopped:
-            self._standing.lost(self._name, self._why)
+            self._serving.lost(self._name, self._why)
         return False
 
     def _answer(self, questions: Sequence[_Asked]) -> None:
@@ -277,11 +277,11 @@ class _Partner:
         for each in questions:
             by_model.setdefault((each.trained, id(each.question)), []).append(each)
         try:
-            for (trained, _), own in by_model.items():
-                rows_B = torch.cat([each.rows_B for each in own])
-                codes = self._codes(trained, own[0].question, rows_B)
-                parts = codes.split([len(each.rows_B) for each in own])
-                for each, part in zip(own, parts, strict=True):
+            for (trained, _), asked in by_model.items():
+                rows_B = torch.cat([each.rows_B for each in asked])
+                codes = self._codes(trained, asked[0].question, rows_B)
+                parts = codes.split([len(each.rows_B) for each in asked])
+                for each, part in zip(asked, parts, strict=True):
                     each.answer.set_result(part)
         except Exception as failure:
             why = getattr(failure, "cause", str(failure))
@@ -307,7 +307,7 @@ class _Partner:
         if held_A.any():
             message = question.message(trained, asked_A[held_A])
             replies = agreed.engine.ask(
-                {self._name: message}, question.reply, timeout_s=self._standing.within_s
+                {self._name: message}, question.reply, timeout_s=self._serving.within_s
             )
             reply = replies.or_raise()[self._name]
             codes_AE[held_A] = question.read(self._name, reply, int(held_A.sum()))

@@ -14,15 +14,15 @@ from dovetail.network.client import Event
 from dovetail.network.identity import Certified
 from dovetail.network.mailbox.answering import Mailman
 from dovetail.network.mailbox.keys import Keys
-from dovetail.network.mailbox.opening import open_place
+from dovetail.network.mailbox.opening import open_index
 from dovetail.network.mailbox.places import PlaceError
 from dovetail.network.mailbox.watching import Watch
-from dovetail.node.home import home_of
 from dovetail.node.hosting import Opened, opened_home, shown_by
 from dovetail.node.join import TICK_S, describe
 from dovetail.node.parked import Parked
+from dovetail.node.site_folder import site_folder_of
 
-#: In a party's home: its keys, and what it remembers of drivers' letters.
+#: In a party's site: its keys, and what it remembers of drivers' letters.
 FOLDER = "mailbox"
 
 #: Seconds that ``once`` waits for the next letter of what cannot be written and is half done.
@@ -53,7 +53,7 @@ def answer_letters(
     *,
     stopped: Callable[[], bool],
     certificates: Path | None = None,
-    home: Path | None = None,
+    site_folder: Path | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
     health: str | None = None,
@@ -64,32 +64,32 @@ def answer_letters(
         site: the party.
         looking: where, and how often.
         drivers: whose letters are opened.
-        stopped, certificates, home, device, quiet, health: as of ``serve_site``.
+        stopped, certificates, site_folder, device, quiet, health: as of ``serve_site``.
 
     Raises:
-        ConfigError: a place, driver, certificate or home that will not do.
+        ConfigError: a place, driver, certificate or site that will not do.
         PlaceError: the place cannot be reached, if it is looked at once.
     """
     shown = shown_by(site, certificates)
-    place = open_place(looking.where, shown)
+    index = open_index(looking.where, shown)
     parked = Parked()
-    path = home or home_of(site.path)
+    path = site_folder or site_folder_of(site.path)
     try:
         with (
             opened_home(site, path, shown, drivers, device, quiet, parked) as opened,
             opened.probes(health),
         ):
-            for line in describe(site, dict.fromkeys(drivers, place.where), opened.path):
+            for line in describe(site, dict.fromkeys(drivers, index.where), opened.path):
                 opened.teller.line(line)
             identity, folder = Certified(shown), opened.path / FOLDER
             keys = Keys(folder)
-            watch = Watch(place.where, opened.teller.say)
-            mailman = Mailman(opened.host, place, keys, identity, drivers, folder, parked, watch)
+            watch = Watch(index.where, opened.teller.print)
+            mailman = Mailman(opened.host, index, keys, identity, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
             round_ = _Round(opened, mailman, looking, drivers, stopped)
-            return round_.run(lambda: keys.publish(place, identity))
+            return round_.run(lambda: keys.publish(index, identity))
     finally:
-        place.close()
+        index.close()
 
 
 class _Round:
@@ -124,10 +124,10 @@ class _Round:
             self._wait(min(looking.poll_s, looking.linger_s or looking.poll_s))
         busy = self._mailman.busy()
         if busy:
-            teller.say(f"ends in the middle: {busy}; the driver has to begin that anew")
+            teller.print(f"ends in the middle: {busy}; the driver has to begin that anew")
         if looking.once:
-            told = f"{num_answered} letter{'' if num_answered == 1 else 's'}"
-            teller.say(f"answered {told}; nothing more lies in {looking.where}")
+            letters = f"{num_answered} letter{'' if num_answered == 1 else 's'}"
+            teller.print(f"answered {letters}; nothing more lies in {looking.where}")
         return num_answered
 
     def _look(self, publish: Callable[[], None]) -> int:

@@ -1,4 +1,4 @@
-"""What a driver may ask of a party over time, counted in the party's home and not forgotten.
+"""What a driver may ask of a party over time, counted in the party's site and not forgotten.
 
     shop.site/runs.jsonl            a line for each time that a run began here, and for each answer
                                     of a kind that a run needs few of (``handles(most=...)``)
@@ -92,7 +92,7 @@ class RunLimits:
     """Counts what drivers ask of one party.
 
     Args:
-        home: the party's folder.
+        site_folder: the party's folder.
         policy: what it agrees to.
         clock: seconds since the epoch.
         letter: driver -> the letter that is being answered; "" where messages come on a line. One
@@ -101,14 +101,14 @@ class RunLimits:
 
     def __init__(
         self,
-        home: Path,
+        site_folder: Path,
         policy: PolicySection,
         *,
         clock: Callable[[], float] = time.time,
         letter: Callable[[str], str] = lambda driver: "",
     ) -> None:
         self._letter = letter
-        self._path = home / "runs.jsonl"
+        self._path = site_folder / "runs.jsonl"
         self._policy = policy
         self._clock = clock
         self._drivers: dict[str, _Begins] = {}
@@ -127,21 +127,25 @@ class RunLimits:
             ) from None
         for line in lines:
             try:
-                told = json.loads(line)
-                driver, number, began = told["driver"], int(told["number"]), float(told["time"])
-                run = str(told["run"]), str(told["algorithm"])
-                message = str(told.get("answered", ""))
-                letter = str(told.get("letter", ""))
+                written = json.loads(line)
+                driver, number, began = (
+                    written["driver"],
+                    int(written["number"]),
+                    float(written["time"]),
+                )
+                run = str(written["run"]), str(written["algorithm"])
+                message = str(written.get("answered", ""))
+                letter = str(written.get("letter", ""))
             except (ValueError, KeyError, TypeError):  # cut off as the machine went down
                 continue
             known = self._drivers.setdefault(driver, _Begins())
             known.letters[run[0], message or run[1]] = letter
             if message:
-                known.few[run[0], message] += int(told.get("count", 1))
+                known.few[run[0], message] += int(written.get("count", 1))
                 continue
             known.number = max(known.number, number)
             known.times.append(began)
-            known.of[run] = 0 if told.get("anew") else known.of[run]
+            known.of[run] = 0 if written.get("anew") else known.of[run]
             known.of[run] += 1
         if len(lines) > _MOST_LINES:
             self._shorten(lines)
@@ -271,11 +275,11 @@ class RunLimits:
         answered = self._drivers[driver].few[run, message]
         if self._is_counted(driver, run, message) or answered < (most or self._policy.max_uses):
             return
-        told = f"refuses {message!r} in the run {run!r}: it has answered {answered:,} times, and "
+        start = f"refuses {message!r} in the run {run!r}: it has answered {answered:,} times, and "
         if most == MAX_USES:
-            raise LimitError(f"{told}its policy.max_uses is {self._policy.max_uses:,}")
+            raise LimitError(f"{start}its policy.max_uses is {self._policy.max_uses:,}")
         raise LimitError(
-            f"{told}a run that keeps the rules asks {most} times at most, however often it is "
+            f"{start}a run that keeps the rules asks {most} times at most, however often it is "
             "resumed"
         )
 
@@ -346,7 +350,7 @@ class Guard:
         """
         kept = self._kept
         asked = asked_for(message) if kept.uses is not None else None
-        if asked is not None:  # a home has one order, of rows that train and of others
+        if asked is not None:  # a site has one order, of rows that train and of others
             asked = replace(asked, order="train")
         begins = message.wire_name() in self._algorithm.begins
         if isinstance(message, Restore) and kept.heard:
@@ -379,7 +383,7 @@ class Guard:
         if isinstance(message, Save):
             _write(kept)
             _note_releases(kept)
-        return answer if kept.uses is None else kept.uses.limits.told(answer)
+        return answer if kept.uses is None else kept.uses.limits.write_into(answer)
 
     def park(self) -> State:
         """What is to be kept where this process may end now; what is counted is written down."""

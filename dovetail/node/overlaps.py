@@ -1,4 +1,4 @@
-"""An alignment in numbers, of parties here or elsewhere; each one's part is kept at home."""
+"""An alignment in numbers, of parties here or elsewhere; each one's part is kept at its site."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dovetail.node.driver import Driver
 
 def with_driver(driver: Driver, *, count: bool, workers: int) -> dict[str, Any]:
     """Align, or count, with partners elsewhere."""
-    own, num_rows = driver.site.name, driver.site.table.num_rows
+    name, num_rows = driver.site.name, driver.site.table.num_rows
     if count:
-        return _counted(own, num_rows, driver.count(workers=workers))
+        return _counted(name, num_rows, driver.count(workers=workers))
     aligned = driver.align(workers=workers)
     return {
         "mode": "intersection",
-        "initiator": own,
+        "initiator": name,
         "rows": dict(aligned.num_ids),
         "shared": dict(aligned.overlap),
-        "shared_by_all": len(aligned.alignment.shared(own, *driver.partners)),
+        "shared_by_all": len(aligned.alignment.shared(name, *driver.partners)),
         **_by_key(aligned),
-        "files": {own: str(driver.stored_path)},
+        "files": {name: str(driver.stored_path)},
     }
 
 
@@ -89,10 +89,10 @@ def _by_truth(
     sites: Mapping[str, Site], starter: str, aligned: Aligned, alignment: Alignment
 ) -> dict[str, Any]:
     """Precision and recall by partner, over all keys and of each, where both know who is who."""
-    own = sites[starter].table.truth
-    if own is None:
+    truth = sites[starter].table.truth
+    if truth is None:
         return {}
-    told: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     for name in aligned.overlap:
         theirs = sites[name].table.truth
         if theirs is None:
@@ -103,15 +103,15 @@ def _by_truth(
         def right(samples: Any, rows: Any = rows, theirs: Column = theirs) -> int:
             mine, other = (
                 column.values[each[samples.numpy()]].astype(str)
-                for column, each in zip((own, theirs), rows, strict=True)
+                for column, each in zip((truth, theirs), rows, strict=True)
             )
             return int((mine == other).sum())
 
         persons = [
-            set(column.values[~column.missing].astype(str).tolist()) for column in (own, theirs)
+            set(column.values[~column.missing].astype(str).tolist()) for column in (truth, theirs)
         ]
         num_right, num_both = right(samples), len(persons[0] & persons[1])
-        told[name] = {
+        counts[name] = {
             "in_both": num_both,
             "matched": len(samples),
             "right": num_right,
@@ -119,11 +119,11 @@ def _by_truth(
             "recall": num_right / num_both if num_both else None,
             "right_by_key": [right(each.samples_K) for each in aligned.passes.get(name, ())],
         }
-    return {"truth": told} if told else {}
+    return {"truth": counts} if counts else {}
 
 
 def rated(site: Site) -> list[dict[str, Any]]:
-    """What each of a party's match keys is worth at home; nothing is sent.
+    """What each of a party's match keys is worth at its site; nothing is sent.
 
     Raises:
         ConfigError: the party has none.

@@ -14,7 +14,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
 from dovetail.errors import ConfigError, MissingColumnError
-from dovetail.files import meant, read_toml
+from dovetail.files import did_you_mean, read_toml
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
@@ -52,7 +52,7 @@ class _PartyFile(Section):
                 if word not in known:
                     raise ValueError(
                         f"policy.{key}: {word!r} is no {what}; there are {', '.join(known)}"
-                        f"{meant(word, known)}"
+                        f"{did_you_mean(word, known)}"
                     )
         return self
 
@@ -61,9 +61,9 @@ def party_file() -> type[_PartyFile]:
     """The party file with a section for each method that has settings at a party."""
     return _of_sections(
         tuple(
-            (name, method.HomeSettings)
+            (name, method.PartySettings)
             for name, method in methods.every().items()
-            if method.HomeSettings is not None
+            if method.PartySettings is not None
         )
     )
 
@@ -154,7 +154,7 @@ def make_site(
 
     Args:
         values: the tables of a party file.
-        path: the file; from Python, where it would be: the party's home stands beside it.
+        path: the file; from Python, where it would be: the party's site stands beside it.
         where: what errors call it.
         folder: what the paths in it are relative to; None: the working directory.
         table: rows that are here already, whatever ``party.table`` says.
@@ -167,7 +167,7 @@ def make_site(
     sections = {
         name: getattr(file, name)
         for name, method in methods.every().items()
-        if method.HomeSettings is not None
+        if method.PartySettings is not None
     }
     party = file.party
     rows = dd.read_party_table(
@@ -192,14 +192,14 @@ def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:
 
     Kept with a run's settings, so that a run is resumed only on what it began with.
     """
-    found = {}
+    digests = {}
     for path in paths:
         party = read_toml(path).get("party", {})
         named = [str(party[key]) for key in ("table", "images") if key in party]
         for file in (path, *(path.parent / each for each in named)):
             try:
                 with file.open("rb") as opened:
-                    found[str(file)] = hashlib.file_digest(opened, "sha256").hexdigest()
+                    digests[str(file)] = hashlib.file_digest(opened, "sha256").hexdigest()
             except OSError:  # a folder, a query or a URL
                 continue
-    return found
+    return digests

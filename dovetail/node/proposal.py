@@ -69,14 +69,14 @@ class Proposal(Section):
         driver: who drives.
         parties: who takes part; the driver too, if it has data.
         method: what is trained.
-        stages: the method, and the baselines that are trained beside it.
+        variants: the method, and the baselines that are trained beside it.
         seeds: each is trained once.
         attempts: how often each may be begun, as what is stopped early must begin anew.
         algorithms: what parties are asked for, as policies name it.
         messages: everything that crosses a boundary.
         least_rows: rows that every party is to bring in, at least.
         settings: the run file, but for addresses and files of the driver.
-        stage_settings: stage -> the settings that its first message carries, where parties are
+        stage_settings: variant -> the settings that its first message carries, where parties are
             told any.
         models: who keeps which model.
         created, expires: when it was made, and until when it may be run.
@@ -88,7 +88,7 @@ class Proposal(Section):
     driver: PartyName
     parties: tuple[PartyName, ...] = Field(min_length=1)
     method: str
-    stages: tuple[str, ...] = Field(min_length=1)
+    variants: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     attempts: int = Field(default=3, ge=1)
     algorithms: tuple[str, ...]
@@ -103,18 +103,19 @@ class Proposal(Section):
 
     @field_validator("stage_settings")
     @classmethod
-    def _choices_are_lists(cls, stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for stage, settings in stages.items():
+    def _choices_are_lists(cls, variants: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for variant, settings in variants.items():
             for key, allowed in settings.items():
                 if not isinstance(allowed, Mapping) or ONE_OF not in allowed:
                     continue
                 values = allowed[ONE_OF]
                 if len(allowed) > 1 or not (isinstance(values, list) and values):
                     raise ValueError(
-                        f'{stage}.{key}: expected a value, or {{"{ONE_OF}": [values]}} alone with '
+                        f'{variant}.{key}: expected a value, or {{"{ONE_OF}": [values]}} alone '
+                        "with "
                         f"one value or more, got {json.dumps(allowed)[:100]}"
                     )
-        return stages
+        return variants
 
     @property
     def signers(self) -> tuple[str, ...]:
@@ -131,17 +132,17 @@ class Proposal(Section):
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def check_settings(self, stage: str, settings: str) -> None:
-        """Refuse settings of a stage's first message that are not those agreed on.
+    def check_settings(self, variant: str, settings: str) -> None:
+        """Refuse settings of a variant's first message that are not those agreed on.
 
         Args:
-            stage: what is begun.
+            variant: what is begun.
             settings: JSON, as messages carry it.
 
         Raises:
             ConfigError: naming the setting, what was agreed on and what came.
         """
-        agreed = self.stage_settings.get(stage, {})
+        agreed = self.stage_settings.get(variant, {})
         came = json.loads(settings)
         for key in sorted(agreed.keys() | came.keys()):
             allowed = agreed.get(key)
@@ -149,11 +150,13 @@ class Proposal(Section):
             if isinstance(allowed, Mapping) and ONE_OF in allowed:
                 values = allowed[ONE_OF]
             if key not in agreed or key not in came or came[key] not in values:
-                said = " or ".join(map(json.dumps, values)) if key in agreed else "nothing"
+                allowed_text = " or ".join(map(json.dumps, values)) if key in agreed else "nothing"
                 got = json.dumps(came[key]) if key in came else "nothing"
                 raise ConfigError(
-                    f"refuses to begin {stage}: the proposal {self.name[:12]} that it signed says "
-                    f"{key} = {said}, and it was told {got}; propose the run anew (dovetail "
+                    f"refuses to begin {variant}: the proposal {self.name[:12]} that it signed "
+                    "says "
+                    f"{key} = {allowed_text}, and it was told {got}; propose the run anew "
+                    "(dovetail "
                     "propose RUN)"
                 )
 
@@ -320,7 +323,7 @@ def read_signatures(path: Path, proposal: Proposal) -> dict[str, Signature]:
     Raises:
         ConfigError: a file that is no signature, or is one of another party or proposal.
     """
-    found = {}
+    signatures = {}
     for party in proposal.signers:
         beside = signature_path(path, party)
         if not beside.exists():
@@ -332,8 +335,8 @@ def read_signatures(path: Path, proposal: Proposal) -> dict[str, Signature]:
                 f"{signature.proposal[:12]}; expected {party!r} and {proposal.name[:12]}: the "
                 "proposal was changed since, so that it must be signed again"
             )
-        found[party] = signature
-    return found
+        signatures[party] = signature
+    return signatures
 
 
 def _read(path: Path) -> str:
@@ -354,8 +357,8 @@ def _parse(kind: type[Section], text: str, *, where: str) -> Section:
         why = "it is nested too deeply"
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            told = first["msg"].removeprefix("Value error, ")
-            why = f"{'.'.join(map(str, first['loc']))} {told}".strip()
+            reason = first["msg"].removeprefix("Value error, ")
+            why = f"{'.'.join(map(str, first['loc']))} {reason}".strip()
         raise ConfigError(f"{where} is no {kind.__name__.lower()}: {why}") from None
 
 
@@ -377,8 +380,8 @@ def split_run(run: str) -> tuple[str, str]:
     >>> split_run(agreed_run("5f0c/apfed/seed-0", 64 * "a"))[0]
     '5f0c/apfed/seed-0'
     """
-    found = _AGREED.fullmatch(run)
-    return (found[1], found[2]) if found else (run, "")
+    parts = _AGREED.fullmatch(run)
+    return (parts[1], parts[2]) if parts else (run, "")
 
 
 def differences(before: Any, now: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:

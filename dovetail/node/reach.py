@@ -20,14 +20,14 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.mailbox.opening import open_place
+from dovetail.network.mailbox.opening import open_index
 from dovetail.network.mailbox.sending import Mailbox
 from dovetail.network.renewal import Renewed
 from dovetail.network.sessions import Lines
 from dovetail.network.stream import Stream
 from dovetail.node.driver import Coordinator, Driver, Reach, check_partners, coordinator_name
 from dovetail.node.engines import CertifiedSection, MailboxSection, StreamSection
-from dovetail.node.home import certificates_of, revoked_of, threads_end
+from dovetail.node.site_folder import certificates_of, revoked_of, threads_end
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def party_driver(site: Site, section: CertifiedSection, *, talk: Progress = SILE
 
 
 def coordinator(section: CertifiedSection, *, talk: Progress = SILENT) -> Coordinator:
-    """A driver without data, of its name, with its home and certificates here.
+    """A driver without data, of its name, with its site and certificates here.
 
     Raises:
         ConfigError: see ``Coordinator``; certificates that will not do.
@@ -116,11 +116,11 @@ def _leaves_letters(section: MailboxSection, shown: Renewed, talk: Progress) -> 
     @contextmanager
     def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
         with Mailbox(
-            open_place(section.place, shown),
+            open_index(section.place, shown),
             parties=section.partners,
             driver=driver,
             identity=Certified(shown),
-            tell=talk.warn,
+            show=talk.warn,
             poll_s=section.poll_s,
             max_message_bytes=section.max_message_bytes,
             ledger=ledger,
@@ -138,18 +138,18 @@ def _credentials(folder: Path, name: str, revoked: Path | None) -> Renewed:
             those who dial.
     """
     found = Renewed.load(folder, name, revoked=revoked)
-    own = read_certificates(found.credentials.certificate, where="the certificate")[0]
-    if not may_listen(own):
+    leaf = read_certificates(found.credentials.certificate, where="the certificate")[0]
+    if not may_listen(leaf):
         raise ConfigError(
             f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
             "would believe it of a driver; make one that drives: dovetail certificates "
             f"{name} --driver {name} --renew"
         )
-    if tls_name(name) not in every_name(own):
+    if tls_name(name) not in every_name(leaf):
         _log.warning(
             "the certificate of %s does not have the name %s, so its partners join with %s",
             name,
             tls_name(name),
-            f"--tls-name {(hosts_of(own) or ('HOST',))[0]}",
+            f"--tls-name {(hosts_of(leaf) or ('HOST',))[0]}",
         )
     return found

@@ -1,4 +1,4 @@
-"""One record of a run: what was agreed, what ran, what it was run on, and where the books stood.
+"""One record of a run: what was agreed, what ran, what it was run on, and where the ledgers stood.
 
     RUN/record.json     canonical JSON (RFC 8785), signed by the driver
     RUN/cohort.json     what opens the driver's own cohort digest; it stays with the driver
@@ -67,13 +67,13 @@ class Run(Section):
     Attributes:
         time: when it began there.
         run: its id.
-        stage: what was trained; "" of an alignment or a prediction.
+        variant: what was trained; "" of an alignment or a prediction.
         cohort: which samples it was of.
     """
 
     time: AwareDatetime
     run: str = Field(max_length=1000)
-    stage: str = Field(default="", max_length=100)
+    variant: str = Field(default="", max_length=100)
     cohort: str = Field(default="", max_length=64)
 
 
@@ -140,16 +140,16 @@ def give_account(
     """What a party says, as it travels."""
     runs = [
         {
-            **{name: each[name] for name in ("time", "run", "stage")},
+            **{name: each[name] for name in ("time", "run", "variant")},
             "cohort": cohort(each["samples"], each["salt"]) if each.get("salt") else "",
         }
         for each in used
         if each["driver"] == driver
     ]
-    told = Account.model_validate(
+    account = Account.model_validate(
         {"party": party, "driver": driver, "proposal": proposal, "runs": runs, "time": _now()}
     )
-    return (told if identity is None else told.signed(identity)).model_dump_json()
+    return (account if identity is None else account.signed(identity)).model_dump_json()
 
 
 def read_account(text: str, party: str) -> Account | None:
@@ -207,14 +207,14 @@ def write_record(
     record = record if identity is None else record.signed(identity)
     write_text(folder / FILE, record.text)
     if samples:
-        told = {"cohort": record.cohort, "samples": samples, "salt": salt}
-        write_text(folder / COHORT, json.dumps(told, indent=2) + "\n")
+        opening = {"cohort": record.cohort, "samples": samples, "salt": salt}
+        write_text(folder / COHORT, json.dumps(opening, indent=2) + "\n")
     return record
 
 
 def _files(folder: Path) -> list[str]:
-    found = {path for pattern in _FILES for path in folder.glob(pattern)}
-    return sorted(path.relative_to(folder).as_posix() for path in found)
+    files = {path for pattern in _FILES for path in folder.glob(pattern)}
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def _sha256(path: Path) -> str:
@@ -246,13 +246,13 @@ def read_record(path: Path) -> Record:
 
 
 def check_record(
-    path: Path, books: Sequence[Path], authorities: Sequence[x509.Certificate] = ()
+    path: Path, ledgers: Sequence[Path], authorities: Sequence[x509.Certificate] = ()
 ) -> Iterator[str]:
     """What a record shows, one sentence after the other.
 
     Args:
         path: the record, in its run's folder.
-        books: ledgers of its parties.
+        ledgers: ledgers of its parties.
         authorities: who must have issued the certificates of those who signed; none: anybody.
 
     Raises:
@@ -271,7 +271,7 @@ def check_record(
     yield f"{len(record.files)} files are as they were: {', '.join(sorted(record.files))}"
     yield from _agreed(record, folder, authorities)
     yield from _accounts(record, path, authorities)
-    yield from _heads(record, path, books, authorities)
+    yield from _heads(record, path, ledgers, authorities)
 
 
 def _signature(
@@ -346,17 +346,17 @@ def _accounts(record: Record, path: Path, authorities: Sequence[x509.Certificate
             raise MessageError(f"{path}: the account of {party!r} is of another proposal")
         yield _signature(party, account.statement, account.proof, authorities, path, "account")
         for run in account.runs:
-            what = run.stage or "alignment or prediction"
+            what = run.variant or "alignment or prediction"
             yield f"  {run.time:%Y-%m-%d %H:%M:%S} {what}, run {run.run}, cohort {run.cohort}"
 
 
 def _heads(
-    record: Record, path: Path, books: Sequence[Path], authorities: Sequence[x509.Certificate]
+    record: Record, path: Path, ledgers: Sequence[Path], authorities: Sequence[x509.Certificate]
 ) -> Iterator[str]:
     known = {}
-    for book in books:
-        found = verify(book)
-        known[found.party] = found
+    for ledger_path in ledgers:
+        verified = verify(ledger_path)
+        known[verified.party] = verified
     for party, fields in record.heads.items():
         try:
             head = read_head(fields)
@@ -365,8 +365,8 @@ def _heads(
             proof = base64.b64encode(bytes.fromhex(head.proof)).decode()
         except (TypeError, ValueError):
             raise MessageError(f"{path}: what it has of {party!r} is no head") from None
-        said = _signature(party, head.statement(), proof, authorities, path, "head of the ledger")
-        said += f": line {head.lines:,}, root {head.root}"
+        text = _signature(party, head.statement(), proof, authorities, path, "head of the ledger")
+        text += f": line {head.lines:,}, root {head.root}"
         if party in known:
             ledger = known.pop(party)
             if not ledger.has(head.hash):
@@ -374,7 +374,7 @@ def _heads(
                     f"the ledger of {party!r} is not the one it was when the run ended: no line "
                     f"has the hash of line {head.lines:,} then, {head.hash[:16]}..."
                 )
-            said += "; the ledger that is here has it"
-        yield said
+            text += "; the ledger that is here has it"
+        yield text
     for party in known:
         raise ConfigError(f"{path} has no head of the ledger of {party!r}")

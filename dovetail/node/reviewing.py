@@ -11,8 +11,8 @@ from dovetail.methods.party import Site
 from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.node.agreements import Agreements
-from dovetail.node.home import agreements_of, certificates_of, home_of
 from dovetail.node.proposal import Proposal, Signature, differences, sign
+from dovetail.node.site_folder import agreements_of, certificates_of, site_folder_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Reviewer:
 
     @classmethod
     def of(
-        cls, site: Site, *, certificates: Path | None = None, home: Path | None = None
+        cls, site: Site, *, certificates: Path | None = None, site_folder: Path | None = None
     ) -> Reviewer:
         """The party of a party file.
 
@@ -39,7 +39,9 @@ class Reviewer:
             ConfigError: no certificate that it could sign with.
         """
         identity = Certified(Credentials.load(certificates or certificates_of(site), site.name))
-        return cls(site, identity, agreements_of(site, home or home_of(site.path), identity))
+        return cls(
+            site, identity, agreements_of(site, site_folder or site_folder_of(site.path), identity)
+        )
 
     def last_before(self, proposal: Proposal) -> Proposal | None:
         """The newest other proposal of the same driver that is kept."""
@@ -71,9 +73,9 @@ def changes(before: Proposal | None, now: Proposal) -> list[tuple[str, Any, Any]
     return [each for each in differences(then, fresh) if each[0] != "created"]
 
 
-def _by_message(told: dict[str, Any]) -> dict[str, Any]:
+def _by_message(report: dict[str, Any]) -> dict[str, Any]:
     """A proposal whose messages are told apart by name: of thirty, those that differ are shown."""
-    messages = {each["name"]: each for each in told["messages"]}
-    if len(messages) < len(told["messages"]):  # two of one name are shown as they are
-        return told
-    return {**told, "messages": messages}
+    messages = {each["name"]: each for each in report["messages"]}
+    if len(messages) < len(report["messages"]):  # two of one name are shown as they are
+        return report
+    return {**report, "messages": messages}

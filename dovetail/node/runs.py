@@ -1,4 +1,4 @@
-"""The runs that a party answers in from its home: its side of each, as its policy allows.
+"""The runs that a party answers in from its site: its side of each, as its policy allows.
 
 **Which alignment a run uses.** An alignment has a name, which is the run id of its messages. When
 it is complete, each responder keeps its rows under that name (``alignment/stored.py``), in the
@@ -60,12 +60,12 @@ from dovetail.network.retry import open_private, patiently
 from dovetail.node.agreements import Approved, Reader
 from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of
 from dovetail.node.fingerprint import site_digests
-from dovetail.node.home import Refusals, agreements_of
 from dovetail.node.limits import Guard, RunLimits
 from dovetail.node.parked import Parked, forget_parked
 from dovetail.node.proposal import split_run
 from dovetail.node.record import give_account
-from dovetail.node.secret import home_secret, run_key
+from dovetail.node.secret import run_key, site_secret
+from dovetail.node.site_folder import Refusals, agreements_of
 from dovetail.node.status_line import Activity, StatusLine
 from dovetail.privacy import SecretSums
 
@@ -264,7 +264,7 @@ class Runs:
 
     Args:
         site: the party file and its table; inputs are fitted to all of its rows, once.
-        home: where rows and states are kept.
+        site_folder: where rows and states are kept.
         refusals: told of what a host lets pass and the policy does not.
         teller: told of runs that begin.
         device: where it computes.
@@ -276,7 +276,7 @@ class Runs:
     def __init__(
         self,
         site: Site,
-        home: Path,
+        site_folder: Path,
         refusals: Refusals,
         teller: StatusLine,
         device: torch.device,
@@ -286,24 +286,24 @@ class Runs:
         self._identity = identity
         self._parked = parked
         self._site = site
-        self._home = home
+        self._site_folder = site_folder
         self._refusals = refusals
         self._teller = teller
         self._device = device
         policy = site.policy.section
         self._budgets = Budgets(
-            home, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
+            site_folder, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
         )
-        self._agreements = agreements_of(site, home, identity)
-        self._secret = home_secret(home)
+        self._agreements = agreements_of(site, site_folder, identity)
+        self._secret = site_secret(site_folder)
         letter = parked.letter if parked is not None else lambda driver: ""
-        self._run_limits = RunLimits(home, policy, letter=letter)
+        self._run_limits = RunLimits(site_folder, policy, letter=letter)
         self._digests = site_digests(site)
         policies = policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
-        self._limits = site.limits(home / "alignments.json", teller.say)
+        self._limits = site.limits(site_folder / "alignments.json", teller.print)
         allowed = [
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
@@ -389,7 +389,7 @@ class Runs:
         """A driver says what it does with what this party answers; told of each kind at times."""
         count = self._notices.setdefault(driver, Counted()).once_more(run, why)
         if count:
-            self._teller.say(f"run {run}: {driver!r} {why}{times(count)}")
+            self._teller.print(f"run {run}: {driver!r} {why}{times(count)}")
 
     def _local(self, run: str, driver: str) -> Local:
         """The party's context in this run."""
@@ -405,7 +405,7 @@ class Runs:
                 identity=self._identity,
                 driver=driver,
                 members=members,
-                rounds=GivenSums(self._home / "sums", driver, run),
+                rounds=GivenSums(self._site_folder / "sums", driver, run),
             ),
         )
 
@@ -438,8 +438,8 @@ class Runs:
                 kept=self._model_folder,
                 run=run,
                 driver=driver,
-                aligned=self._home / "aligned" / certificate_name(driver),
-                numbers=self._home / "numbers" / self._counted(driver),
+                aligned=self._site_folder / "aligned" / certificate_name(driver),
+                numbers=self._site_folder / "numbers" / self._counted(driver),
                 guard=self._limits.of(driver, run),
             )
         )
@@ -469,7 +469,7 @@ class Runs:
             _log.warning("run %s: %s", run, error)
             return Checkpointed(made(), folder, allow=allow, about=about, restored=restored)
         if step is not None:
-            self._teller.say(f"run {run} goes on from step {step}, which is saved here")
+            self._teller.print(f"run {run} goes on from step {step}, which is saved here")
         return keeper
 
     def _went_on(self, keeper: Checkpointed, driver: str) -> bool:
@@ -517,8 +517,8 @@ class Runs:
         replace(model, about={**model.about, **about}).save(folder)
         if isinstance(model, Model):
             renew(folder)
-        told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
+        text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        self._teller.print(f"model {folder}{': on its test rows ' if text else ''}{text}")
 
     def _model_folder(self, run: str) -> Path:
         """Where the model of a run is kept.
@@ -527,7 +527,7 @@ class Runs:
             ConfigError: the id is none.
         """
         check_run_id(run)
-        return self._home / "models" / run.replace("/", _SLASH)
+        return self._site_folder / "models" / run.replace("/", _SLASH)
 
     def _hold(self, run: str, driver: str, rows_S: Tensor) -> None:
         """Remember the rows of an alignment that is made for one prediction."""
@@ -535,7 +535,7 @@ class Runs:
         of_driver = [each for each in self._asked_rows if each[0] == driver]
         for oldest in of_driver[:-MAX_RUNS]:
             del self._asked_rows[oldest]
-        self._teller.say(
+        self._teller.print(
             f"{driver!r} asks for a prediction of {int((rows_S >= 0).sum()):,} of "
             f"{self._site.table.num_rows:,} rows"
         )
@@ -557,7 +557,7 @@ class Runs:
         if replaced != run:
             self._forget(driver, replaced)
         num_shared = int((rows_S >= 0).sum())
-        self._teller.say(
+        self._teller.print(
             f"aligned with {driver!r}: {num_shared:,} of {self._site.table.num_rows:,} rows are "
             f"shared (alignment {run})"
         )
@@ -568,7 +568,7 @@ class Runs:
         return "all.safetensors" if together else f"{certificate_name(driver)}.safetensors"
 
     def _states(self, driver: str) -> Path:
-        return self._home / "checkpoints" / certificate_name(driver)
+        return self._site_folder / "checkpoints" / certificate_name(driver)
 
     def _forget(self, driver: str, alignment: str) -> None:
         """Drop the states of runs of an alignment whose rows were replaced."""
@@ -630,4 +630,4 @@ class Runs:
         return stored
 
     def _path(self, driver: str) -> Path:
-        return self._home / "aligned" / f"{certificate_name(driver)}.safetensors"
+        return self._site_folder / "aligned" / f"{certificate_name(driver)}.safetensors"

@@ -1,9 +1,9 @@
-"""A home's secret: 128 bits that no one else has, mixed into every random number of its runs.
+"""A site's secret: 128 bits that no one else has, mixed into every random number of its runs.
 
-    shop.site/secret    32 hexadecimal digits, drawn from the system when the home is first used
+    shop.site/secret    32 hexadecimal digits, drawn from the system when the site is first used
 
 The seed of a run travels; with the secret nobody who knows it, the code and all settings can
-compute what this home draws. Each time that a run begins here it has a key of its own, derived from
+compute what this site draws. Each time that a run begins here it has a key of its own, derived from
 the secret: a driver that begins twice does not meet the same network again.
 """
 
@@ -22,16 +22,16 @@ from dovetail.network.retry import open_private
 SECRET_BYTES = 16
 
 
-def home_secret(home: Path) -> bytes:
-    """The secret of this home; drawn when it is first asked for.
+def site_secret(site_folder: Path) -> bytes:
+    """The secret of this site; drawn when it is first asked for.
 
     Raises:
         ConfigError: the file is not what was written, or cannot be.
     """
-    path = home / "secret"
+    path = site_folder / "secret"
     try:
         if not path.exists():
-            fresh = home / ".secret.new"
+            fresh = site_folder / ".secret.new"
             with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
                 file.write(secrets.token_hex(SECRET_BYTES) + "\n")
                 file.flush()
@@ -39,10 +39,10 @@ def home_secret(home: Path) -> bytes:
             fresh.replace(path)
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: the secret of this home cannot be kept ({error})") from None
+        raise ConfigError(f"{path}: the secret of this site cannot be kept ({error})") from None
     if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
         raise ConfigError(
-            f"{path} is not the secret of this home, which has {2 * SECRET_BYTES} hexadecimal "
+            f"{path} is not the secret of this site, which has {2 * SECRET_BYTES} hexadecimal "
             "digits; put it back, or delete it: runs that are saved go on without it"
         )
     return bytes.fromhex(text)

@@ -85,7 +85,7 @@ class StatusLine:
         if not self._console.is_terminal:
             self._console.file.flush()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """One line with the time."""
         _log.info("%s", text)
         self.line(f"{datetime.now():%H:%M:%S}  {text}")
@@ -96,7 +96,7 @@ class StatusLine:
             self._connected.add(driver)
         elif event.kind != "warned":
             self._connected.discard(driver)
-        self.say(event.text)
+        self.print(event.text)
 
     def changed(self, event: Event, driver: str) -> None:
         """Print an event of somebody who is looked for repeatedly, unless it is as before."""
@@ -112,11 +112,11 @@ class StatusLine:
             replaced = self._runs.pop((run, algorithm), None)
             self._runs[run, algorithm] = activity
             oldest = len(self._runs) - MAX_RUNS * len(self._drivers)
-            gone = [self._runs.pop(next(iter(self._runs))) for _ in range(max(0, oldest))]
-            for each in (*gone, *([] if replaced is None else [replaced])):
+            ended = [self._runs.pop(next(iter(self._runs))) for _ in range(max(0, oldest))]
+            for each in (*ended, *([] if replaced is None else [replaced])):
                 self._before[each.driver] = _added(self._before.get(each.driver), each)
         whose = f", of {driver!r}" if len(self._drivers) > 1 else ""
-        self.say(f"run {run} ({algorithms()[algorithm].policy}) begins{whose}")
+        self.print(f"run {run} ({algorithms()[algorithm].policy}) begins{whose}")
         return activity
 
     def why_not_ready(self) -> str:
@@ -175,7 +175,7 @@ class StatusLine:
             is_idle = now - activity.last >= IDLE_S
             if (is_due or is_idle) and activity.num_messages != activity.reported:
                 activity.reported = activity.num_messages
-                self.say(f"run {run}: {activity}{', idle' if is_idle else ''}")
+                self.print(f"run {run}: {activity}{', idle' if is_idle else ''}")
 
     def stopped(self, last_hash: str) -> None:
         """The end; whoever notes the hash can tell later whether the ledger lost its last lines."""
@@ -183,8 +183,8 @@ class StatusLine:
             runs = dict(self._runs)
         for (run, _), activity in runs.items():
             if activity.num_messages != activity.reported:
-                self.say(f"run {run}: {activity}")
-        self.say(f"stopped; the ledger's last hash is {last_hash}")
+                self.print(f"run {run}: {activity}")
+        self.print(f"stopped; the ledger's last hash is {last_hash}")
 
 
 def _added(counts: tuple[int, int, int] | None, activity: Activity) -> tuple[int, int, int]:

@@ -12,18 +12,18 @@ class Warned(logging.Handler):
 
     Args:
         modules: whose loggers are listened to.
-        tell: told of each.
+        warn: told of each.
         once: tell what has the same words, and the same cause in the end, once.
     """
 
     def __init__(
-        self, modules: Sequence[ModuleType], tell: Callable[[str], None], *, once: bool = True
+        self, modules: Sequence[ModuleType], warn: Callable[[str], None], *, once: bool = True
     ) -> None:
         super().__init__(logging.WARNING)
         self._loggers = [logging.getLogger(module.__name__) for module in modules]
-        self._tell = tell
+        self._warn = warn
         self._once = once
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Warned:
         for logger in self._loggers:
@@ -38,7 +38,7 @@ class Warned(logging.Handler):
         why = record.args[-1] if isinstance(record.args, tuple) and record.args else ""
         about = record.msg, str(why)  # one that dials again has another port
         if self._once:
-            if about in self._told:
+            if about in self._warned:
                 return
-            self._told.add(about)
-        self._tell(record.getMessage())
+            self._warned.add(about)
+        self._warn(record.getMessage())

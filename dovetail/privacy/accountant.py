@@ -131,7 +131,7 @@ class Account:
         """Epsilon of the sample that was released most often."""
         return epsilon(self.largest(), self.noise, self.delta)
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """JSON-ready."""
         return {"epsilon": self.epsilon(), "delta": self.delta, "releases": self.largest()}
 

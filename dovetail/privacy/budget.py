@@ -24,13 +24,13 @@ class Budget(Protocol):
 
 
 def within(
-    budget: Budget | None, own: R | None, asked: R | None, *, what: str, key: str
+    budget: Budget | None, cap: R | None, asked: R | None, *, what: str, key: str
 ) -> R | None:
     """How it leaves: as the party's own file says, else as the run does; never above the budget.
 
     Args:
         budget: of the party's policy; None: nothing is capped.
-        own: of its file.
+        cap: of its file.
         asked: of the run.
         what: what leaves, in an error's words.
         key: the setting, and where it stands.
@@ -38,13 +38,13 @@ def within(
     Raises:
         ConfigError: a budget, and no noise; or a run that asks for more than it.
     """
-    setting = own or asked
+    setting = cap or asked
     if budget is None:
         return setting
     allowed = f"its policy.privacy allows epsilon = {budget.epsilon:g} of a sample in a run"
     if setting is None or not setting.noise:
         raise ConfigError(f"{allowed}, and {what} would leave without noise; set {key}")
-    if own is None and setting.epsilon is not None and setting.epsilon > budget.epsilon:
+    if cap is None and setting.epsilon is not None and setting.epsilon > budget.epsilon:
         raise ConfigError(
             f"{allowed}, and the run asks for {setting.epsilon:g} of {what}; lower its epsilon"
         )

@@ -101,13 +101,13 @@ class SumSecrets:
             split(int.from_bytes(secret, "big"), num=num, threshold=threshold)
             for secret in (self._key, self._seed)
         ]
-        told = []
+        sealed = []
         for index, other in enumerate(sorted(publics)):
             plain = b"".join(each[index].to_bytes(PART_BYTES, "big") for each in parts)
             key = self._shared(party, other, publics[other], context)
-            told.append(ChaCha20Poly1305(key).encrypt(bytes(12), plain, context))
+            sealed.append(ChaCha20Poly1305(key).encrypt(bytes(12), plain, context))
         self._key = b""  # no longer known but in parts
-        return told
+        return sealed
 
     def mask(
         self,
@@ -208,7 +208,9 @@ def unmasked(
         total += values_P.numpy().view(np.uint64)
     masks = {name: public[:KEY_BYTES] for name, public in publics.items()}
     for owner, public in publics.items():
-        held = {numbers[name]: told[owner] for name, told in parts.items() if owner in told}
+        held = {
+            numbers[name]: parts_of[owner] for name, parts_of in parts.items() if owner in parts_of
+        }
         came = owner in masked
         secret = joined(held, threshold, _seed_is(public) if came else _key_is(public))
         if secret is None:

@@ -140,7 +140,7 @@ class Layout:
         """The one that takes the least time, at 100 Mbit/s and the milliseconds measured by
         ``benchmarks/sealed.py``."""
         sizes = [2**power for power in range(14)]
-        found: list[tuple[float, Layout]] = []
+        candidates: list[tuple[float, Layout]] = []
         for classes in sorted({min(size, columns) for size in sizes}):
             for block in sizes:
                 try:
@@ -152,13 +152,13 @@ class Layout:
                 products = answers * layout.parts
                 seconds = wire / 12.5e6 + 6e-3 * layout.num_targets + 8e-3 * answers
                 seconds += 0.8e-3 * products / layout.groups + 0.2e-3 * products
-                found.append((seconds, layout))
-        if not found:
+                candidates.append((seconds, layout))
+        if not candidates:
             raise ConfigError(
                 f"{labelled} labelled rows of {columns} columns take more than {MAX_CIPHERTEXTS} "
                 "ciphertexts; label fewer rows, or merge classes"
             )
-        return min(found, key=lambda each: each[0])[1]
+        return min(candidates, key=lambda each: each[0])[1]
 
 
 # --- Microsoft SEAL -----------------------------------------------------------------------------
@@ -280,11 +280,11 @@ def _from_wire(wire: np.ndarray, moduli: Sequence[int], what: str) -> np.ndarray
     """
     eight = np.zeros((wire.size // _WIDTH, 8), np.uint8)
     eight[:, :_WIDTH] = wire.reshape(-1, _WIDTH)
-    found = eight.view("<u8").reshape(len(moduli), DEGREE)
-    for prime, residues in zip(moduli, found, strict=True):
+    residues_all = eight.view("<u8").reshape(len(moduli), DEGREE)
+    for prime, residues in zip(moduli, residues_all, strict=True):
         if int(residues.max()) >= prime:
             raise MessageError(f"{what}: it is no ciphertext of {PARAMETERS}")
-    return found.reshape(-1)
+    return residues_all.reshape(-1)
 
 
 def _uniform(nonce: bytes, purpose: str, moduli: Sequence[int]) -> np.ndarray:
@@ -362,13 +362,13 @@ class Owner:
         wire = np.empty((layout.num_targets, TARGET_WIRE), np.uint8)
         for index in range(layout.num_targets):
             group, part = divmod(index, layout.parts)
-            own = padded[
+            block = padded[
                 part * layout.block : (part + 1) * layout.block,
                 group * layout.classes : (group + 1) * layout.classes,
             ]
             slots = np.zeros(DEGREE, dtype=np.int64)
-            used = layout.rows * own.size
-            slots[:used] = np.repeat(own.T.reshape(-1), layout.rows)
+            used = layout.rows * block.size
+            slots[:used] = np.repeat(block.T.reshape(-1), layout.rows)
             made = self._encryptor.encrypt_symmetric(ring.encoder.encode(slots))
             whole = _coefficients(ring.evaluator.transform_to_ntt(made).to_string(), 2 * _TARGET)
             wire[index] = _to_wire(
@@ -391,13 +391,13 @@ class Owner:
             MessageError: as of ``decrypt_any``, or numbers that no rows within ``ROW_BITS`` give:
                 something was altered on its way.
         """
-        found = self.decrypt_any(wire, layout, num_rows)
-        if not plausible(found).all():
+        decrypted = self.decrypt_any(wire, layout, num_rows)
+        if not plausible(decrypted).all():
             raise MessageError(
                 "an answer decrypts to numbers that no weights give: a ciphertext was altered, or "
                 "is of another key"
             )
-        return found
+        return decrypted
 
     def decrypt_any(self, wire: np.ndarray, layout: Layout, num_rows: int) -> np.ndarray:
         """Decrypted numbers, whatever they are: what raises here needs no key to be seen.
@@ -499,9 +499,9 @@ class Encrypted:
             noise[: stop - start, : layout.columns] = blurs_of(slice(start, stop))
             sums: list[Any] = [None] * layout.groups
             for part in range(layout.parts):
-                own = weights[:, part * layout.block : (part + 1) * layout.block]
+                block = weights[:, part * layout.block : (part + 1) * layout.block]
                 slots = np.zeros(DEGREE, dtype=np.int64)
-                tiled = np.tile(own.T.reshape(-1), layout.classes)
+                tiled = np.tile(block.T.reshape(-1), layout.classes)
                 slots[: tiled.size] = tiled
                 plain = ring.encoder.encode(slots)
                 if plain.is_zero():  # SEAL multiplies by none
@@ -516,8 +516,8 @@ class Encrypted:
                     else:
                         evaluator.add_inplace(sums[group], product)
             for group, total in enumerate(sums):
-                own_noise = noise[:, group * layout.classes : (group + 1) * layout.classes]
-                yield self._sealed(total, own_noise)
+                local_noise = noise[:, group * layout.classes : (group + 1) * layout.classes]
+                yield self._sealed(total, local_noise)
 
     def _sealed(self, total: Any, noise_RC: np.ndarray) -> np.ndarray:
         """What is sent: masked, made fresh, and its noise flooded."""
@@ -539,12 +539,12 @@ class Encrypted:
 
 def _below(most: int, count: int) -> np.ndarray:
     """Uniform whole numbers below ``most``, from the system."""
-    found = np.empty(0, dtype=np.int64)
+    values = np.empty(0, dtype=np.int64)
     mask = 2 ** most.bit_length() - 1
-    while len(found) < count:
+    while len(values) < count:
         drawn = np.frombuffer(secrets.token_bytes(8 * 2 * count), "<u8") & np.uint64(mask)
-        found = np.concatenate([found, drawn[drawn < most].astype(np.int64)])
-    return found[:count].copy()
+        values = np.concatenate([values, drawn[drawn < most].astype(np.int64)])
+    return values[:count].copy()
 
 
 # --- Whole numbers -------------------------------------------------------------------------------

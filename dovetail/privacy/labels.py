@@ -47,9 +47,9 @@ def chances(labels_N: Tensor, prior_NC: Tensor, epsilon: float) -> Tensor:
     right_N1 = right_C[best_N - 1].unsqueeze(1)
     others_N1 = (1 - right_N1) / (best_N - 1).clamp(min=1).unsqueeze(1)
     itself_NC = F.one_hot(labels_N, num).bool()
-    told_NC = torch.where(itself_NC, right_N1, others_N1)
+    outputs_NC = torch.where(itself_NC, right_N1, others_N1)
     held_N1 = (within_NC & itself_NC).any(dim=1, keepdim=True)
-    return torch.where(held_N1, told_NC, 1 / best_N.unsqueeze(1).double()) * within_NC
+    return torch.where(held_N1, outputs_NC, 1 / best_N.unsqueeze(1).double()) * within_NC
 
 
 def with_prior(labels_N: Tensor, prior_NC: Tensor, epsilon: float, rng: torch.Generator) -> Tensor:
@@ -92,9 +92,11 @@ def in_stages(
 
             model = LogisticRegression(max_iter=300)
             model.fit(x_NF[before].flatten(1).numpy(), answers[before].numpy())
-            told = torch.from_numpy(model.predict_proba(x_NF[part].flatten(1).numpy())).double()
+            probabilities = torch.from_numpy(
+                model.predict_proba(x_NF[part].flatten(1).numpy())
+            ).double()
             prior_NC = torch.zeros(len(part), num_classes, dtype=torch.float64)
-            prior_NC[:, torch.from_numpy(model.classes_)] = told
+            prior_NC[:, torch.from_numpy(model.classes_)] = probabilities
         answers[part] = with_prior(labels_N[part], prior_NC, epsilon, rng)
     return answers
 

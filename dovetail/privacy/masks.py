@@ -148,10 +148,10 @@ def masks_between(
     Raises:
         MessageError: a key that is none.
     """
-    own = private.public_key().public_bytes_raw()
-    theirs = other if publics[party] == own else party
-    told = [context.hex(), sorted((name, key.hex()) for name, key in publics.items())]
-    info = b"dovetail masks 2" + hashlib.sha256(json.dumps(told).encode()).digest()
+    public_key = private.public_key().public_bytes_raw()
+    theirs = other if publics[party] == public_key else party
+    agreed = [context.hex(), sorted((name, key.hex()) for name, key in publics.items())]
+    info = b"dovetail masks 2" + hashlib.sha256(json.dumps(agreed).encode()).digest()
     pair = b"".join(sorted((publics[party], publics[other])))
     stream = _stream(private, theirs, publics[theirs], info + pair, length)
     return stream if party < other else -stream

@@ -56,8 +56,8 @@ class Releasing:
     Args:
         release: the setting.
         what: what is released, in log lines.
-        rng: draws the noise of a simulation, which repeats; None, at a home: the system does, so
-            that no noise is drawn twice, whatever state the home goes back to.
+        rng: draws the noise of a simulation, which repeats; None, at a site: the system does, so
+            that no noise is drawn twice, whatever state the site goes back to.
         before: what has released of the same before, in this run; what it counted stays counted.
     """
 
@@ -140,17 +140,17 @@ class Releasing:
     def cost(self, receiver: str) -> dict[str, Any] | None:
         """Epsilon and delta of the sample that this receiver knows most of; None without noise."""
         account = self._accounts.get(receiver)
-        return None if account is None else account.told()
+        return None if account is None else account.report()
 
     def spent(self, what: str, receiver: str) -> list[dict[str, Any]]:
         """What releases to one receiver, of several tables, have cost, as a run tells it."""
-        told = max(self.told().values(), key=lambda each: each["epsilon"], default=None)
-        return [] if told is None else [{"to": receiver, "what": what, **told}]
+        worst = max(self.report().values(), key=lambda each: each["epsilon"], default=None)
+        return [] if worst is None else [{"to": receiver, "what": what, **worst}]
 
-    def told(self) -> dict[str, dict[str, Any]]:
+    def report(self) -> dict[str, dict[str, Any]]:
         """Receiver -> epsilon, delta, releases, whether it is stopped; nothing without noise."""
         return {
-            name: {**account.told(), "stopped": name in self._stopped}
+            name: {**account.report(), "stopped": name in self._stopped}
             for name, account in self._accounts.items()
         }
 
@@ -181,23 +181,23 @@ class Releasing:
         if self._repeats and state["random"] is not None:
             self._rng.set_state(state["random"])
         self._stopped |= set(state["stopped"])
-        for name, told in state["accounts"].items():
-            own = self._account(name)
-            count_S = own.count_S
-            own.restore(told)
-            num = max(len(own.count_S), len(count_S))
-            both = (own.count_S, count_S)
-            counts = [F.pad(each, (0, num - len(each)), value=own.least) for each in both]
-            own.count_S = torch.maximum(*counts)
+        for name, saved_account in state["accounts"].items():
+            account = self._account(name)
+            count_S = account.count_S
+            account.restore(saved_account)
+            num = max(len(account.count_S), len(count_S))
+            both = (account.count_S, count_S)
+            counts = [F.pad(each, (0, num - len(each)), value=account.least) for each in both]
+            account.count_S = torch.maximum(*counts)
 
 
 def released_to(released: Releasing | None, what: str) -> list[dict[str, Any]]:
     """What noised releases have cost, to each of their receivers."""
-    told = {} if released is None else released.told()
-    return [{"to": receiver, "what": what, **each} for receiver, each in told.items()]
+    accounts = {} if released is None else released.report()
+    return [{"to": receiver, "what": what, **each} for receiver, each in accounts.items()]
 
 
-def spent_text(told: Mapping[str, Any]) -> str:
+def spent_text(account: Mapping[str, Any]) -> str:
     """What one sender's releases to one receiver have cost, as ``result.json`` tells it.
 
     >>> spent_text({"from": "a", "to": "b", "what": "codes", "epsilon": 4.2, "delta": 1e-05,
@@ -205,9 +205,10 @@ def spent_text(told: Mapping[str, Any]) -> str:
     'codes of a to b: epsilon 4.2 (delta 1e-05) after 7 releases; its budget is spent'
     """
     return (
-        f"{told['what']} of {told['from']} to {told['to']}: epsilon {told['epsilon']:.3g} "
-        f"(delta {told['delta']:g}) after {told['releases']} releases"
-        + ("; its budget is spent" if told["stopped"] else "")
+        f"{account['what']} of {account['from']} to {account['to']}: epsilon "
+        f"{account['epsilon']:.3g} "
+        f"(delta {account['delta']:g}) after {account['releases']} releases"
+        + ("; its budget is spent" if account["stopped"] else "")
     )
 
 

@@ -50,8 +50,8 @@ class Stepping:
         steps: the setting.
         name: whose they are.
         num_rows: of its training.
-        rng: draws the noise of a simulation, which repeats; None, at a home: the system does, so
-            that no noise is drawn twice, whatever state the home goes back to.
+        rng: draws the noise of a simulation, which repeats; None, at a site: the system does, so
+            that no noise is drawn twice, whatever state the site goes back to.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class Stepping:
         self._account.add(rows_B)
         return torch.as_tensor(losses_B.mean())
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Epsilon, delta, releases, whether it is stopped; JSON-ready."""
-        return {**self._account.told(), "stopped": self._stopped}
+        return {**self._account.report(), "stopped": self._stopped}
 
     def at_least(self, releases: int) -> None:
         """Every row was visited so often, or more: its state is older."""

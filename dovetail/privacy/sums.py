@@ -139,7 +139,7 @@ class SecretSums:
         proofs: Sequence[bytes],
         values_P: Tensor,
         *,
-        told: str = "",
+        bound_to: str = "",
     ) -> Tensor:
         """(P,) int64: this party's weight times its values, under masks.
 
@@ -148,7 +148,7 @@ class SecretSums:
             members: all whose values are summed.
             weights: theirs, in that order; as are ``keys`` and ``proofs``.
             values_P: this party's.
-            told: what its values follow from, of all that the driver said; the same at all.
+            bound_to: what its values follow from, of all that the driver said; the same at all.
 
         Raises:
             MessageError: a sum that could tell one party's values, or a key that is not proved.
@@ -162,11 +162,11 @@ class SecretSums:
         check_weights(weights)
         self._check_keys(number, members, keys, proofs)
         digest = self._only_sum(number, members, weights)
-        own = weights[list(members).index(self.party)]
-        fixed_P = to_fixed(values_P.double() * own, len(members))
+        weight = weights[list(members).index(self.party)]
+        fixed_P = to_fixed(values_P.double() * weight, len(members))
         publics = dict(zip(members, keys, strict=True))
         masked_P = self._keys[1].mask(
-            self.party, publics, fixed_P, context=f"{digest} {told}".encode()
+            self.party, publics, fixed_P, context=f"{digest} {bound_to}".encode()
         )
         self._rounds.note(number, digest)
         return masked_P
@@ -224,7 +224,7 @@ class SecretSums:
         sealed: Mapping[str, bytes],
         values_P: Tensor,
         *,
-        told: str = "",
+        bound_to: str = "",
     ) -> tuple[Tensor, bytes]:
         """(P,) int64: its weight times its values, under both masks; and what they are bound to.
 
@@ -233,7 +233,7 @@ class SecretSums:
             members: all who gave keys; ``weights`` are in that order.
             sealed: who goes on -> its parts for this party.
             values_P: this party's.
-            told: as of ``share``.
+            bound_to: as of ``share``.
 
         Raises:
             MessageError: a sum that could tell one party's values, or parts that were changed.
@@ -246,7 +246,7 @@ class SecretSums:
         shares = dict(zip(members, weights, strict=True))
         self._check_left(sealed, shares, lasting.threshold)
         digest = self._only_sum(number, members, weights, "lasting")
-        context = hashlib.sha256(f"{digest} {told}".encode()).digest()
+        context = hashlib.sha256(f"{digest} {bound_to}".encode()).digest()
         fixed_P = to_fixed(values_P.double() * shares[self.party], len(members))
         masked_P = lasting.secrets.mask(
             self.party,
@@ -370,5 +370,5 @@ def check_weights(weights: Sequence[float]) -> None:
         )
 
 
-def _digest(told: object) -> str:
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+def _digest(fields: object) -> str:
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()

@@ -38,9 +38,9 @@ def audit_page(audit: Mapping[str, Any], name: str) -> str:
         audit["findings"], key=lambda each: (-_rank(each["verdict"]), -each["advantage"])
     )
     plots = []
-    for stage in audit["stages"]:
-        rows = [_row(each) for each in findings if each["stage"] == stage]
-        title = f"{stage}: share of the unknown that is gained, with its 95 % interval"
+    for variant in audit["variants"]:
+        rows = [_row(each) for each in findings if each["variant"] == variant]
+        title = f"{variant}: share of the unknown that is gained, with its 95 % interval"
         plot = dots(title, rows, zero=True)
         if plot is not None:
             plots.append(plot)
@@ -89,7 +89,7 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> TableView:
         rows.append(
             [
                 f"{each['observer']} of {each['owner']}",
-                f"{_TARGETS[each['target']]} from {each['channel']} ({each['stage']})",
+                f"{_TARGETS[each['target']]} from {each['channel']} ({each['variant']})",
                 each["threat"]["attack"],
                 f"{each['baseline']:.3f}",
                 f"{each['score']:.3f}",
@@ -118,12 +118,14 @@ def audit_view(audit: Mapping[str, Any]) -> AuditView:
     """What a run's report says of its audit, whose own page has all of it."""
     worst: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for each in audit["findings"]:
-        key = each["stage"], each["observer"], each["owner"], each["target"]
+        key = each["variant"], each["observer"], each["owner"], each["target"]
         rank = _rank(each["verdict"]), each["advantage"]
         if key not in worst or rank > (_rank(worst[key]["verdict"]), worst[key]["advantage"]):
             worst[key] = each
-    found = sorted(worst.values(), key=lambda each: (-_rank(each["verdict"]), -each["advantage"]))
-    table = _findings(found)
+    findings = sorted(
+        worst.values(), key=lambda each: (-_rank(each["verdict"]), -each["advantage"])
+    )
+    table = _findings(findings)
     verdict = audit["verdict"]
     return AuditView(
         verdict,
@@ -145,11 +147,11 @@ def _assumptions(findings: Sequence[Mapping[str, Any]]) -> TableView:
 def _cost(audit: Mapping[str, Any]) -> TableView:
     names = list(dict.fromkeys(name for each in audit["scores"].values() for name in each))
     rows = [
-        [stage, *(f"{each[name]:.4f}" if name in each else "" for name in names)]
-        for stage, each in audit["scores"].items()
+        [variant, *(f"{each[name]:.4f}" if name in each else "" for name in names)]
+        for variant, each in audit["scores"].items()
     ]
     return TableView(
-        "What the model is worth, on test rows", ("stage", *names), rows, range(1, len(names) + 1)
+        "What the model is worth, on test rows", ("variant", *names), rows, range(1, len(names) + 1)
     )
 
 
@@ -218,7 +220,7 @@ def _configured(audit: Mapping[str, Any]) -> TableView:
     return TableView("Defences that were set", ("setting", "value"), rows, (), True)
 
 
-#: Stages of a method by other names, whose settings are those of a section.
+#: Variants of a method by other names, whose settings are those of a section.
 _SECTIONS = {
     "common": ("chfl",), "simple": ("chfl",), "fedavg": ("hyfem",), "fedper": ("hyfem",),
     "fedprox": ("chfl", "hyfem"), "classic": ("fedoptimus",),
@@ -235,18 +237,18 @@ def defences(run: Mapping[str, Any]) -> dict[str, str]:
         for key in SETTINGS.get(section, ())
         if section == family or section in run
     ]
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key in keys:
         section, _, rest = key.partition(".")
-        own = run.get(section) or {}
-        found[key] = _text(_at(own, rest))
+        section_values = run.get(section) or {}
+        settings[key] = _text(_at(section_values, rest))
         if section == "passive":  # [passive.NAME] is one partner's
-            for name, each in own.items():
+            for name, each in section_values.items():
                 if isinstance(each, Mapping) and (value := _at(each, rest)) is not None:
-                    found[f"passive.{name}.{rest}"] = _text(value)
-    if not found:
-        found["none"] = "this method has no defence that a run can set"
-    return found
+                    settings[f"passive.{name}.{rest}"] = _text(value)
+    if not settings:
+        settings["none"] = "this method has no defence that a run can set"
+    return settings
 
 
 def _at(settings: Any, key: str) -> Any:
@@ -316,15 +318,15 @@ def defences_svg(tried: Mapping[str, Any]) -> str:
         x, y, colour = x_of(cell["worst"]), y_of(value), _COLOURS[cell["verdict"]]
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{colour}"/>')
         parts.append(text(x, y + 3.5, str(index), "middle", ' fill="#fff" font-size="10"'))
-        told = f"{index}  {cell['name']}: {value:.3f}, {cell['verdict']}"
-        parts.append(text(right + 20, _TOP + 18 * index, told))
+        label = f"{index}  {cell['name']}: {value:.3f}, {cell['verdict']}"
+        parts.append(text(right + 20, _TOP + 18 * index, label))
     parts.append(text(_LEFT, _TOP - 12, "score on test rows; dashed: without messages"))
     parts.append(text(_LEFT, bottom + 38, "largest share of the unknown that is gained"))
     head = f'viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'
     style = 'font-family="system-ui, sans-serif" font-size="12" fill="#555"'
-    said = f'role="img" aria-label="defences of {escape(tried["stage"])}, as tabled beside"'
+    attributes = f'role="img" aria-label="defences of {escape(tried["variant"])}, as tabled beside"'
     xmlns = 'xmlns="http://www.w3.org/2000/svg"'
-    return f"<svg {xmlns} {head} {style} {said}>\n" + "\n".join(parts) + "\n</svg>\n"
+    return f"<svg {xmlns} {head} {style} {attributes}>\n" + "\n".join(parts) + "\n</svg>\n"
 
 
 def _worth(cell: Mapping[str, Any]) -> float:

@@ -83,13 +83,13 @@ class Chart:
 
     Attributes:
         title: what is drawn.
-        said: the same in words.
+        summary: the same in words.
         x_name: what the lower axis counts.
         note: what was left out.
     """
 
     title: str
-    said: str
+    summary: str
     x_name: str
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
@@ -106,13 +106,13 @@ def points_of(seeds: Sequence[Mapping[int, float]]) -> list[Point]:
     >>> points_of([{1: 0.5, 2: 0.75, 3: 0.75}, {1: 0.5, 2: 0.75}])
     [Point(x=1, mean=0.5, low=0.5, high=0.5), Point(x=2, mean=0.75, low=0.75, high=0.75)]
     """
-    told = [{x: y for x, y in seed.items() if math.isfinite(y)} for seed in seeds]
-    told = [seed for seed in told if seed]
-    if not told:
+    finite = [{x: y for x, y in seed.items() if math.isfinite(y)} for seed in seeds]
+    finite = [seed for seed in finite if seed]
+    if not finite:
         return []
     points = []
-    for x in sorted(set.intersection(*(set(seed) for seed in told))):
-        mean, spread = mean_std([seed[x] for seed in told])
+    for x in sorted(set.intersection(*(set(seed) for seed in finite))):
+        mean, spread = mean_std([seed[x] for seed in finite])
         points.append(Point(x, mean, mean - spread, mean + spread))
     return points
 
@@ -226,7 +226,7 @@ def chart(
     inner = [x for x in ticks(first, last, 6) if first <= x <= last and x == int(x)]
     return Chart(
         title,
-        _said(title, drawn, x_name),
+        _summary(title, drawn, x_name),
         x_name,
         [Tick(f"{x_of(int(x)) / 10:.2f}", f"{int(x):,}") for x in inner],
         [Tick(f"{y_of(y) / 10:.2f}", text) for y, text in zip(y_ticks, y_texts, strict=True)],
@@ -262,10 +262,10 @@ def square(
             )
         )
     first = lines[0][1]
-    told = ", ".join(f"{y:.2f} at {x:.2f}" for x, y in first[:: max(1, len(first) // 6)])
+    text = ", ".join(f"{y:.2f} at {x:.2f}" for x, y in first[:: max(1, len(first) // 6)])
     return Chart(
         title,
-        f"{title} by {x_name}. {lines[0][0]}: {told}.",
+        f"{title} by {x_name}. {lines[0][0]}: {text}.",
         x_name,
         [Tick(f"{100 * x:.0f}", f"{x:.1f}") for x in marks],
         [Tick(f"{100 * (1 - y):.0f}", f"{y:.1f}") for y in marks],
@@ -305,7 +305,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def _said(title: str, series: Sequence[Series], x_name: str) -> str:
+def _summary(title: str, series: Sequence[Series], x_name: str) -> str:
     """A plot in words, for who does not see it."""
     ends = [
         f"{each.name}: {each.points[0].mean:.3f} at {x_name} {each.points[0].x}, "
@@ -360,14 +360,14 @@ class Dots:
 
     Attributes:
         zero: where 0 is, if it is inside.
-        said: the same in words.
+        summary: the same in words.
     """
 
     title: str
     rows: Sequence[Dot]
     x_ticks: Sequence[Tick]
     zero: str
-    said: str
+    summary: str
 
 
 def dots(title: str, rows: Sequence[Spread], *, zero: bool = False) -> Dots | None:

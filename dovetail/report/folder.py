@@ -64,7 +64,7 @@ class Judged(_Read):
 
 
 class Done(_Read):
-    """A stage that is done, as ``result.json`` and a checkpoint's ``outcome.json`` tell it."""
+    """A variant that is done, as ``result.json`` and a checkpoint's ``outcome.json`` tell it."""
 
     seconds: float = 0.0
     missed: dict[str, Missed] = {}
@@ -101,7 +101,7 @@ class Result(_Read):
 
     method: str
     seed: int
-    stages: dict[str, Done]
+    variants: dict[str, Done]
     versions: dict[str, str] = {}
     recovered: Recovered | None = None
     warnings: list[str] = []
@@ -123,7 +123,7 @@ class Tensor(_Read):
 class Sent(_Read):
     """A line of ``ledger.jsonl``."""
 
-    stage: str = ""
+    variant: str = ""
     sender: str = Field(alias="from")
     receiver: str = Field(alias="to")
     message: str
@@ -134,7 +134,7 @@ class Sent(_Read):
 
 
 class _Outcome(_Read):
-    stage: Done
+    variant: Done
     ledger: list[Sent] = []
 
 
@@ -145,7 +145,7 @@ class _Threat(_Read):
 class AuditLine(_Read):
     """What one attack of an audit found (``audit/verdict.py``)."""
 
-    stage: str
+    variant: str
     observer: str
     owner: str
     channel: str
@@ -213,12 +213,12 @@ class Seed:
     Attributes:
         path: the folder.
         seed: of the run.
-        method: the stage that the run is about.
+        method: the variant that the run is about.
         settings: ``run.toml``.
-        lines: stage -> its lines of ``metrics.jsonl`` that have a number, in order.
-        chosen: stage -> what its search chose.
-        done: stage -> what it gave, once it is done.
-        sent: what left whom; of stages that are done.
+        lines: variant -> its lines of ``metrics.jsonl`` that have a number, in order.
+        chosen: variant -> what its search chose.
+        done: variant -> what it gave, once it is done.
+        sent: what left whom; of variants that are done.
         models: the parties that have a model here.
         bottoms: those whose model others need, to predict together.
         together: whether a model here predicts with partners while they are there.
@@ -245,34 +245,34 @@ class Seed:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def stages(self) -> list[str]:
+    def variants(self) -> list[str]:
         """The method, then its baselines, then whatever else was trained."""
         baselines = self.settings.get("baselines", [])
         named = [self.method, *(baseline for baseline in baselines if isinstance(baseline, str))]
         return list(dict.fromkeys([*named, *self.done, *self.lines]))
 
     def scores(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Name -> party -> scores; of a stage that is not done, the last that were told.
+        """Name -> party -> scores; of a variant that is not done, the last that were told.
 
         A party "" stands for all of them, where a line tells no names.
         """
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for stage in self.stages:
-            if stage in self.done:
-                found |= self.done[stage].scores
+        by_variant: dict[str, dict[str, dict[str, float]]] = {}
+        for variant in self.variants:
+            if variant in self.done:
+                by_variant |= self.done[variant].scores
                 continue
-            for line in reversed(self.lines.get(stage, [])):
-                told = scores_of(line)
-                if told:
+            for line in reversed(self.lines.get(variant, [])):
+                scores = scores_of(line)
+                if scores:
                     parties = line.get("parties")
-                    each = parties if isinstance(parties, dict) else {"": told}
-                    found[stage] = {
-                        str(name): scores_of(own)
-                        for name, own in each.items()
-                        if isinstance(own, dict)
+                    each = parties if isinstance(parties, dict) else {"": scores}
+                    by_variant[variant] = {
+                        str(name): scores_of(scores_here)
+                        for name, scores_here in each.items()
+                        if isinstance(scores_here, dict)
                     }
                     break
-        return found
+        return by_variant
 
 
 def scores_of(line: Mapping[str, Any]) -> dict[str, float]:
@@ -373,23 +373,25 @@ def _read_seed(path: Path) -> Seed:
             f"{path}: neither run.toml nor result.json says which method this run is about; it is "
             "no run folder, or it is damaged"
         )
-    own = settings.get("seed")
-    seed = result.seed if result is not None else own if isinstance(own, int) else 0
+    written_seed = settings.get("seed")
+    seed = (
+        result.seed if result is not None else written_seed if isinstance(written_seed, int) else 0
+    )
     read = Seed(path, seed, method, settings, finished=result is not None, notes=notes)
     if result is not None:
-        read.done, read.versions = result.stages, result.versions
+        read.done, read.versions = result.variants, result.versions
         read.recovered = result.recovered
         notes += result.warnings
         notes += [spent_text(each.model_dump(by_alias=True)) for each in result.epsilon]
     for line in _json_lines(path / "metrics.jsonl", notes):
-        stage = line.get("stage")
-        if not isinstance(stage, str):
+        variant = line.get("variant")
+        if not isinstance(variant, str):
             continue
         chosen = line.get("chosen")
         if isinstance(chosen, dict):
-            read.chosen[stage] = chosen
+            read.chosen[variant] = chosen
         if number_of(line):
-            read.lines.setdefault(stage, []).append(line)
+            read.lines.setdefault(variant, []).append(line)
     damaged = 0
     for line in _json_lines(path / "ledger.jsonl", notes):
         try:
@@ -402,7 +404,7 @@ def _read_seed(path: Path) -> Seed:
         for kept in sorted(path.glob("checkpoint/*/outcome.json")):
             outcome = _read(_Outcome, kept, notes)
             if outcome is not None:
-                read.done[kept.parent.name] = outcome.stage
+                read.done[kept.parent.name] = outcome.variant
                 read.sent += outcome.ledger
     read.models, read.bottoms = (
         tuple(sorted(each.parent.name for each in path.glob(f"models/*/{name}.json")))
@@ -500,18 +502,18 @@ def _begun(path: Path) -> float:
 
 def _unfinished(seeds: list[Seed]) -> str:
     """How far a run has come that has no result."""
-    said = []
+    parts = []
     for seed in seeds:
         if seed.finished:
             continue
-        begun = [stage for stage in seed.lines if stage not in seed.done]
-        stages = [f"{stage} is done" for stage in seed.done]
-        for stage in begun:
-            line = seed.lines[stage][-1]
+        begun = [variant for variant in seed.lines if variant not in seed.done]
+        variants = [f"{variant} is done" for variant in seed.done]
+        for variant in begun:
+            line = seed.lines[variant][-1]
             unit = "epoch" if "epoch" in line else "round"
-            stages.append(f"{stage} has come to {unit} {number_of(line)}")
+            variants.append(f"{variant} has come to {unit} {number_of(line)}")
         where = f"seed {seed.seed}: " if len(seeds) > 1 else ""
-        said.append(where + (", ".join(stages) or "nothing is trained yet"))
-    if not said:
+        parts.append(where + (", ".join(variants) or "nothing is trained yet"))
+    if not parts:
         return "All seeds that are here finished, but the summary over them is missing."
-    return f"This run has not finished: it still trains, or was stopped. {'; '.join(said)}."
+    return f"This run has not finished: it still trains, or was stopped. {'; '.join(parts)}."

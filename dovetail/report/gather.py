@@ -36,8 +36,10 @@ def known_names() -> Names:
     """Which method a section is of, and what each score is called."""
     sections: dict[str, str] = {}
     for name, method in methods.every().items():
-        sections = {**dict.fromkeys(method.stages, name), **sections}
-    titles = {name: {**method.scores, **method.stages} for name, method in methods.every().items()}
+        sections = {**dict.fromkeys(method.variants, name), **sections}
+    titles = {
+        name: {**method.scores, **method.variants} for name, method in methods.every().items()
+    }
     return Names(sections, titles)
 
 
@@ -78,7 +80,7 @@ def _drawn(known: RunFile, run: Run) -> Coverage:
         DovetailError: data that cannot be read.
     """
     if known.engine.kind in JOINED:
-        return Coverage(note="Not drawn: the partners' tables are at their homes.")
+        return Coverage(note="Not drawn: the partners' tables are at their sites.")
     if known.data is None:
         files = tuple(Path(file) for file in known.parties or ())
         changed = fingerprints(files) != known.sha256

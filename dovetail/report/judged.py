@@ -35,7 +35,7 @@ class Square:
 class Matrix:
     """A confusion matrix: a row a class as it is, a column a class as it is said."""
 
-    said: str
+    summary: str
     classes: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Square]]]
 
@@ -46,7 +46,7 @@ class JudgedView:
 
     Attributes:
         title: whose.
-        said: on how many rows, and from which probability on a class is said.
+        summary: on how many rows, and from which probability on a class is said.
         scores: with their intervals.
         matrix: of few classes.
         confused: of many.
@@ -55,7 +55,7 @@ class JudgedView:
     """
 
     title: str
-    said: str
+    summary: str
     scores: TableView
     matrix: Matrix | None
     confused: TableView | None
@@ -71,35 +71,35 @@ def judged(run: Run) -> list[JudgedView]:
         return []
     each = done.details.get(run.method, {})
     return [
-        _view(run, seed, party, own)
-        for party, own in list(each.items())[:_MOST_PARTIES]
-        if own.rows > 0
+        _view(run, seed, party, judged_here)
+        for party, judged_here in list(each.items())[:_MOST_PARTIES]
+        if judged_here.rows > 0
     ]
 
 
-def _view(run: Run, seed: Seed, party: str, own: Judged) -> JudgedView:
+def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> JudgedView:
     scores = seed.done[run.method].scores.get(run.method, {}).get(party, {})
     of_seed = f", seed {seed.seed}" if len(run.seeds) > 1 else ""
-    said = f"{own.rows:,} test rows."
-    names = [str(name) for name in own.classes]
-    if own.threshold is not None and len(names) == 2:
-        said += f" {names[1]!r} is said from a probability of {own.threshold:.3g} on."
+    text = f"{judged_rows.rows:,} test rows."
+    names = [str(name) for name in judged_rows.classes]
+    if judged_rows.threshold is not None and len(names) == 2:
+        text += f" {names[1]!r} is said from a probability of {judged_rows.threshold:.3g} on."
     body = []
     for name in SCORES:
         if name in scores:
-            low, high = own.intervals.get(name, (None, None))
+            low, high = judged_rows.intervals.get(name, (None, None))
             interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
             body.append((NAMES[name], f"{scores[name]:.3f}", interval))
     matrix = None
     confused = None
-    if own.confusion and len(own.confusion) == len(names):
+    if judged_rows.confusion and len(judged_rows.confusion) == len(names):
         if len(names) <= _MOST_CLASSES:
-            matrix = _matrix(names, own.confusion)
+            matrix = _matrix(names, judged_rows.confusion)
         else:
-            confused = _confused(names, own.confusion)
+            confused = _confused(names, judged_rows.confusion)
     return JudgedView(
         f"{party}{of_seed}",
-        said,
+        text,
         TableView(
             "95 % intervals are over draws of the test rows with replacement",
             ("score", "", "95 % interval"),
@@ -108,8 +108,8 @@ def _view(run: Run, seed: Seed, party: str, own: Judged) -> JudgedView:
         ),
         matrix,
         confused,
-        list(_charts(own, names)),
-        _bins(own),
+        list(_charts(judged_rows, names)),
+        _bins(judged_rows),
     )
 
 
@@ -122,34 +122,34 @@ def _matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Matrix:
             for column, count in enumerate(row)
         ]
         rows.append((name, cells))
-    said = "; ".join(
+    text = "; ".join(
         f"of {sum(row):,} rows of class {name}, {row[index]:,} are right"
         for index, (name, row) in enumerate(zip(names, counts, strict=True))
     )
-    return Matrix(f"Confusion matrix: {said}.", names, rows)
+    return Matrix(f"Confusion matrix: {text}.", names, rows)
 
 
 def _confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> TableView:
     pairs = sorted(
         (
-            (count, names[is_], names[said])
+            (count, names[is_], names[predicted])
             for is_, row in enumerate(counts)
-            for said, count in enumerate(row)
-            if is_ != said and count
+            for predicted, count in enumerate(row)
+            if is_ != predicted and count
         ),
         key=lambda pair: -pair[0],
     )
     return TableView(
         f"what is confused most often, of {len(names)} classes",
         ("is", "is said to be", "rows"),
-        [(is_, said, f"{count:,}") for count, is_, said in pairs[:_MOST_CONFUSED]],
+        [(is_, predicted, f"{count:,}") for count, is_, predicted in pairs[:_MOST_CONFUSED]],
         numbers=(2,),
     )
 
 
-def _charts(own: Judged, names: Sequence[str]) -> Iterator[Chart]:
+def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
     second = names[1] if len(names) == 2 else ""
-    points = [(each.said, each.was) for each in own.reliability if each.rows >= _DRAWN_FROM]
+    points = [(each.said, each.was) for each in judged_rows.reliability if each.rows >= _DRAWN_FROM]
     if points:
         what = f"the probability of {second!r}" if second else "the said class's probability"
         yield square(
@@ -157,26 +157,29 @@ def _charts(own: Judged, names: Sequence[str]) -> Iterator[Chart]:
             f"what is said: {what}",
             [("the model", points), ("always true", [(0.0, 0.0), (1.0, 1.0)])],
         )
-    if own.roc:
+    if judged_rows.roc:
         yield square(
             f"share of the rows of {second!r} that are found (ROC)",
             "share of the others that are taken for them",
-            [("the model", own.roc), ("a coin", [(0.0, 0.0), (1.0, 1.0)])],
+            [("the model", judged_rows.roc), ("a coin", [(0.0, 0.0), (1.0, 1.0)])],
         )
-    if own.precision_recall:
+    if judged_rows.precision_recall:
         yield square(
             f"precision: share of what is said to be {second!r} that is",
             "recall: share of them that is found",
-            [("the model", own.precision_recall)],
+            [("the model", judged_rows.precision_recall)],
         )
 
 
-def _bins(own: Judged) -> TableView | None:
-    if not own.reliability:
+def _bins(judged_rows: Judged) -> TableView | None:
+    if not judged_rows.reliability:
         return None
     return TableView(
         "reliability: rows by what the model says its probability is",
         ("said, mean", "was so", "rows"),
-        [(f"{each.said:.3f}", f"{each.was:.3f}", f"{each.rows:,}") for each in own.reliability],
+        [
+            (f"{each.said:.3f}", f"{each.was:.3f}", f"{each.rows:,}")
+            for each in judged_rows.reliability
+        ],
         numbers=(0, 1, 2),
     )

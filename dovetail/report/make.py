@@ -35,7 +35,7 @@ def make_report(
     page = html(
         runs,
         known_names(),
-        coverage={name: found for name, found in held.items() if found is not None},
+        coverage={name: overlaps for name, overlaps in held.items() if overlaps is not None},
         versions=versions(*_PACKAGES),
     )
     out = out or paths[0] / "report.html"

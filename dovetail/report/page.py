@@ -132,7 +132,7 @@ def html(
         title=f"{runs[0].name}: a run of Dovetail" if one else "Runs of Dovetail, side by side",
         views=views,
         one=one,
-        dots=[found for score in scores if (found := _dots(runs, names, score)) is not None],
+        dots=[dots for score in scores if (dots := _dots(runs, names, score)) is not None],
         charts=list(_charts(runs, names)),
         warning="" if one else comparable(runs),
         curve_note=_curve_note(runs),
@@ -199,27 +199,27 @@ class _Curve:
 
 def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
     """Methods first. Of several runs: each one's method, and its baseline that learns alone."""
-    found: list[_Curve] = []
+    curves: list[_Curve] = []
     for index, run in enumerate(runs):
-        stages = dict.fromkeys([run.method, *(s for seed in run.seeds for s in seed.stages)])
+        variants = dict.fromkeys([run.method, *(s for seed in run.seeds for s in seed.variants)])
         if len(runs) > 1:
-            stages = dict.fromkeys(s for s in stages if s == run.method or s in ALONE)
+            variants = dict.fromkeys(s for s in variants if s == run.method or s in ALONE)
         titles = names.of(run.method)
-        for number, stage in enumerate(stages):
-            short = titles.short(stage)
+        for number, variant in enumerate(variants):
+            short = titles.short(variant)
             curve = _Curve(
                 short if len(runs) == 1 else f"{run.name}: {short}",
-                stage == run.method,
+                variant == run.method,
                 index + len(runs) * number,
             )
-            # A stage that has not come to its end would cut the others' mean short.
-            ended = [seed for seed in run.seeds if stage in seed.done] or run.seeds
-            curve.seeds = [seed.lines[stage] for seed in ended if stage in seed.lines]
-            found += [curve, *(_inner(curve, titles) if len(runs) == 1 else ())]
+            # A variant that has not come to its end would cut the others' mean short.
+            ended = [seed for seed in run.seeds if variant in seed.done] or run.seeds
+            curve.seeds = [seed.lines[variant] for seed in ended if variant in seed.lines]
+            curves += [curve, *(_inner(curve, titles) if len(runs) == 1 else ())]
     if len(runs) == 1:
-        for number, curve in enumerate(found):
+        for number, curve in enumerate(curves):
             curve.style = number
-    return sorted(found, key=lambda curve: not curve.is_main)
+    return sorted(curves, key=lambda curve: not curve.is_main)
 
 
 def _inner(curve: _Curve, titles: Titles) -> Iterator[_Curve]:
@@ -261,10 +261,10 @@ def _charts(runs: Sequence[Run], names: Names) -> Iterator[Chart]:
     }
     x_name = " or ".join(sorted(units)) or "epoch"
     wanted = headline_scores(runs)
-    drawn = [found for name in wanted if (found := _chart(curves, name, x_name)) is not None]
+    drawn = [chart for name in wanted if (chart := _chart(curves, name, x_name)) is not None]
     if not drawn and "validation" not in wanted:
-        found = _chart(curves, "validation", x_name)
-        drawn = [] if found is None else [found]
+        chart = _chart(curves, "validation", x_name)
+        drawn = [] if chart is None else [chart]
     yield from drawn
     loss = _chart(curves, "loss", x_name)
     if loss is not None:
@@ -321,12 +321,12 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
     for curve in curves:
         seeds = []
         for lines in curve.seeds:
-            own: dict[int, float] = {}
+            points: dict[int, float] = {}
             for line in lines:
                 value = line.get(what) if what in _OF_TRAINING else scores_of(line).get(what)
                 if isinstance(value, int | float):
-                    own[number_of(line)] = float(value)
-            seeds.append(own)
+                    points[number_of(line)] = float(value)
+            seeds.append(points)
         series.append(Series(curve.name, points_of(seeds), curve.style, curve.is_main))
     title = _OF_TRAINING.get(what) or f"{NAMES[what]} on the test rows"
     title = "validation accuracy" if what == "validation" else title
@@ -360,12 +360,12 @@ def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
 
 def _versions(runs: Sequence[Run], here: Mapping[str, str]) -> list[tuple[str, str]]:
     """What trained each run, where the run says so; and what made the page."""
-    said = []
+    rows = []
     for run in runs:
         trained = run.seeds[0].versions
         if trained:
             name = "Trained with" if len(runs) == 1 else f"{run.name} was trained with"
-            said.append((name, ", ".join(f"{key} {value}" for key, value in trained.items())))
+            rows.append((name, ", ".join(f"{key} {value}" for key, value in trained.items())))
     if here:
-        said.append(("Page made with", ", ".join(f"{key} {value}" for key, value in here.items())))
-    return said
+        rows.append(("Page made with", ", ".join(f"{key} {value}" for key, value in here.items())))
+    return rows

@@ -47,7 +47,7 @@ def panels_svg(panels: Panels, *, title: str, x: str, y: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {whole}" '
         f'width="{width}" height="{whole}" role="img" aria-label="{escape(title)}">\n'
-        f"<title>{escape(title)}</title>\n<desc>{escape(_said(panels, x))}</desc>\n"
+        f"<title>{escape(title)}</title>\n<desc>{escape(_summary(panels, x))}</desc>\n"
         f"<style>{_style()}</style>\n"
         f'<rect class="ground" width="{width}" height="{whole}"/>\n{drawn}\n{samples}\n</svg>\n'
     )
@@ -160,7 +160,7 @@ def _point(name: str, x: str, at: int | float | str, mean: float, spread: float)
     return f"{name}, {x} {at}: {mean:.2f}" + (f" ± {spread:.2f}" if spread else "")
 
 
-def _said(panels: Panels, x: str) -> str:
+def _summary(panels: Panels, x: str) -> str:
     """Every point in words."""
     return " ".join(
         (f"{panel}: " if panel else "")

@@ -23,34 +23,34 @@ class Names:
     """What the methods of this installation are called.
 
     Attributes:
-        sections: stage -> the section of the run file that has its settings.
-        titles: section -> stage, or other name of a score -> what a table calls it.
+        sections: variant -> the section of the run file that has its settings.
+        titles: section -> variant, or other name of a score -> what a table calls it.
     """
 
     sections: Mapping[str, str]
     titles: Mapping[str, Mapping[str, str]]
 
     def of(self, method: str) -> Titles:
-        """What the stages of a run of this method are called."""
+        """What the variants of a run of this method are called."""
         return Titles(self.titles.get(self.sections.get(method, ""), {}))
 
 
 @dataclass(frozen=True)
 class Titles:
-    """Stage, or other name of a score -> what a table calls it."""
+    """Variant, or other name of a score -> what a table calls it."""
 
     known: Mapping[str, str]
 
-    def title(self, stage: str) -> str:
-        return self.known.get(stage, stage)
+    def title(self, variant: str) -> str:
+        return self.known.get(variant, variant)
 
-    def short(self, stage: str) -> str:
+    def short(self, variant: str) -> str:
         """A title without what stands in brackets, or says who predicts.
 
         >>> Titles({"pooled": "pooled (all columns in one place)"}).short("pooled")
         'pooled'
         """
-        return self.title(stage).split(" (")[0].split(", predicts ")[0]
+        return self.title(variant).split(" (")[0].split(", predicts ")[0]
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Scored:
     """A method's or baseline's scores.
 
     Attributes:
-        name: stage, or other name of a score.
+        name: variant, or other name of a score.
         each: per seed: party -> scores.
         partial: whether a seed's are those of training that is not done.
     """
@@ -72,16 +72,16 @@ class Scored:
 
     def values(self, score: str, party: str | None = None) -> list[float]:
         """One number per seed that has it: a party's, or the mean over the parties."""
-        found = []
+        means = []
         for parties in self.each:
-            own = [
+            values = [
                 scores[score]
                 for name, scores in parties.items()
                 if score in scores and party in (None, name)
             ]
-            if own and all(math.isfinite(value) for value in own):
-                found.append(math.fsum(own) / len(own))
-        return found
+            if values and all(math.isfinite(value) for value in values):
+                means.append(math.fsum(values) / len(values))
+        return means
 
     @property
     def parties(self) -> list[str]:
@@ -203,9 +203,9 @@ def party_table(run: Run, titles: Titles) -> TableView | None:
     for party in parties:
         cells = [value_text(row.values(score, party)) for row in rows]
         if gains and alone is not None:
-            own, lone = main.values(score, party), alone.values(score, party)
-            paired = len(own) == len(lone) and own
-            gain = [a - b for a, b in zip(own, lone, strict=True)] if paired else []
+            scores, lone = main.values(score, party), alone.values(score, party)
+            paired = len(scores) == len(lone) and scores
+            gain = [a - b for a, b in zip(scores, lone, strict=True)] if paired else []
             cells.append(f"{mean_std(gain)[0]:+.3f}" if gain else "–")
         body.append((party, *cells))
     head = ["party", *(titles.short(row.name) for row in rows)]
@@ -222,39 +222,39 @@ def party_table(run: Run, titles: Titles) -> TableView | None:
 
 def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
     """One score: methods and baselines by run."""
-    found = [{row.name: row for row in scored(run)} for run in runs]
+    rows_by_run = [{row.name: row for row in scored(run)} for run in runs]
     body: list[Sequence[str | Cell]] = []
-    own = [
+    row_cells = [
         f"{value_text(rows[run.method].values(score))}" if run.method in rows else "–"
-        for run, rows in zip(runs, found, strict=True)
+        for run, rows in zip(runs, rows_by_run, strict=True)
     ]
     titles = [names.of(run.method) for run in runs]
     same = len({run.method for run in runs}) == 1
     first = titles[0].title(runs[0].method) if same else "the run's own method"
-    body.append((Cell(first, "main"), *own))
+    body.append((Cell(first, "main"), *row_cells))
     if not same:
         shorts = [each.short(run.method) for each, run in zip(titles, runs, strict=True)]
         body.append(("which is", *shorts))
     # What is learned without the others has a name of its own in each method.
     roles = [
         {"alone" if name in ALONE else name: name for name in rows if name != run.method}
-        for run, rows in zip(runs, found, strict=True)
+        for run, rows in zip(runs, rows_by_run, strict=True)
     ]
     for role in dict.fromkeys(role for each in roles for role in each):
         cells = [
             value_text(rows[each[role]].values(score)) if role in each else "–"
-            for each, rows in zip(roles, found, strict=True)
+            for each, rows in zip(roles, rows_by_run, strict=True)
         ]
         called = dict.fromkeys(
-            own_titles.title(each[role])
-            for own_titles, each in zip(titles, roles, strict=True)
+            local_titles.title(each[role])
+            for local_titles, each in zip(titles, roles, strict=True)
             if role in each
         )
-        said = " / ".join(called)
+        title = " / ".join(called)
         if role == "alone" and len(called) > 1:
-            said = "learning alone, as each method has it"
+            title = "learning alone, as each method has it"
         if any(cell != "–" for cell in cells):
-            body.append((said, *cells))
+            body.append((title, *cells))
     seeds = [str(len(run.seeds)) for run in runs]
     body.append(("seeds", *seeds))
     took = [
@@ -328,10 +328,10 @@ def headline(run: Run, titles: Titles) -> Headline:
 
 def _recovered(run: Run) -> str:
     """How much of the partners' help stays, where the run says so."""
-    told = [seed.recovered.model_dump() for seed in run.seeds if seed.recovered is not None]
-    if not told:
+    gains = [seed.recovered.model_dump() for seed in run.seeds if seed.recovered is not None]
+    if not gains:
         return ""
-    return recovered_text(told[0] if len(told) == 1 else over_seeds(told))
+    return recovered_text(gains[0] if len(gains) == 1 else over_seeds(gains))
 
 
 def _trained(run: Run, titles: Titles) -> str:
@@ -339,14 +339,14 @@ def _trained(run: Run, titles: Titles) -> str:
     data = run.settings.get("data")
     source = str(data.get("source", "")) if isinstance(data, Mapping) else ""
     label = str(data.get("label") or "") if isinstance(data, Mapping) else ""
-    said = titles.short(run.method)
+    text = titles.short(run.method)
     if source:
         what = "a query" if source.lstrip().upper().startswith("SELECT") else source.split("/")[-1]
-        said += f" on {what}" + (f", which predicts {label}" if label else "")
+        text += f" on {what}" + (f", which predicts {label}" if label else "")
     members = parties_of(run)
     if members:
-        said += f"; {count_text(len(members), 'party', 'parties')}: {name_list(members, 6)}"
-    return said + "."
+        text += f"; {count_text(len(members), 'party', 'parties')}: {name_list(members, 6)}"
+    return text + "."
 
 
 def parties_of(run: Run) -> list[str]:
@@ -357,7 +357,7 @@ def parties_of(run: Run) -> list[str]:
         party
         for seed in run.seeds
         for sent in seed.sent
-        if sent.stage in ("", run.method)
+        if sent.variant in ("", run.method)
         for party in (sent.sender, sent.receiver)
     ]
     return [name for name in dict.fromkeys(named) if name not in ("coordinator", "server")]
@@ -401,32 +401,32 @@ def _against(rows: Mapping[str, Scored], run: Run, score: str | None, titles: Ti
     if run.seeds[0].bottoms:
         lone = f"{titles.short(name)}:"
     if score in ("accuracy", "validation"):
-        rows_said = "validation" if score == "validation" else "test"
-        said = (
-            f"It is right on {100 * mean_std(main)[0]:.1f}\u00a0% of the {rows_said} rows; {lone} "
+        rows_text = "validation" if score == "validation" else "test"
+        text = (
+            f"It is right on {100 * mean_std(main)[0]:.1f}\u00a0% of the {rows_text} rows; {lone} "
             f"on {100 * mean_std(alone)[0]:.1f}\u00a0%"
         )
         size = f"{100 * abs(better):.1f} points"
     else:
-        said = f"Its {NAMES[score]} is {mean_std(main)[0]:.3f}; {lone} {mean_std(alone)[0]:.3f}"
+        text = f"Its {NAMES[score]} is {mean_std(main)[0]:.3f}; {lone} {mean_std(alone)[0]:.3f}"
         size = f"{abs(better):.3f}"
     if len(rows[run.method].parties) > 1:
-        said = said.replace("It is", "On average a party is").replace("Its", "On average a party's")
+        text = text.replace("It is", "On average a party is").replace("Its", "On average a party's")
     word = "better" if (better > 0) == SCORES[score] else "worse"
     if len(main) != len(alone) or len(main) < 2:
         seeds = "one seed, so the spread is unknown" if len(main) == 1 else "seeds differ"
-        return f"{said}. That is {size} {word} ({seeds})."
+        return f"{text}. That is {size} {word} ({seeds})."
     gains = [a - b for a, b in zip(main, alone, strict=True)]
     spread = mean_std(gains)[1]
     agree = sum((gain > 0) == SCORES[score] for gain in gains)
     if abs(better) <= spread:
-        return f"{said}. That is no clear difference: seeds differ by more."
+        return f"{text}. That is no clear difference: seeds differ by more."
     which = (
         "every seed"
         if agree in (0, len(gains))
         else f"{max(agree, len(gains) - agree)} of {len(gains)} seeds"
     )
-    return f"{said}. That is {size} {word}, in {which}."
+    return f"{text}. That is {size} {word}, in {which}."
 
 
 def comparable(runs: Sequence[Run]) -> str:
@@ -446,7 +446,7 @@ def comparable(runs: Sequence[Run]) -> str:
 def _of_method(run: Run) -> Iterator[tuple[Seed, Sent]]:
     for seed in run.seeds:
         for sent in seed.sent:
-            if sent.stage in ("", run.method):
+            if sent.variant in ("", run.method):
                 yield seed, sent
 
 
@@ -553,12 +553,12 @@ def baselines_sent(run: Run, titles: Titles) -> str:
     totals: dict[str, int] = {}
     for seed in run.seeds:
         for sent in seed.sent:
-            if sent.stage not in ("", run.method):
-                totals[sent.stage] = totals.get(sent.stage, 0) + sent.bytes
+            if sent.variant not in ("", run.method):
+                totals[sent.variant] = totals.get(sent.variant, 0) + sent.bytes
     seeds = max(1, _num_ledgers(run))
     each = [
-        f"{titles.short(stage)} {bytes_text(round(total / seeds))}"
-        for stage, total in totals.items()
+        f"{titles.short(variant)} {bytes_text(round(total / seeds))}"
+        for variant, total in totals.items()
         if total
     ]
     return f"Baselines are not part of it; theirs: {', '.join(each)}." if each else ""
@@ -571,14 +571,14 @@ def missed_table(run: Run, titles: Titles) -> TableView | None:
     """Who was left out of how much, and why; None where nobody was."""
     body = []
     for seed in run.seeds:
-        for stage, done in seed.done.items():
+        for variant, done in seed.done.items():
             for party, missed in done.missed.items():
                 unit = "steps" if missed.steps is not None else "rounds"
                 count = missed.steps if missed.steps is not None else missed.rounds or 0
                 body.append(
                     (
                         party,
-                        titles.short(stage),
+                        titles.short(variant),
                         str(seed.seed),
                         f"{count:,} of {missed.of:,} {unit}",
                         missed.first,
@@ -599,10 +599,10 @@ def search_table(run: Run) -> TableView | None:
         settings = ", ".join(f"{key} = {value}" for key, value in trial.settings.items())
         score = trial.failed if trial.score is None else f"{trial.score:.4f}"
         chosen = "chosen" if number == run.search.best else ""
-        said = settings or "as the run file says"
-        body.append((str(number + 1), said, score, f"{trial.seconds:.1f}", chosen))
+        text = settings or "as the run file says"
+        body.append((str(number + 1), text, score, f"{trial.seconds:.1f}", chosen))
     judges = sum(len(ids) for ids in run.search.judged_on.values())
-    rows = f"{judges:,} validation rows" if judges else "rows that parties kept out at home"
+    rows = f"{judges:,} validation rows" if judges else "rows that parties kept out at its site"
     caption = f"Settings tried before the run, judged on {rows}"
     head = ("trial", "settings", run.search.metric, "seconds", "")
     return TableView(caption, head, body, numbers=(0, 2, 3), stack=True)
@@ -632,35 +632,35 @@ def _plain(value: Any) -> str:
 
 def _settings_of(run: Run, names: Names) -> dict[str, str]:
     """A run's settings, less those of other methods and of files' checksums."""
-    own = names.sections.get(run.method)
-    idle: Collection[str] = {*names.sections.values()} - ({own} if own else set())
-    if own is None:
+    section = names.sections.get(run.method)
+    idle: Collection[str] = {*names.sections.values()} - ({section} if section else set())
+    if section is None:
         idle = ()
     shown = {
         key: value
         for key, value in run.settings.items()
         if key not in idle and key not in ("seed", "seeds", "sha256", "recipes")
     }
-    found = dict(_flat(shown))
-    found["seeds"] = ", ".join(str(seed.seed) for seed in run.seeds)
-    for stage in dict.fromkeys(stage for seed in run.seeds for stage in seed.chosen):
+    settings = dict(_flat(shown))
+    settings["seeds"] = ", ".join(str(seed.seed) for seed in run.seeds)
+    for variant in dict.fromkeys(variant for seed in run.seeds for variant in seed.chosen):
         chosen = dict.fromkeys(
-            ", ".join(f"{key} {value}" for key, value in _flat(seed.chosen[stage]))
+            ", ".join(f"{key} {value}" for key, value in _flat(seed.chosen[variant]))
             for seed in run.seeds
-            if stage in seed.chosen
+            if variant in seed.chosen
         )
-        found[f"chosen for {stage}"] = "; or ".join(chosen)
-    return found
+        settings[f"chosen for {variant}"] = "; or ".join(chosen)
+    return settings
 
 
 def settings_table(runs: Sequence[Run], names: Names) -> TableView:
     """Keys of the run file by run; those that differ first and marked."""
     each = [_settings_of(run, names) for run in runs]
-    keys = list(dict.fromkeys(key for found in each for key in found))
-    differing = [key for key in keys if len({found.get(key) for found in each}) > 1]
+    keys = list(dict.fromkeys(key for settings in each for key in settings))
+    differing = [key for key in keys if len({settings.get(key) for settings in each}) > 1]
     body: list[Sequence[str | Cell]] = []
     for key in [*differing, *(key for key in keys if key not in differing)]:
-        values = [found.get(key, "–") for found in each]
+        values = [settings.get(key, "–") for settings in each]
         body.append((Cell(key, "main") if key in differing else key, *values))
     caption = "run.toml as resolved" + ("; what differs stands first" if differing else "")
     head = ("key", *(run.name for run in runs)) if len(runs) > 1 else ("key", "value")

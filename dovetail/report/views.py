@@ -117,7 +117,7 @@ class PictureRow:
     party: str
     what: str
     share: str
-    said: str
+    summary: str
     first: bool
     is_labels: bool
     style: str
@@ -165,14 +165,14 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
             if part_held:
                 opacity = "" if part_held == 1 else f"{0.25 + 0.5 * part_held:.2f}"
                 bars.append(Bar(x, width, opacity, f"{band.letter}: {band.count:,}"))
-        said = f"{held:,} of {count_text(groups.num_samples, 'sample')}, {share}"
+        text = f"{held:,} of {count_text(groups.num_samples, 'sample')}, {share}"
         is_labels = row.kind == "labels"
         lines.append(
             PictureRow(
                 name,
                 row.what,
                 share,
-                f"{name}, {row.what}: {said}; groups {letters or 'none'}",
+                f"{name}, {row.what}: {text}; groups {letters or 'none'}",
                 row.party != last,
                 is_labels,
                 "labels" if is_labels else f"c{row.party % len(COLOURS)}",
@@ -288,8 +288,8 @@ def overlaps_table(overlaps: Overlaps) -> TableView:
 def _methods_table(fits: Sequence[Fit]) -> TableView:
     rows = []
     for fit in fits:
-        said, _, reason = fit.reason.partition(": ")
-        rows.append((fit.title, Cell(said, "yes") if fit.applies else said, reason))
+        verdict, _, reason = fit.reason.partition(": ")
+        rows.append((fit.title, Cell(verdict, "yes") if fit.applies else verdict, reason))
     return TableView("", ("method", "fits", "why"), rows, stack=True)
 
 

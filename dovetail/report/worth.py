@@ -25,46 +25,58 @@ _MEASURES: Mapping[str, str] = {
 class Worth:
     """Partners' values as they are drawn."""
 
-    said: str
+    summary: str
     drawn: Dots | None
     table: TableView
 
 
 def worths(run: Run) -> list[Worth]:
     """Views of ``value.json`` and of the run's choice of partners; none if there is neither."""
-    found = []
+    worths = []
     if run.value is not None and run.value.partners:
-        found.append(_valued(run.value))
+        worths.append(_valued(run.value))
     chosen = _chosen(run)
-    return [*found, *([] if chosen is None else [chosen])]
+    return [*worths, *([] if chosen is None else [chosen])]
 
 
 def _valued(value: ValueFile) -> Worth:
     metric = NAMES.get(value.metric, value.metric)
     rows = []
     body = []
-    measures = [name for name in _MEASURES if any(name in own for own in value.partners.values())]
-    for partner, own in value.partners.items():
-        told = {name: own[name] for name in measures if name in own}
-        texts = {name: _text(each.mean, each.std, len(value.seeds)) for name, each in told.items()}
+    measures = [
+        name for name in _MEASURES if any(name in shares for shares in value.partners.values())
+    ]
+    for partner, shares in value.partners.items():
+        partner_shares = {name: shares[name] for name in measures if name in shares}
+        texts = {
+            name: _text(each.mean, each.std, len(value.seeds))
+            for name, each in partner_shares.items()
+        }
         body.append((partner, *(texts.get(name, "–") for name in measures)))
-        if value.by in told:
-            rows.append(Spread(partner, texts[value.by], told[value.by].mean, told[value.by].std))
+        if value.by in partner_shares:
+            rows.append(
+                Spread(
+                    partner,
+                    texts[value.by],
+                    partner_shares[value.by].mean,
+                    partner_shares[value.by].std,
+                )
+            )
     what = _MEASURES.get(value.by, value.by)
     unit = "" if value.by == "mi" else f" in {metric}"
-    said = f"By {what}{unit}, of {len(value.seeds)} {'seed' if len(value.seeds) == 1 else 'seeds'}."
+    text = f"By {what}{unit}, of {len(value.seeds)} {'seed' if len(value.seeds) == 1 else 'seeds'}."
     if value.all is not None and value.none is not None:
         better = "less" if value.lower_is_better else "more"
-        said += (
+        text += (
             f" With all partners the {metric} is {value.all.mean:.3f}, with none "
             f"{value.none.mean:.3f}; {better} is better. A value above 0 is a partner that helps."
         )
     if value.always:
-        said += f" In every coalition: {', '.join(value.always)}."
+        text += f" In every coalition: {', '.join(value.always)}."
     spread = "; a bar spans one standard deviation to either side" if len(value.seeds) > 1 else ""
     head = ("partner", *(_MEASURES[name] for name in measures))
     return Worth(
-        said,
+        text,
         dots(f"{what}{unit} of each partner{spread}", rows, zero=True),
         TableView("", head, body, numbers=range(1, len(head))),
     )

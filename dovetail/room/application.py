@@ -42,7 +42,7 @@ from dovetail.room.guard import REPORT_HEADERS, Entry, Guarded
 from dovetail.room.owner import MAX_PROPOSAL, OwnerRoom
 from dovetail.room.watch import Watch
 from dovetail.runs.proposing import page
-from dovetail.service.origins import OwnPagesOnly
+from dovetail.service.origins import SameOriginOnly
 
 #: Bytes of a form, and of one field.
 MAX_FORM = 2 * MAX_PROPOSAL
@@ -101,7 +101,7 @@ class Room:
             routes += _OwnerPages(self.room).routes()
         else:
             routes += _DriverPages(self.room).routes()
-        guard = [Middleware(OwnPagesOnly), Middleware(Guarded, entry=self._entry)]
+        guard = [Middleware(SameOriginOnly), Middleware(Guarded, entry=self._entry)]
         if self._hosts is not None:
             guard.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=self._hosts))
         return Starlette(
@@ -182,10 +182,10 @@ class _OwnerPages:
         name = request.path_params["name"]
 
         def values() -> dict[str, Any]:
-            standing = self._room.proposal(name)
-            title = f"Proposal {standing.name}"
-            text = page(standing.proposal)
-            return {"room": self._room, "title": title, "standing": standing, "page": text}
+            serving = self._room.proposal(name)
+            title = f"Proposal {serving.name}"
+            text = page(serving.proposal)
+            return {"room": self._room, "title": title, "standing": serving, "page": text}
 
         return await _rendered("proposal.html", values)
 
@@ -205,12 +205,12 @@ class _OwnerPages:
     async def answered(self, request: Request) -> Response:
         """The signed answer, to be sent to the driver."""
         name = request.path_params["name"]
-        standing = await asyncio.to_thread(self._room.proposal, name)
-        if standing.ours is None:
-            raise ConfigError(f"the proposal {standing.name} is not answered yet")
+        serving = await asyncio.to_thread(self._room.proposal, name)
+        if serving.ours is None:
+            raise ConfigError(f"the proposal {serving.name} is not answered yet")
         file = f"proposal.{self._room.site.name}.json"
         return Response(
-            standing.ours.text,
+            serving.ours.text,
             media_type="application/json",
             headers={"Content-Disposition": f"attachment; filename*=UTF-8''{_quoted(file)}"},
         )
@@ -323,11 +323,11 @@ class _DriverPages:
         rows = form.get("rows", "")
 
         def values() -> dict[str, Any]:
-            room, said, why = self._room, None, ""
+            room, prediction, why = self._room, None, ""
             columns = room.columns(name, model)
             if rows:
                 try:
-                    said = room.predict(name, model, rows)
+                    prediction = room.predict(name, model, rows)
                 except DovetailError as error:
                     why = str(error)
             return {
@@ -338,7 +338,7 @@ class _DriverPages:
                 "card": room.card(name, model),
                 "columns": columns,
                 "rows": rows or ",".join(columns) + "\n",
-                "said": None if said is None else _table(said.columns()),
+                "said": None if prediction is None else _table(prediction.columns()),
                 "why": why,
             }
 
@@ -392,8 +392,8 @@ async def _style(_: Request) -> Response:
         for side in (0, 1)
     )
     shared = files("dovetail.report").joinpath("templates/style.css").read_text("utf-8")
-    own = files("dovetail.room").joinpath("templates/room.css").read_text("utf-8")
-    text = shared.replace("{{ light }}", light).replace("{{ dark }}", dark) + own
+    style = files("dovetail.room").joinpath("templates/room.css").read_text("utf-8")
+    text = shared.replace("{{ light }}", light).replace("{{ dark }}", dark) + style
     return Response(text, media_type="text/css")
 
 

@@ -120,15 +120,15 @@ class DriverRoom:
             run = self.run(path.name)
         except DovetailError as error:
             return Line(path.name, going or "failed", progress=str(error))
-        told = headline(run, known_names().of(run.method))
+        figure = headline(run, known_names().of(run.method))
         finished = all(seed.finished for seed in run.seeds)
         return Line(
             path.name,
             going or ("done" if finished else job.state if job is not None else "stopped"),
             run.method,
             "" if finished else _progress(run),
-            told.figure,
-            told.figure_name,
+            figure.figure,
+            figure.figure_name,
             run.audit.verdict if run.audit is not None else "",
         )
 
@@ -179,7 +179,9 @@ class DriverRoom:
     def columns(self, name: str, model: str) -> list[str]:
         """The columns that a model reads."""
         opened = open_model(self._model(name, model))
-        names = [each for own in opened.inputs.values() for each in getattr(own, "columns", ())]
+        names = [
+            each for input_ in opened.inputs.values() for each in getattr(input_, "columns", ())
+        ]
         return list(dict.fromkeys(names))
 
     def predict(self, name: str, model: str, rows: str) -> Prediction:
@@ -292,12 +294,12 @@ def _written_file(path: Path) -> float:
 def _progress(run: Run) -> str:
     """How far an unfinished run is."""
     seed = run.seeds[-1]
-    for stage in reversed(seed.stages):
-        lines = seed.lines.get(stage)
+    for variant in reversed(seed.variants):
+        lines = seed.lines.get(variant)
         if lines:
             number = lines[-1].get("epoch", lines[-1].get("round"))
             rows = {row.name: row for row in scored(run)}
-            values = rows[stage].values("accuracy") if stage in rows else []
-            told = f", accuracy {value_text(values)}" if values else ""
-            return f"seed {seed.seed}, {stage}: {number}{told}"
+            values = rows[variant].values("accuracy") if variant in rows else []
+            scores = f", accuracy {value_text(values)}" if values else ""
+            return f"seed {seed.seed}, {variant}: {number}{scores}"
     return f"seed {seed.seed}: begins"

@@ -19,10 +19,10 @@ from filelock import FileLock, Timeout
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.methods.party import Site
 from dovetail.network.ledger import verify
-from dovetail.node.home import home_of, warnings_of
 from dovetail.node.partyfile import open_site
 from dovetail.node.proposal import Proposal, Signature, parse_proposal
 from dovetail.node.reviewing import Reviewer, changes
+from dovetail.node.site_folder import site_folder_of, warnings_of
 from dovetail.room.jobs import Job, Jobs
 from dovetail.runs.proposing import review
 
@@ -91,7 +91,7 @@ class OwnerRoom:
         party_file: its file.
         drivers: what ``dovetail join --driver`` is given.
         certificates: their folder; None: beside the party file.
-        home: its site folder; None: beside the party file.
+        site_folder: its site folder; None: beside the party file.
 
     Raises:
         ConfigError, DataError: a party file that cannot be read.
@@ -103,14 +103,14 @@ class OwnerRoom:
         *,
         drivers: Iterable[str] = (),
         certificates: Path | None = None,
-        home: Path | None = None,
+        site_folder: Path | None = None,
     ) -> None:
         self.party_file = party_file
         self.site: Site = open_site(party_file)
-        self.home = home or home_of(self.site.path)
+        self.site_folder = site_folder or site_folder_of(self.site.path)
         self._certificates = certificates
         self._drivers = tuple(drivers)
-        self.jobs = Jobs(self.home)
+        self.jobs = Jobs(self.site_folder)
 
     @property
     def title(self) -> str:
@@ -123,7 +123,7 @@ class OwnerRoom:
         Raises:
             ConfigError: no certificate to sign with.
         """
-        return Reviewer.of(self.site, certificates=self._certificates, home=self.home)
+        return Reviewer.of(self.site, certificates=self._certificates, site_folder=self.site_folder)
 
     # --- What is shown --------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class OwnerRoom:
 
     def left(self) -> tuple[list[Left], str]:
         """What has left it, by receiver; and why its ledger cannot be read, if it cannot."""
-        path = self.home / "ledger.jsonl"
+        path = self.site_folder / "ledger.jsonl"
         if not path.exists():
             return [], ""
         try:
@@ -201,7 +201,7 @@ class OwnerRoom:
     def refusals(self) -> list[dict[str, Any]]:
         """What it has refused, the newest first."""
         found = []
-        for line in _last_lines(self.home / "refusals.jsonl", _REFUSALS):
+        for line in _last_lines(self.site_folder / "refusals.jsonl", _REFUSALS):
             try:
                 found.append(dict(json.loads(line)))
             except ValueError:
@@ -210,7 +210,7 @@ class OwnerRoom:
 
     def log(self) -> str:
         """The end of what ``dovetail join`` says, whoever started it."""
-        lines = _last_lines(self.home / "join.log", 40)
+        lines = _last_lines(self.site_folder / "join.log", 40)
         return "\n".join(re.sub(r",\d+ INFO [\w.]+:", "", line) for line in lines)[-_SHOWN:]
 
     def serving(self) -> str:
@@ -218,7 +218,7 @@ class OwnerRoom:
         job = self.jobs.of(JOIN)
         if job is not None and job.state in ("running", "stopping"):
             return "room"
-        lock = FileLock(self.home / ".lock", mode=0o600, thread_local=False)
+        lock = FileLock(self.site_folder / ".lock", mode=0o600, thread_local=False)
         try:
             with lock.acquire(timeout=0):
                 return ""
@@ -228,8 +228,8 @@ class OwnerRoom:
     def files(self) -> Iterator[Path]:
         """What changes when anything that is shown does."""
         for name in ("ledger.jsonl", "refusals.jsonl", "join.log", "proposals"):
-            yield self.home / name
-        yield from (self.home / "proposals").glob("*")
+            yield self.site_folder / name
+        yield from (self.site_folder / "proposals").glob("*")
         yield from self.jobs.logs()
 
     def state(self) -> object:
@@ -256,7 +256,12 @@ class OwnerRoom:
             )
         if self.serving():
             raise ConfigError("drivers are answered already")
-        arguments = ["join", str(self.party_file.resolve()), "--home", str(self.home.resolve())]
+        arguments = [
+            "join",
+            str(self.party_file.resolve()),
+            "--site",
+            str(self.site_folder.resolve()),
+        ]
         for each in self._drivers:
             arguments += ["--driver", each]
         if self._certificates is not None:
@@ -298,19 +303,19 @@ class OwnerRoom:
         Raises:
             ConfigError: no such proposal, one that its file does not go with, or no reason.
         """
-        standing = self.proposal(name)
-        if refuse is None and standing.against:
+        serving = self.proposal(name)
+        if refuse is None and serving.against:
             raise ConfigError(
                 f"{self.site.name!r} cannot sign it with {self.party_file.name}: "
-                f"{'; '.join(standing.against)}. Change the party file if you agree to that and "
+                f"{'; '.join(serving.against)}. Change the party file if you agree to that and "
                 "start the room anew, or refuse"
             )
         if refuse is not None and not refuse.strip():
             raise ConfigError("say why you refuse; the driver reads it")
-        others = dict(standing.signatures)
+        others = dict(serving.signatures)
         others.pop(self.site.name, None)
-        answer = self.reviewer.answer(standing.proposal, others, refuse=refuse)
-        _log.info("proposal %s: %s", standing.name, answer.decision)
+        answer = self.reviewer.answer(serving.proposal, others, refuse=refuse)
+        _log.info("proposal %s: %s", serving.name, answer.decision)
         return answer
 
 

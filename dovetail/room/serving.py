@@ -54,7 +54,7 @@ def run(
     entry = Entry("", identity_header) if identity_header else Entry()
     made = Room(room, entry, hosts=None if identity_header else address.hosts())
 
-    def say(url: str) -> None:
+    def print_line(url: str) -> None:
         token = f"?token={entry.token}" if entry.token else ""
         print(f"{'' if quiet else f'the room of {room.title}: '}{url}/{token}", flush=True)
         if not quiet:
@@ -69,6 +69,6 @@ def run(
             made.application(),
             address,
             max_requests=MAX_REQUESTS,
-            say=say,
+            print_line=print_line,
             revoked=None if certificates is None else partial(revoked_by, certificates),
         )

@@ -3,8 +3,8 @@
 from dovetail.methods.outcome import Outcome, Setup
 from dovetail.models.metrics import headline, mean_and_spread, score
 from dovetail.network.retry import write_text
+from dovetail.runs.one_seed import run
 from dovetail.runs.runfolder import RunFolder, finished, summarise, versions
-from dovetail.runs.stages import run
 
 __all__ = [
     "Outcome",

@@ -95,17 +95,17 @@ def from_partition(partitioned: Partitioned) -> list[Part]:
             inputs = {block: partitioned.block_inputs[block] for block in data.blocks}
         else:  # a label owner without columns has no inputs
             inputs = {block: partitioned.inputs[name] for block in data.blocks}
-        columns = {block: _columns(own) for block, own in inputs.items()}
+        columns = {block: _columns(encoder) for block, encoder in inputs.items()}
         parts.append(Part(data, columns, classes if data.labels is not None else ()))
     return parts
 
 
-def _columns(own: Input) -> tuple[str, ...]:
+def _columns(encoder: Input) -> tuple[str, ...]:
     """A block's columns, or one line that describes its part of an image."""
-    if not isinstance(own, ImageInput):
-        return own.columns
-    shape = " × ".join(str(size) for size in own.shape)
-    return (f"{shape}, {own.axis} {own.start} to {own.stop}",)
+    if not isinstance(encoder, ImageInput):
+        return encoder.columns
+    shape = " × ".join(str(size) for size in encoder.shape)
+    return (f"{shape}, {encoder.axis} {encoder.start} to {encoder.stop}",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +164,9 @@ def group(parts: Sequence[Part]) -> Groups:
     for start in range(0, len(parts), _AT_ONCE):
         bits_S = np.zeros(len(samples), dtype=np.int64)
         for slot, part in enumerate(parts[start : start + _AT_ONCE]):
-            own = samples_of[start + slot]
-            bits_S[own] |= 1 << 2 * slot
-            bits_S[own[part.data.labelled_rows().numpy()]] |= 2 << 2 * slot
+            group_samples = samples_of[start + slot]
+            bits_S[group_samples] |= 1 << 2 * slot
+            bits_S[group_samples[part.data.labelled_rows().numpy()]] |= 2 << 2 * slot
         bits.append(bits_S)
         code_S = np.unique(code_S << 2 * _AT_ONCE | bits_S, return_inverse=True)[1]
     _, first, counts = np.unique(code_S, return_index=True, return_counts=True)
@@ -260,10 +260,10 @@ def widths(counts: Sequence[int], total: int, minimum: int = 1) -> list[int]:
             float(minimum) if index in small else room * count / of
             for index, count in enumerate(counts)
         ]
-        found = {index for index, width in enumerate(exact) if width < minimum}
-        if not found:
+        too_narrow = {index for index, width in enumerate(exact) if width < minimum}
+        if not too_narrow:
             break
-        small |= found
+        small |= too_narrow
     whole = [int(width) for width in exact]
     by_remainder = sorted(range(len(counts)), key=lambda index: whole[index] - exact[index])
     for index in by_remainder[: total - sum(whole)]:

@@ -49,9 +49,9 @@ from dovetail.network.sessions import Lines
 from dovetail.node import driver as driving
 from dovetail.node.engines import FlareSection
 from dovetail.node.flaresite import SITE_FILE
-from dovetail.node.home import Home, Refusals, home_of, logged
 from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Runs
+from dovetail.node.site_folder import Refusals, SiteFolder, logged, site_folder_of
 from dovetail.node.status_line import StatusLine
 from dovetail.runs.flarerun import PROPOSAL
 from dovetail.runs.proposing import read_agreed
@@ -75,7 +75,7 @@ class SiteSection(Section):
         party: the party file.
         driver: whom the party's policy knows the federation's server as; the only name in its
             policy.drivers, where that has one.
-        home: what the party keeps; STEM.site beside its file, or of a coordinator COORDINATOR.site
+        site: what the party keeps; STEM.site beside its file, or of a coordinator COORDINATOR.site
             in the server's folder.
         device: where a site computes; at the server the run file says.
         runs: at the server, where run folders are kept; "dovetail-runs" in its folder.
@@ -84,7 +84,7 @@ class SiteSection(Section):
 
     party: str | None = None
     driver: PartyName | None = None
-    home: str | None = None
+    site: str | None = None
     device: str = "cpu"
     runs: str | None = None
     run: str | None = None
@@ -100,9 +100,9 @@ def read_site(local: Path) -> SiteSection:
     if not path.exists():
         return SiteSection()
     section = validate(SiteSection, read_toml(path), where=str(path))
-    paths = {key: getattr(section, key) for key in ("party", "home", "runs", "run")}
-    found = {key: str((local / value).resolve()) for key, value in paths.items() if value}
-    return section.model_copy(update=found)
+    paths = {key: getattr(section, key) for key in ("party", "site", "runs", "run")}
+    absolute = {key: str((local / value).resolve()) for key, value in paths.items() if value}
+    return section.model_copy(update=absolute)
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Party:
 
     @collab.init  # type: ignore[untyped-decorator]
     def start(self) -> None:
-        """Open the party's file, table and home; whoever asks is told if that went wrong."""
+        """Open the party's file, table and site; whoever asks is told if that went wrong."""
         flare.quiet()
         self._stack = ExitStack()
         # Where a site's process is killed, NVFlare would end the job at every site, as if it had
@@ -121,7 +121,7 @@ class Party:
         # the file that NVFlare asks first, until NVFlare itself writes there that it has not.
         run = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         (run / FLMetaKey.PROCESS_RC_FILE).write_text(f"{JobReturnCode.SUCCESS}\n")
-        # NVFlare sends warnings of its own log to the server; what Dovetail logs stays at home.
+        # NVFlare sends warnings of its own log to the server; what Dovetail logs stays at its site.
         logging.getLogger("dovetail").propagate = False
         local = Path(collab.workspace.get_site_config_dir())
         root = Path(collab.workspace.get_root_dir())
@@ -137,13 +137,13 @@ class Party:
                     )
                 site = open_site(Path(section.party))
                 name, driver = site.name, _driver_of(site, section)
-                home = Path(section.home) if section.home else home_of(site.path)
-                stack.enter_context(Home(home, wait_s=LEAVE_S))
-                stack.enter_context(logged(home / "join.log"))
+                site_folder = Path(section.site) if section.site else site_folder_of(site.path)
+                stack.enter_context(SiteFolder(site_folder, wait_s=LEAVE_S))
+                stack.enter_context(logged(site_folder / "join.log"))
                 teller = stack.enter_context(StatusLine(driver, quiet=True))
-                ledger = stack.enter_context(LedgerFile(home / "ledger.jsonl", name))
-                refusals = Refusals(home / "refusals.jsonl", teller.say)
-                runs = Runs(site, home, refusals, teller, device(section.device))
+                ledger = stack.enter_context(LedgerFile(site_folder / "ledger.jsonl", name))
+                refusals = Refusals(site_folder / "refusals.jsonl", teller.print)
+                runs = Runs(site, site_folder, refusals, teller, device(section.device))
                 host: Host | DovetailError = Host(
                     name,
                     runs.open,
@@ -168,7 +168,7 @@ class Party:
 
     @collab.final  # type: ignore[untyped-decorator]
     def stop(self) -> None:
-        """Leave the home."""
+        """Leave the site."""
         self._answers.leave()
         self._stack.close()
 
@@ -229,7 +229,7 @@ class Driver:
             if self._resume and not kept.is_dir():
                 raise ConfigError(f"there is no run of a job {self._resume!r} at this server")
             if not section.run:  # else a server of one job's person only
-                own_run(kept, _submitter(folder), resume=self._resume)
+                claim_run(kept, _submitter(folder), resume=self._resume)
             calls = flare.collab_calls(_flare(run).site_of(), collab.clients)
             result = train_seeds(
                 run,
@@ -281,8 +281,8 @@ class Driver:
             reach = reaching(engine)
             if coordinated(run.method):
                 name = certificate_name(driving.coordinator_name(engine))
-                home = Path(section.home) if section.home else root / f"{name}.site"
-                return driving.Coordinator(engine, home, reach, talk=talk, wait_s=LEAVE_S)
+                site_folder = Path(section.site) if section.site else root / f"{name}.site"
+                return driving.Coordinator(engine, site_folder, reach, talk=talk, wait_s=LEAVE_S)
             assert run.parties is not None
             site = open_site(Path(run.parties[0]))
             driver = driving.Driver(site, engine, reach, talk=talk, wait_s=LEAVE_S)
@@ -300,7 +300,7 @@ class Driver:
             yield driver
 
 
-def own_run(kept: Path, submitter: str, *, resume: str) -> None:
+def claim_run(kept: Path, submitter: str, *, resume: str) -> None:
     """Note who submitted the job whose run is kept there; refuse another who goes on with it.
 
     Raises:
@@ -353,10 +353,10 @@ def job_run(path: Path, section: SiteSection) -> RunFile:
         ConfigError: what does not fit; a method that a party drives, and a server that is no
             party's.
     """
-    return _own(check_run(read_toml(path), where="the job's run file"), section)
+    return _of_job(check_run(read_toml(path), where="the job's run file"), section)
 
 
-def _own(run: RunFile, section: SiteSection) -> RunFile:
+def _of_job(run: RunFile, section: SiteSection) -> RunFile:
     """The run with the driver's own party file."""
     if not isinstance(run.engine, FlareSection):
         raise ConfigError('a job\'s run file has [engine] kind = "flare"')

@@ -138,7 +138,7 @@ def simulate(
     seeds: tuple[int, ...],
     resume: bool,
     align: bool,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> None:
     """Run it as a job of a federation of processes here, each with its own party file.
 
@@ -151,17 +151,17 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="dovetail-flare-") as temporary:
         folder = Path(temporary)
         site_of = run.engine.site_of()
-        say(f"NVFlare starts a server and {count_text(len(site_of), 'site')} here")
+        print_line(f"NVFlare starts a server and {count_text(len(site_of), 'site')} here")
         kits = provision(folder, list(site_of.values()))
         for party_name, site in site_of.items():
             party = {"party": str(files[party_name].resolve()), "driver": driver}
             flaresite.prepare_site(kits / site, party)
-        own = files.get(driver)
+        driver_file = files.get(driver)
         flaresite.prepare_site(
             kits / SERVER,
             {
-                "party": None if own is None else str(own.resolve()),
-                "home": None if own is not None else str(Path(f"{driver}.site").resolve()),
+                "party": None if driver_file is None else str(driver_file.resolve()),
+                "site": None if driver_file is not None else str(Path(f"{driver}.site").resolve()),
                 "run": str(out.resolve()),
             },
         )
@@ -171,8 +171,10 @@ def simulate(
             federation.start(SERVER, *site_of.values())
             federation.ready(list(site_of.values()))
             number = federation.submit(job)
-            say(f"job {number} is submitted; {out}/metrics.jsonl has a line per epoch or round")
-            status = federation.wait(number, look=_HowFar(out, say))
+            print_line(
+                f"job {number} is submitted; {out}/metrics.jsonl has a line per epoch or round"
+            )
+            status = federation.wait(number, look=_HowFar(out, print_line))
             if status != "FINISHED:COMPLETED":
                 raise NetworkError(_why(federation.fetch(number, folder / "fetched"), status))
 
@@ -182,12 +184,12 @@ class _HowFar:
 
     Args:
         out: its folder, or that of its seeds.
-        say: told.
+        print_line: told.
     """
 
-    def __init__(self, out: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, out: Path, print_line: Callable[[str], None]) -> None:
         self._out = out
-        self._say = say
+        self._print = print_line
         self._since, self._began = time.time(), time.monotonic()
         self._next_s = 10.0
 
@@ -196,10 +198,10 @@ class _HowFar:
         if seconds < self._next_s:
             return
         self._next_s = min(2 * self._next_s, self._next_s + 600)
-        self._say(f"after {seconds:.0f} s: {self._far()}")
+        self._print(f"after {seconds:.0f} s: {self._far()}")
 
     def _far(self) -> str:
-        found = "no epoch or round is done yet"
+        progress = "no epoch or round is done yet"
         written = [(path.stat().st_mtime, path) for path in self._out.rglob("metrics.jsonl")]
         for when, path in sorted(written):
             if when < self._since:  # of a run that was here before
@@ -207,8 +209,8 @@ class _HowFar:
             for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
                 line = json.loads(text) if text.endswith("\n") else {}
                 for unit in {"epoch", "round"} & line.keys():
-                    found = f"{unit} {line[unit]} of {line['stage']} is done"
-        return found
+                    progress = f"{unit} {line[unit]} of {line['variant']} is done"
+        return progress
 
 
 def simulated(path: Path, run: RunFile) -> tuple[RunFile, dict[str, Path], str]:

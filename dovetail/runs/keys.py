@@ -66,8 +66,8 @@ def run_file_parts() -> list[Part]:
     parts[0] = Part("at the top", "What every run file has.", parts[0].keys)
     for name, method in every.items():
         parts += parts_of(name, method.Settings)
-        if name == "apfed" and method.HomeSettings is not None:
-            parts += parts_of("passive", method.HomeSettings)
+        if name == "apfed" and method.PartySettings is not None:
+            parts += parts_of("passive", method.PartySettings)
     return parts
 
 
@@ -102,8 +102,8 @@ def parts_of(
 
 
 def first_line(model: type[BaseModel]) -> str:
-    own = model.__doc__ or ""
-    return own.strip().splitlines()[0] if own.strip() else ""
+    text = model.__doc__ or ""
+    return text.strip().splitlines()[0] if text.strip() else ""
 
 
 def _default(field: FieldInfo) -> str:
@@ -175,7 +175,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     """The tables that a key may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for inside in get_args(annotation) for found in _models(inside)]
+    return [model for inside in get_args(annotation) for model in _models(inside)]
 
 
 def _also_plain(annotation: Any) -> bool:
@@ -193,14 +193,14 @@ def _also_plain(annotation: Any) -> bool:
 @cache
 def comments_of(model: type[BaseModel]) -> Mapping[str, str]:
     """Field -> the comment beside it, of the class and those it is made of."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
             try:
-                found |= comments_in(inspect.getsource(each))
+                comments |= comments_in(inspect.getsource(each))
             except (OSError, TypeError):  # made when it was needed: it has no source
                 continue
-    return found
+    return comments
 
 
 def comments_in(source: str) -> dict[str, str]:
@@ -209,7 +209,7 @@ def comments_in(source: str) -> dict[str, str]:
     >>> comments_in("class A:\\n    # long\\n    # story\\n    x: int\\n    y: int = 1  # short\\n")
     {'x': 'long story', 'y': 'short'}
     """
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     above: list[str] = []
     name, beside = "", ""
     first = True  # of a logical line
@@ -222,8 +222,8 @@ def comments_in(source: str) -> dict[str, str]:
             else:
                 beside = f"{beside} {text}".strip()
         elif token.type == tokenize.NEWLINE:
-            if name and (said := " ".join([*above, beside]).strip()):
-                found[name] = said
+            if name and (comment := " ".join([*above, beside]).strip()):
+                comments[name] = comment
             above, name, beside, first = [], "", "", True
         elif token.type == tokenize.NL:
             if first and token.line.strip() == "":
@@ -232,7 +232,7 @@ def comments_in(source: str) -> dict[str, str]:
             if first and token.type == tokenize.NAME and tokens[index + 1].string == ":":
                 name = token.string
             first = False
-    return found
+    return comments
 
 
 # --- Pages ---------------------------------------------------------------------------------------

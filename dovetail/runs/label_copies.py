@@ -27,13 +27,13 @@ def copies_of_sites(sites: Mapping[str, Site]) -> Iterator[str]:
         for partner in sites.values():
             if partner.table.label is not None or not isinstance(partner.table.x, Table):
                 continue
-            own = theirs = np.arange(0)
+            ours = theirs = np.arange(0)
             if max(owner.table.num_rows, partner.table.num_rows) <= _MOST_ROWS:
-                _, own, theirs = np.intersect1d(
+                _, ours, theirs = np.intersect1d(
                     owner.table.ids.astype(str), partner.table.ids.astype(str), return_indices=True
                 )
             names = [name for names in partner.table.blocks.values() for name in names]
-            labels = owner.table.labels.take(own)
+            labels = owner.table.labels.take(ours)
             for text, column in _copies(partner.table.x, names, owner.table.label, labels, theirs):
                 yield (
                     f"party {partner.name!r}: its column {column!r} {text} of party "

@@ -11,37 +11,37 @@ from dovetail.runs.wording import count_text
 #: Of up to 16,384 ids: once, and then kept.
 ALIGNMENT = 8
 
-#: Stage -> letters to each partner beside those of rounds, and letters a round. A test counts them
-#: in ledgers.
+#: Variant -> letters to each partner beside those of rounds, and letters a round. A test counts
+#: them in ledgers.
 LETTERS = {"apfed-s": (2, 0), "apfed-d": (3, 0), "chfl": (7, 3), "hyfem": (6, 2)}
 
 #: More letters than this are for a connection.
 MANY = 2000
 
 
-def by_letter(stage: str, settings: Any = None) -> str:
-    """A sentence about a stage by letter; "" of one that a run does not name.
+def by_letter(variant: str, settings: Any = None) -> str:
+    """A sentence about a variant by letter; "" of one that a run does not name.
 
     Args:
-        stage: what is trained, "chfl".
+        variant: what is trained, "chfl".
         settings: its section of a run file, with the number of rounds; None: as by default.
     """
-    if stage not in LETTERS:
+    if variant not in LETTERS:
         return "By letter (engine.kind = mailbox): no; it asks at every step, so use a connection."
-    once, a_round = LETTERS[stage]
+    once, a_round = LETTERS[variant]
     if not a_round:
         return (
             f"By letter (engine.kind = mailbox): {ALIGNMENT} to align and {once} to each partner, "
             f"so {ALIGNMENT + once} minutes at one a minute, or as many nights at one a night."
         )
-    section: Any = settings or methods.method_of(stage).Settings()
+    section: Any = settings or methods.method_of(variant).Settings()
     rounds = section.rounds
     total = once + a_round * rounds
-    told = f"{total:,} minutes" if total < 120 else f"{total / 60:.1f} hours"
+    reported = f"{total:,} minutes" if total < 120 else f"{total / 60:.1f} hours"
     many = "; so many are better on a connection" if total > MANY else ""
     return (
         f"By letter (engine.kind = mailbox): {a_round} a round and {once} beside to each partner, "
-        f"{total:,} in {count_text(rounds, 'round')}, so {told} at one a minute{many}."
+        f"{total:,} in {count_text(rounds, 'round')}, so {reported} at one a minute{many}."
     )
 
 

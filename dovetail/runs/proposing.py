@@ -65,7 +65,7 @@ def propose(
         purpose: what the run is for.
         days: until it ends.
         least_rows: rows that each party is to bring in.
-        attempts: how often a stage of a seed may be begun.
+        attempts: how often a variant of a seed may be begun.
         seeds: instead of the run file's.
         now: when it is made; None: now.
 
@@ -75,14 +75,14 @@ def propose(
     now = (now or datetime.now(UTC)).replace(microsecond=0)
     driver, parties = _who(run, where)
     method = methods.method_of(run.method)
-    stages = tuple(dict.fromkeys((run.method, *run.baselines)))
+    variants = tuple(dict.fromkeys((run.method, *run.baselines)))
     asked = method.asks(run)
     return Proposal(
         purpose=purpose,
         driver=driver,
         parties=parties,
         method=run.method,
-        stages=stages,
+        variants=variants,
         seeds=seeds or run.all_seeds(),
         attempts=attempts,
         algorithms=asked,
@@ -90,9 +90,9 @@ def propose(
         least_rows=least_rows,
         settings=_settings(run),
         stage_settings={
-            stage: dict(told)
-            for stage in stages
-            if (told := method.variant(stage).begin_settings(run, stage))
+            variant: dict(settings)
+            for variant in variants
+            if (settings := method.variant(variant).begin_settings(run, variant))
         },
         models=method.models,
         created=now,
@@ -177,24 +177,26 @@ def read_agreed(
 
 def review(proposal: Proposal, site: Site) -> list[str]:
     """Why this party's policy and table do not go with the proposal; nothing where they do."""
-    found = []
+    warnings = []
     if site.name not in proposal.parties:
-        found.append(f"it is for {', '.join(proposal.parties)}, and not for {site.name!r}")
+        warnings.append(f"it is for {', '.join(proposal.parties)}, and not for {site.name!r}")
     if site.name != proposal.driver:
         for algorithm in proposal.algorithms:
             try:
                 site.policy.check(algorithm, proposal.driver)
             except ConfigError as refusal:
-                found.append(str(refusal))
+                warnings.append(str(refusal))
     if site.table.num_rows < proposal.least_rows:
-        found.append(
+        warnings.append(
             f"it asks for {proposal.least_rows:,} rows or more, and the table has "
             f"{site.table.num_rows:,}"
         )
     if datetime.now(UTC) > proposal.expires:
-        found.append(f"it ended on {proposal.expires:%Y-%m-%d %H:%M} UTC")
-    if proposal.method not in methods.stages():
-        found.append(f"there is no method {proposal.method!r} here; it may be of another version")
+        warnings.append(f"it ended on {proposal.expires:%Y-%m-%d %H:%M} UTC")
+    if proposal.method not in methods.variants():
+        warnings.append(
+            f"there is no method {proposal.method!r} here; it may be of another version"
+        )
     else:
         version = (
             f"both sides must run the same version (it was made with "
@@ -202,15 +204,15 @@ def review(proposal: Proposal, site: Site) -> list[str]:
             f"{__version__})"
         )
         known = {each.name: each for each in _messages(proposal.algorithms)}
-        told = {each.name: each for each in proposal.messages}
-        for name in dict.fromkeys((*told, *known)):
-            if known.get(name) != told.get(name):
-                found.append(
+        proposed = {each.name: each for each in proposal.messages}
+        for name in dict.fromkeys((*proposed, *known)):
+            if known.get(name) != proposed.get(name):
+                warnings.append(
                     f"the message {_plain(name)} is not what this version sends; {version}"
                 )
         if proposal.models != methods.method_of(proposal.method).models:
-            found.append(f"it says otherwise than this version who keeps which model; {version}")
-    return found
+            warnings.append(f"it says otherwise than this version who keeps which model; {version}")
+    return warnings
 
 
 def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
@@ -228,14 +230,14 @@ def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
             f"{where}: {run.method!r} is driven by the party with labels, which signs, too; name "
             'its file, parties = ["bank.toml"]'
         )
-    own = read_party(Path(run.parties[0])).name
-    return own, (own, *section.partners)
+    driver = read_party(Path(run.parties[0])).name
+    return driver, (driver, *section.partners)
 
 
 def _settings(run: RunFile) -> dict[str, Any]:
     """What of the run file parties agree to."""
-    own = methods.method_of(run.method)
-    others = {name for name, method in methods.every().items() if method is not own}
+    run_method = methods.method_of(run.method)
+    others = {name for name, method in methods.every().items() if method is not run_method}
     values = resolved(run, 0)
     engine = values.get("engine", {})
     values["engine"] = {key: engine[key] for key in _ENGINE if key in engine}
@@ -246,12 +248,12 @@ def _settings(run: RunFile) -> dict[str, Any]:
 def _messages(asked: tuple[str, ...]) -> Iterator[MessageType]:
     """Every message that goes between driver and party in what is asked for."""
     prefixes = {prefix for prefix, each in algorithms().items() if each.policy in asked}
-    found = {
+    kinds = {
         kind.wire_name(): kind
         for kind in _kinds(Message)
         if kind.wire_name().partition(".")[0] in prefixes
     }
-    for name, kind in sorted(found.items()):
+    for name, kind in sorted(kinds.items()):
         lines = (kind.__doc__ or "").strip().splitlines()
         about = lines[0].strip().replace("``", "") if lines else ""
         yield MessageType(
@@ -283,12 +285,12 @@ def _page(proposal: Proposal) -> Iterator[str]:
     for line in proposal.purpose.splitlines():
         yield f"> {_plain(line)}".rstrip()
     yield ""
-    titles = methods.stages()
-    stages = ", ".join(f"{name} ({titles.get(name, name)})" for name in proposal.stages)
+    titles = methods.variants()
+    variants = ", ".join(f"{name} ({titles.get(name, name)})" for name in proposal.variants)
     rows = [
         ("driver", proposal.driver),
         ("parties", ", ".join(proposal.parties)),
-        ("trains", stages),
+        ("trains", variants),
         (
             "seeds",
             f"{', '.join(map(str, proposal.seeds))}; each begun {proposal.attempts} times at most",
@@ -309,8 +311,8 @@ def _page(proposal: Proposal) -> Iterator[str]:
     yield "| message | who to whom, what for | fields |"
     yield "|---|---|---|"
     for message in proposal.messages:
-        told = ", ".join(f"{name}: {kind}" for name, kind in message.fields.items()) or "none"
-        yield f"| {_plain(message.name)} | {_plain(message.about)} | {_plain(told)} |"
+        clause = ", ".join(f"{name}: {kind}" for name, kind in message.fields.items()) or "none"
+        yield f"| {_plain(message.name)} | {_plain(message.about)} | {_plain(clause)} |"
     yield ""
     yield "No code and no table is among them. What each tells its receiver: SECURITY.md."
     yield ""
@@ -319,11 +321,11 @@ def _page(proposal: Proposal) -> Iterator[str]:
     yield "| key | value |"
     yield "|---|---|"
     for key, _, value in differences({}, proposal.settings):
-        for inner, told in _flat(key, value):
-            yield f"| {_plain(inner)} | {_whole(told)} |"
-    for stage, settings in proposal.stage_settings.items():
+        for inner, clause in _flat(key, value):
+            yield f"| {_plain(inner)} | {_whole(clause)} |"
+    for variant, settings in proposal.stage_settings.items():
         yield ""
-        yield f"Parties are told, when {_plain(stage)} begins:"
+        yield f"Parties are told, when {_plain(variant)} begins:"
         yield ""
         yield "| setting | value |"
         yield "|---|---|"

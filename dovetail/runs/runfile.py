@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, create_model, model_valid
 from dovetail import methods
 from dovetail.data.tables import is_query
 from dovetail.errors import ConfigError
-from dovetail.files import check_is_run, meant, merge, override, read_run
+from dovetail.files import check_is_run, did_you_mean, merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.models.calibration import Calibrate
@@ -79,17 +79,17 @@ class TrackSection(Section):
     experiment: str = "dovetail"  # MLflow lists the run there
 
 
-def _stage(name: str) -> str:
-    known = [repr(stage) for stage in methods.stages()]
+def _variant(name: str) -> str:
+    known = [repr(variant) for variant in methods.variants()]
     if repr(name) not in known:
         raise ValueError(
             f"input should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}"
-            f"{meant(name, methods.stages())}"
+            f"{did_you_mean(name, methods.variants())}"
         )
     return name
 
 
-Stage = Annotated[str, AfterValidator(_stage)]
+VariantName = Annotated[str, AfterValidator(_variant)]
 
 
 #: Kinds of engines whose partners run ``dovetail join``.
@@ -102,12 +102,12 @@ MIN_PARTICIPATION = 0.5
 class RunFile(Section):
     """A whole run file."""
 
-    method: Stage  # what is trained
+    method: VariantName  # what is trained
     seed: int | None = None  # one run, in the run's own folder
     # one run each, in folders of their own, and their mean and spread
     seeds: tuple[int, ...] | None = None
     # what is trained beside it on the same rows and seeds, to compare with
-    baselines: tuple[Stage, ...] = ()
+    baselines: tuple[VariantName, ...] = ()
     evaluate_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: the last only
     checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
     # Share of its steps or rounds that each party is to take part in; 0: whatever comes.
@@ -224,13 +224,13 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     if isinstance(engine, dict) and isinstance(engine.get("certificates"), str):
         engine["certificates"] = str((path.parent / engine["certificates"]).resolve())
     if isinstance(engine, dict) and isinstance(engine.get("place"), str):
-        engine["place"] = place_of(path.parent, engine["place"])
+        engine["place"] = index_of(path.parent, engine["place"])
     return check_run(values, where=str(path))
 
 
-def place_of(folder: Path, place: str) -> str:
+def index_of(folder: Path, index: str) -> str:
     """Where letters lie: a folder as it is from here, or an address as it is."""
-    return place if "://" in place or not place else str((folder / place).resolve())
+    return index if "://" in index or not index else str((folder / index).resolve())
 
 
 def _existing(folder: Path, source: Any) -> Path | None:

@@ -39,8 +39,8 @@ from dovetail.network import Checkpoint
 from dovetail.network.retry import write_text
 from dovetail.node.proposal import Proposal, Signature, signature_path
 
-#: Of a stage, what stands elsewhere in a result.
-_NOT_TOLD = ("models", "about")
+#: Of a variant, what stands elsewhere in a result.
+_NOT_REPORTED = ("models", "about")
 
 #: What of ``[engine]`` results depend on; the rest says how partners are reached.
 _ENGINE = ("kind", "partners", "precision")
@@ -86,14 +86,14 @@ class RunFolder:
 
     ``run.toml`` is the run file as resolved, ``metrics.jsonl`` has a line per epoch or round as it
     ends, ``result.json`` is written last, so that a folder with it is a run that finished. Until
-    then ``checkpoint/STAGE`` has what a run that was stopped goes on from: the stage's state, or
-    its ``outcome.json`` once it is done.
+    then ``checkpoint/VARIANT`` has what a run that was stopped goes on from: the state of
+    the variant, or its ``outcome.json`` once it is done.
 
     Args:
         path: the folder.
         run: the settings; a JSON- and TOML-ready dict.
         seed: of the run.
-        method: the stage that the run is about; its models are kept.
+        method: the variant that the run is about; its models are kept.
         resume: go on from what an earlier run of the same settings left.
         every: epochs or rounds from one checkpoint to the next; 0 saves none.
 
@@ -119,7 +119,7 @@ class RunFolder:
         self._method = method
         self._resume = resume
         self._every = every
-        self._stages: dict[str, dict[str, Any]] = {}
+        self._variants: dict[str, dict[str, Any]] = {}
         self._ledger: list[dict[str, Any]] = []
         self._proposal = ""
         self.keys: Path | None = None
@@ -149,7 +149,7 @@ class RunFolder:
                 lines = self._kept_lines()
             else:
                 shutil.rmtree(self._checkpoints, ignore_errors=True)
-            if self._method not in self._stages:
+            if self._method not in self._variants:
                 for pattern in ("models/*/model.json", "models/*/bottom.json"):
                     for model in self.path.glob(pattern):
                         shutil.rmtree(model.parent)
@@ -183,20 +183,20 @@ class RunFolder:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     @property
-    def stages(self) -> Collection[str]:
-        """The stages that are done."""
-        return self._stages.keys()
+    def done_variants(self) -> Collection[str]:
+        """The variants that are done."""
+        return self._variants.keys()
 
-    def checkpoint(self, stage: str) -> Checkpoint:
-        """Where a stage is saved, and goes on from."""
+    def checkpoint(self, variant: str) -> Checkpoint:
+        """Where a variant is saved, and goes on from."""
         if not self._every:
             return Checkpoint.none()
-        about = {"stage": stage, "run": _settings(self._run)}
-        return Checkpoint(self._checkpoints / stage, about=about, every=self._every)
+        about = {"variant": variant, "run": _settings(self._run)}
+        return Checkpoint(self._checkpoints / variant, about=about, every=self._every)
 
-    def epoch(self, stage: str, line: Mapping[str, Any]) -> None:
+    def epoch(self, variant: str, line: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
-        self._metrics.write(json.dumps({"stage": stage, **line}) + "\n")
+        self._metrics.write(json.dumps({"variant": variant, **line}) + "\n")
         self._metrics.flush()
 
     def lines(self) -> list[dict[str, Any]]:
@@ -204,9 +204,9 @@ class RunFolder:
         text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
-    def stage(self, stage: str, outcome: Outcome) -> None:
-        """Keep what a stage gave."""
-        if stage == self._method:
+    def keep_variant(self, variant: str, outcome: Outcome) -> None:
+        """Keep what a variant gave."""
+        if variant == self._method:
             for party, model in outcome.models.items():
                 if self._proposal:
                     model = replace(model, about={**model.about, "proposal": self._proposal})
@@ -226,14 +226,16 @@ class RunFolder:
             **({"about": outcome.about} if outcome.about else {}),
         }
         spent = outcome.about.get("epsilon", ())
-        ledger = [{"stage": stage, **line, **_cost(line, spent)} for line in outcome.ledger.lines()]
+        ledger = [
+            {"variant": variant, **line, **_cost(line, spent)} for line in outcome.ledger.lines()
+        ]
         if self._every:
-            (self._checkpoints / stage).mkdir(parents=True, exist_ok=True)
+            (self._checkpoints / variant).mkdir(parents=True, exist_ok=True)
             write_text(
-                self._checkpoints / stage / "outcome.json",
-                json.dumps({"stage": done, "ledger": ledger}) + "\n",
+                self._checkpoints / variant / "outcome.json",
+                json.dumps({"variant": done, "ledger": ledger}) + "\n",
             )
-        self._add(stage, done, ledger)
+        self._add(variant, done, ledger)
 
     def _save_keys(self, joint: Model, keys: Mapping[str, Tensor]) -> None:
         """What reads partners' answers: at the site, or of a run in one process beside it."""
@@ -249,17 +251,17 @@ class RunFolder:
         """
         lines = "".join(json.dumps(line) + "\n" for line in self._ledger)
         write_text(self.path / "ledger.jsonl", lines)
-        method = self._stages[self._method]
+        method = self._variants[self._method]
         scores = {
-            name: each for done in self._stages.values() for name, each in done["scores"].items()
+            name: each for done in self._variants.values() for name, each in done["scores"].items()
         }
-        own = scores.pop(self._method, {party: {} for party in method["models"]})
-        warnings = list(_warnings(own, scores, method.get(DETAILS, {}).get(self._method, {})))
+        trained = scores.pop(self._method, {party: {} for party in method["models"]})
+        warnings = list(_warnings(trained, scores, method.get(DETAILS, {}).get(self._method, {})))
         result = {
             "method": self._method,
             "seed": self._seed,
-            "parties": own,
-            **({"mean": mean_over(own)} if len(own) > 1 else {}),
+            "parties": trained,
+            **({"mean": mean_over(trained)} if len(trained) > 1 else {}),
             "baselines": {name: mean_over(each) for name, each in scores.items()},
             "seconds": method["seconds"],
             "bytes": method["bytes"],
@@ -267,9 +269,9 @@ class RunFolder:
             **({"proposal": self._proposal} if self._proposal else {}),
             **method.get("about", {}),
             **({"warnings": warnings} if warnings else {}),
-            "stages": {
-                stage: {name: told for name, told in done.items() if name not in _NOT_TOLD}
-                for stage, done in self._stages.items()
+            "variants": {
+                variant: {name: value for name, value in done.items() if name not in _NOT_REPORTED}
+                for variant, done in self._variants.items()
             },
             "versions": versions("dovetail", "torch"),
         }
@@ -282,12 +284,12 @@ class RunFolder:
     def _checkpoints(self) -> Path:
         return self.path / _CHECKPOINTS
 
-    def _add(self, stage: str, done: dict[str, Any], ledger: list[dict[str, Any]]) -> None:
-        self._stages[stage] = done
+    def _add(self, variant: str, done: dict[str, Any], ledger: list[dict[str, Any]]) -> None:
+        self._variants[variant] = done
         self._ledger += ledger
 
     def _check_settings(self, how: str = "stopped") -> None:
-        """Refuse to go on with other settings: the stages would not be of one run.
+        """Refuse to go on with other settings: the variants would not be of one run.
 
         Raises:
             ConfigError: naming the keys that differ.
@@ -307,20 +309,20 @@ class RunFolder:
             )
 
     def _take_up(self) -> None:
-        """Stages that are done already."""
+        """Variants that are done already."""
         for path in sorted(
             self._checkpoints.glob("*/outcome.json"), key=lambda p: p.stat().st_mtime_ns
         ):
             try:
                 kept = json.loads(path.read_text(encoding="utf-8"))
-                self._add(path.parent.name, kept["stage"], kept["ledger"])
+                self._add(path.parent.name, kept["variant"], kept["ledger"])
             except (KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"{path} is damaged ({error}); start anew with --overwrite"
                 ) from None
 
     def _kept_lines(self) -> list[str]:
-        """The lines of stages that are done, and of what the others' checkpoints have."""
+        """The lines of variants that are done, and of what the others' checkpoints have."""
         kept = []
         path = self.path / "metrics.jsonl"
         if not path.exists():
@@ -330,9 +332,9 @@ class RunFolder:
                 line = json.loads(text)
             except ValueError:  # cut off in the middle, as the last one can be
                 continue
-            stage = line["stage"]
-            done = 0 if stage in self._stages else self.checkpoint(stage).done()
-            if stage in self._stages or 0 < done >= number(line):
+            variant = line["variant"]
+            done = 0 if variant in self._variants else self.checkpoint(variant).done()
+            if variant in self._variants or 0 < done >= number(line):
                 kept.append(text)
         return kept
 
@@ -340,13 +342,19 @@ class RunFolder:
 def _apart(scores: Mapping[str, Mapping[str, Scores]]) -> dict[str, Any]:
     """Scores, and their details apart: name -> party -> them."""
     details = {
-        name: found
+        name: details_of
         for name, each in scores.items()
-        if (found := {party: own[DETAILS] for party, own in each.items() if DETAILS in own})
+        if (
+            details_of := {
+                party: scores_here[DETAILS]
+                for party, scores_here in each.items()
+                if DETAILS in scores_here
+            }
+        )
     }
     return {
         "scores": {
-            name: {party: numbers(own) for party, own in each.items()}
+            name: {party: numbers(scores_here) for party, scores_here in each.items()}
             for name, each in scores.items()
         },
         **({DETAILS: details} if details else {}),
@@ -354,13 +362,13 @@ def _apart(scores: Mapping[str, Mapping[str, Scores]]) -> dict[str, Any]:
 
 
 def _warnings(
-    own: Mapping[str, Scores],
+    trained: Mapping[str, Scores],
     baselines: Mapping[str, Mapping[str, Scores]],
     details: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[str]:
     """What is plainly wrong with each party's model."""
     alone = [name for name in ALONE if name in baselines]
-    for party, scores in own.items():
+    for party, scores in trained.items():
         about = details.get(party, {})
         majority = baselines.get("majority", {}).get(party) or about.get("mean")
         if majority is None and "commonest" in about:
@@ -416,22 +424,22 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
     """What more several seeds' results say, of all together."""
-    told: dict[str, Any] = {}
+    about: dict[str, Any] = {}
     recovered = [result["recovered"] for result in results if "recovered" in result]
     if recovered:
-        told["recovered"] = over_seeds(recovered)
+        about["recovered"] = over_seeds(recovered)
     distilled = {str(each["seed"]): each["distilled"] for each in results if "distilled" in each}
     if distilled:
-        told["distilled"] = distilled
+        about["distilled"] = distilled
     epsilon = {str(each["seed"]): each["epsilon"] for each in results if "epsilon" in each}
     if epsilon:
-        told["epsilon"] = epsilon
+        about["epsilon"] = epsilon
     warnings = [
         f"seed {result['seed']}: {warning}"
         for result in results
         for warning in result.get("warnings", ())
     ]
-    return {**told, "warnings": warnings} if warnings else told
+    return {**about, "warnings": warnings} if warnings else about
 
 
 def was_stopped(folder: Path) -> bool:
@@ -453,8 +461,8 @@ def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def versions(*packages: str) -> dict[str, str]:
     """Package -> version, of those that are installed as packages, and of Python."""
-    found = {}
+    versions = {}
     for package in packages:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return {**found, "Python": platform.python_version()}
+            versions[package] = version(package)
+    return {**versions, "Python": platform.python_version()}

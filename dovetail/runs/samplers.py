@@ -112,10 +112,10 @@ class OptunaSampler:
         trials = self._optuna.trial
         done = trials.TrialState.FAIL if goodness is None else trials.TrialState.COMPLETE
         params = {key: values.index(settings[key]) for key, values in self._keys.items()}
-        told = trials.create_trial(
+        trial = trials.create_trial(
             state=done, value=goodness, params=params, distributions=self._spaces
         )
-        self._study.add_trial(told)
+        self._study.add_trial(trial)
 
     def draw(self) -> Iterator[dict[str, Any]]:
         again = 0

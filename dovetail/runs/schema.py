@@ -41,15 +41,15 @@ def schema_of(kind: str) -> dict[str, Any]:
     Args:
         kind: "run" or "party".
     """
-    found = FILES[kind]().model_json_schema(schema_generator=_Described)
-    properties = found["properties"]
+    schema = FILES[kind]().model_json_schema(schema_generator=_Described)
+    properties = schema["properties"]
     if kind == "run":
-        names = sorted(methods.stages())
+        names = sorted(methods.variants())
         properties["method"]["enum"] = names
         properties["baselines"]["items"] = {"type": "string", "enum": names}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **found,
+        **schema,
         "title": f"Dovetail {kind} file",
         "$comment": f"written by dovetail {__version__}: dovetail schema {kind}",
     }

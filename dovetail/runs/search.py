@@ -30,7 +30,7 @@ from dovetail.runs.trials import Trial, judging
 FILE = "search.json"
 
 #: What parties with files of their own have, and what reaches those that are elsewhere.
-Homes = Callable[[], tuple[Loaded, Driver | Coordinator | None]]
+OpenSites = Callable[[], tuple[Loaded, Driver | Coordinator | None]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Found:
     Attributes:
         metric: name of the score; "rmse" is the better the less.
         trials: in their order.
-        rows: party with labels -> ids of the rows that judged; none of those that stay at homes.
+        rows: party with labels -> ids of the rows that judged; none of those that stay at sites.
     """
 
     metric: str
@@ -78,7 +78,7 @@ class Found:
 
     def save(self, folder: Path, *, of: str, ended: bool) -> None:
         """Write ``search.json``."""
-        told = {
+        written = {
             "metric": self.metric,
             "best": self.best,
             "trials": [
@@ -90,7 +90,7 @@ class Found:
             "ended": ended,
         }
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / FILE, json.dumps(told, indent=1) + "\n")
+        write_text(folder / FILE, json.dumps(written, indent=1) + "\n")
 
 
 def search(
@@ -98,7 +98,7 @@ def search(
     *,
     seed: int,
     given: Given = NOTHING,
-    homes: Homes | None = None,
+    open_sites: OpenSites | None = None,
     before: Sequence[Trial] = (),
     note: Callable[[Found], None] = lambda found: None,
     talk: Progress = SILENT,
@@ -109,7 +109,7 @@ def search(
         run: the run file.
         seed: of the run: which labels it keeps.
         given: data that need not be read.
-        homes: what parties with files of their own have; not called in simulation.
+        open_sites: what parties with files of their own have; not called in simulation.
         before: trials that an earlier process made.
         note: called after each trial.
         talk: told of each trial.
@@ -124,8 +124,8 @@ def search(
     drawing = sampler(section.sampler, keys, section.seed)
     loaded = driver = None
     if run.data is None:
-        assert homes is not None
-        loaded, driver = homes()
+        assert open_sites is not None
+        loaded, driver = open_sites()
         if driver is None:
             _check_policies(loaded, section)
     judge = judging(run, section, given, seed, loaded, driver)
@@ -151,8 +151,8 @@ def search(
             raise
         trials.append(trial)
         drawing.tried(settings, trial.goodness(judge.metric))
-        said = trial.failed or f"{judge.metric} {trial.score:.4f}"
-        talk.say(f"trial {len(trials)}: {said}  {dict(settings) or 'as the run file says'}")
+        result = trial.failed or f"{judge.metric} {trial.score:.4f}"
+        talk.print(f"trial {len(trials)}: {result}  {dict(settings) or 'as the run file says'}")
         note(Found(judge.metric, tuple(trials), judge.rows))
 
     if not spent() and not trials:
@@ -162,9 +162,9 @@ def search(
             add(settings)
             if spent():
                 break
-    found = Found(judge.metric, tuple(trials), judge.rows)
-    _ = found.settings  # one came to an end
-    return found
+    result = Found(judge.metric, tuple(trials), judge.rows)
+    _ = result.settings  # one came to an end
+    return result
 
 
 def searched(
@@ -174,7 +174,7 @@ def searched(
     seed: int,
     resume: bool,
     given: Given = NOTHING,
-    homes: Homes | None = None,
+    open_sites: OpenSites | None = None,
     talk: Progress = SILENT,
 ) -> RunFile:
     """The run with what its search chose, which ``out`` keeps; a run that goes on knows it.
@@ -187,24 +187,28 @@ def searched(
     of = _digest(run, run.search, seed)
     before: list[Trial] = []
     if resume and (out / FILE).exists():
-        told = json.loads((out / FILE).read_text(encoding="utf-8"))
-        if told.get("of", of) != of:
+        written = json.loads((out / FILE).read_text(encoding="utf-8"))
+        if written.get("of", of) != of:
             raise ConfigError(
                 f"{out / FILE} has the trials of another run file or search; undo the change, or "
                 "start anew with --overwrite"
             )
-        before = [Trial(**trial) for trial in told["trials"]]
-        if told.get("ended", True) or len(before) >= run.search.trials:
-            settings = Found(told["metric"], before, {}).settings
+        before = [Trial(**trial) for trial in written["trials"]]
+        if written.get("ended", True) or len(before) >= run.search.trials:
+            settings = Found(written["metric"], before, {}).settings
             return with_settings(run, settings)
 
-    def note(found: Found) -> None:
-        found.save(out, of=of, ended=False)
+    def note(result: Found) -> None:
+        result.save(out, of=of, ended=False)
 
-    found = search(run, seed=seed, given=given, homes=homes, before=before, note=note, talk=talk)
-    found.save(out, of=of, ended=True)
-    talk.say(f"chosen of {len(found.trials)}: {dict(found.settings) or 'the run file as it is'}")
-    return with_settings(run, found.settings)
+    result = search(
+        run, seed=seed, given=given, open_sites=open_sites, before=before, note=note, talk=talk
+    )
+    result.save(out, of=of, ended=True)
+    talk.print(
+        f"chosen of {len(result.trials)}: {dict(result.settings) or 'the run file as it is'}"
+    )
+    return with_settings(run, result.settings)
 
 
 def with_settings(run: RunFile, settings: Mapping[str, Any]) -> RunFile:
@@ -251,8 +255,8 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
     """
     check_no_job(run)
     method = methods.method_of(run.method)
-    own = () if run.data is not None else ("passive.", *method.at_home)
-    if named := [key for key in section.keys if key.startswith(own)] if own else []:
+    local_keys = () if run.data is not None else ("passive.", *method.party_file_keys)
+    if named := [key for key in section.keys if key.startswith(local_keys)] if local_keys else []:
         raise ConfigError(
             f"[search] keys names {named[0]!r}, which every party sets in its own file; leave it "
             "out, or search it in simulation"
@@ -260,7 +264,11 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
     keys: Mapping[str, Sequence[Any]] = section.keys
     if not keys:
         built_in = method.searched(run)
-        keys = {key: built_in[key] for key in built_in if not (own and key.startswith(own))}
+        keys = {
+            key: built_in[key]
+            for key in built_in
+            if not (local_keys and key.startswith(local_keys))
+        }
     if not keys:
         raise ConfigError(
             f"nothing is known to search for {run.method!r}; name keys and values, for example "

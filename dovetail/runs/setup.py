@@ -52,7 +52,7 @@ def load_data(
     """
     if run.data is not None:
         pooled = given.pooled or read_pooled(run.data)
-        _tell_of_index(pooled[0].x, run.data.source, talk)
+        _warn_of_index(pooled[0].x, run.data.source, talk)
         for sentence in copies_of_table(pooled[0]):
             talk.warn(f"WARNING: {sentence}")
         return Loaded(_load_pooled(run.data, pooled), run.data.partition.active_party())
@@ -72,7 +72,7 @@ def load_data(
             talk.warn(f"WARNING: {sentence}")
         parts = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():
-        _tell_of_index(site.table.x, f"party {name!r}", talk)
+        _warn_of_index(site.table.x, f"party {name!r}", talk)
     data, alignment, test_alignment = parts
     labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
     active = labelled[0] if len(labelled) == 1 else None
@@ -116,7 +116,7 @@ def _check_nobody_must_sign(sites: Iterable[Site]) -> None:
             )
 
 
-def _tell_of_index(x: dd.Table | Tensor, whose: str, talk: Progress) -> None:
+def _warn_of_index(x: dd.Table | Tensor, whose: str, talk: Progress) -> None:
     """Say that a table's numbers of rows, which pandas wrote, are no feature."""
     if isinstance(x, dd.Table) and x.index:
         talk.warn(

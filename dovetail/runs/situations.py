@@ -188,8 +188,8 @@ def fits(
     Raises:
         DataError: parties that cannot be compared.
     """
-    found = _Situation(parts, counted or overlaps(parts), sizes or Sizes())
-    return [_apfed(found), _fedoptimus(found), _chfl(found), _hyfem(found)]
+    situation = _Situation(parts, counted or overlaps(parts), sizes or Sizes())
+    return [_apfed(situation), _fedoptimus(situation), _chfl(situation), _hyfem(situation)]
 
 
 def recommended(fits: Sequence[Fit]) -> Fit | None:
@@ -317,9 +317,9 @@ def _range(counts: Sequence[int], one: str) -> str:
 # --- The four ----------------------------------------------------------------------------------
 
 
-def _apfed(found: _Situation) -> Fit:
+def _apfed(situation: _Situation) -> Fit:
     """One party has labels; the others help it with columns of samples they share."""
-    owners = found.owners
+    owners = situation.owners
     if not owners:
         return _no("apfed", "no party has labels; APFed needs exactly one that has")
     if len(owners) > 1:
@@ -329,16 +329,16 @@ def _apfed(found: _Situation) -> Fit:
             "APFed needs exactly one (to train for one of them, leave the others' labels out)",
         )
     (owner,) = owners
-    helpers = found.without
+    helpers = situation.without
     if not helpers:
         return _no(
             "apfed", f"{owner} is the only party; APFed needs another with more columns of its rows"
         )
     wrong = []
-    if not found.columns[owner]:
+    if not situation.columns[owner]:
         wrong.append(f"{owner} has labels but no columns to predict from")
-    shared = {name: found.shared(owner, name) for name in helpers}
-    added = {name: len(found.columns[name] - found.columns[owner]) for name in helpers}
+    shared = {name: situation.shared(owner, name) for name in helpers}
+    added = {name: len(situation.columns[name] - situation.columns[owner]) for name in helpers}
     apart = [name for name in helpers if shared[name] == 0]
     idle = [name for name in helpers if not added[name]]
     if apart:
@@ -348,7 +348,7 @@ def _apfed(found: _Situation) -> Fit:
         verb = "holds" if len(idle) == 1 else "hold"
         wrong.append(f"{name_list(idle)} {verb} no column that {owner} lacks")
     if wrong:
-        if 0 < len({*apart, *idle}) < len(helpers) and found.columns[owner]:
+        if 0 < len({*apart, *idle}) < len(helpers) and situation.columns[owner]:
             wrong.append(
                 "without them it would fit"
                 if len({*apart, *idle}) > 1
@@ -364,7 +364,7 @@ def _apfed(found: _Situation) -> Fit:
         )
     if len(helpers) <= 3:
         help_ = "; ".join(
-            f"{name} shares {_samples(found.overlaps, shared[name] or 0)} with it and adds "
+            f"{name} shares {_samples(situation.overlaps, shared[name] or 0)} with it and adds "
             f"{count_text(added[name], 'column')}"
             for name in helpers
         )
@@ -374,17 +374,20 @@ def _apfed(found: _Situation) -> Fit:
             f"each of {len(helpers)} others shares {counts} with it and adds "
             f"{_range(list(added.values()), 'column')}"
         )
-    rows = found.overlaps.rows[owner]
+    rows = situation.overlaps.rows[owner]
     yes = (
-        f"yes: only {owner} has labels ({found.labelled[owner]:,} of "
+        f"yes: only {owner} has labels ({situation.labelled[owner]:,} of "
         f"{count_text(rows, 'row')}); {help_}"
     )
     command = "dovetail train RUN --set method=apfed-s"
-    if found.sizes.sealed:
-        questions = tuple(found.question(owner, name) for name in helpers)
+    if situation.sizes.sealed:
+        questions = tuple(situation.question(owner, name) for name in helpers)
         return Fit("apfed", True, yes, command, questions)
-    batch_size, code_widths = found.sizes.batch_size, [found.sizes.sent_to(n) for n in helpers]
-    steps = math.ceil(found.labelled[owner] / batch_size)
+    batch_size, code_widths = (
+        situation.sizes.batch_size,
+        [situation.sizes.sent_to(n) for n in helpers],
+    )
+    steps = math.ceil(situation.labelled[owner] / batch_size)
     assuming = (
         f"batches of {batch_size} rows, codes of "
         f"{' or '.join(f'{width:,}' for width in sorted(set(code_widths)))} float32 values, "
@@ -396,37 +399,42 @@ def _apfed(found: _Situation) -> Fit:
         yes,
         command,
         tuple(
-            found.step(owner, name, width, assuming)
+            situation.step(owner, name, width, assuming)
             for name, width in zip(helpers, code_widths, strict=True)
         ),
     )
 
 
-def _fedoptimus(found: _Situation) -> Fit:
+def _fedoptimus(situation: _Situation) -> Fit:
     """Labels in shards at several parties, columns at several others who have no labels."""
-    owners = found.owners
-    data_owners = [name for name in found.without if found.columns[name]]
+    owners = situation.owners
+    data_owners = [name for name in situation.without if situation.columns[name]]
     wrong = []
     if len(owners) < 2:
         have = f"only {owners[0]} has labels" if owners else "no party has labels"
         wrong.append(f"{have}; FedOptimus is meant for two or more parties with labels")
     if len(data_owners) < 2:
-        if not found.without:
+        if not situation.without:
             have = "every party has labels"
         elif not data_owners:
-            have = f"{name_list(found.without)} {_has(found.without)} neither labels nor columns"
+            have = (
+                f"{name_list(situation.without)} {_has(situation.without)} neither labels nor "
+                "columns"
+            )
         else:
             have = f"only {data_owners[0]} has columns and no labels"
-        meant = "is meant for two or more parties with columns and no labels"
-        wrong.append(f"{have}; FedOptimus {meant}")
+        nearest_name = "is meant for two or more parties with columns and no labels"
+        wrong.append(f"{have}; FedOptimus {nearest_name}")
     if wrong:
         return _no("fedoptimus", *wrong)
-    held = frozenset().union(*(found.columns[name] for name in data_owners))
-    own = {name: len(found.columns[name]) for name in owners}
-    rich = [f"{name} {count}" for name, count in own.items() if count > _FEW_COLUMNS * len(held)]
-    if mixed := found.mixed_labels():
+    held = frozenset().union(*(situation.columns[name] for name in data_owners))
+    num_columns = {name: len(situation.columns[name]) for name in owners}
+    rich = [
+        f"{name} {count}" for name, count in num_columns.items() if count > _FEW_COLUMNS * len(held)
+    ]
+    if mixed := situation.mixed_labels():
         wrong.append(mixed)
-    groups = found.overlaps.groups
+    groups = situation.overlaps.groups
     if groups is None:
         if wrong:
             return _no("fedoptimus", *wrong)
@@ -439,11 +447,11 @@ def _fedoptimus(found: _Situation) -> Fit:
     wrong += _shards_wrong(groups, data_owners)
     if wrong:
         return _no("fedoptimus", *wrong)
-    batch_size, code_width = found.sizes.batch_size, found.sizes.code_width
-    top = _parameters(code_width, (_HEAD,), found.num_outputs) * _FLOAT
+    batch_size, code_width = situation.sizes.batch_size, situation.sizes.code_width
+    top = _parameters(code_width, (_HEAD,), situation.num_outputs) * _FLOAT
     assuming = (
         f"batches of {batch_size} rows, codes of {code_width} float32 values, a top "
-        f"model of {code_width}-{_HEAD}-{found.num_outputs}, every column owner asked"
+        f"model of {code_width}-{_HEAD}-{situation.num_outputs}, every column owner asked"
     )
     codes = batch_size * code_width * _FLOAT
     index_bytes = batch_size * _PLACE
@@ -466,15 +474,15 @@ def _fedoptimus(found: _Situation) -> Fit:
         ),
         *(MessageSize(owner, "coordinator", "round", top, top, assuming) for owner in owners),
     ]
-    unused = f" ({count_text(sum(own.values()), 'column')} there would be ignored)"
+    unused = f" ({count_text(sum(num_columns.values()), 'column')} there would be ignored)"
     if rich:
         unused = f" (it would ignore the columns that they have themselves: {name_list(rich)})"
     return Fit(
         "fedoptimus",
         True,
         f"yes: {count_text(len(owners), 'party', 'parties')} ({name_list(owners)}) have labels of "
-        f"different samples, {sum(found.labelled[name] for name in owners):,} in all"
-        f"{unused if any(own.values()) else ''}; {len(data_owners)} others "
+        f"different samples, {sum(situation.labelled[name] for name in owners):,} in all"
+        f"{unused if any(num_columns.values()) else ''}; {len(data_owners)} others "
         f"({name_list(data_owners)}) hold {count_text(len(held), 'column')} for every one of these",
         "dovetail train RUN --set method=fedoptimus",
         tuple(sizes),
@@ -506,60 +514,63 @@ def _shards_wrong(groups: Groups, data_owners: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _everyone_labels(found: _Situation, method: Method) -> list[str]:
+def _everyone_labels(situation: _Situation, method: Method) -> list[str]:
     """What keeps a method from working in which every party trains on its own labels."""
     title = TITLES[method]
-    if len(found.names) < 2:
-        return [f"{found.names[0]} is the only party; {title} needs two or more"]
-    if not found.owners:
+    if len(situation.names) < 2:
+        return [f"{situation.names[0]} is the only party; {title} needs two or more"]
+    if not situation.owners:
         return [f"no party has labels; {title} needs them at every party"]
     wrong = []
-    if found.without:
-        verb = _has(found.without)
+    if situation.without:
+        verb = _has(situation.without)
         wrong.append(
-            f"{name_list(found.without)} {verb} no labels; {title} needs them at every party"
+            f"{name_list(situation.without)} {verb} no labels; {title} needs them at every party"
         )
-    bare = [name for name in found.names if not found.columns[name]]
+    bare = [name for name in situation.names if not situation.columns[name]]
     if bare:
         wrong.append(f"{name_list(bare)} {_has(bare)} no columns")
-    if mixed := found.mixed_labels():
+    if mixed := situation.mixed_labels():
         wrong.append(mixed)
     return wrong
 
 
-def _chfl(found: _Situation) -> Fit:
+def _chfl(situation: _Situation) -> Fit:
     """Parties of one kind: different samples, common columns, and columns that one alone has."""
-    wrong = _everyone_labels(found, "chfl")
+    wrong = _everyone_labels(situation, "chfl")
     if wrong:
         return _no("chfl", *wrong)
-    everyone = tuple(found.names)
-    common = found.blocks.get(everyone, set())
-    own = {name: len(found.blocks.get((name,), ())) for name in found.names}
+    everyone = tuple(situation.names)
+    common = situation.blocks.get(everyone, set())
+    num_private = {name: len(situation.blocks.get((name,), ())) for name in situation.names}
     partly = {
         column
-        for holders, columns in found.blocks.items()
+        for holders, columns in situation.blocks.items()
         if 1 < len(holders) < len(everyone)
         for column in columns
     }
     if not common:
         wrong.append("no column is at every party")
-    if not partly and not any(own.values()):
+    if not partly and not any(num_private.values()):
         wrong.append(
             f"all parties hold the same {count_text(len(common), 'column')}; plain federated "
             "averaging does for them"
         )
-    kinds = {name: frozenset(found.declared(name) or ()) for name in found.names}
+    kinds = {name: frozenset(situation.declared(name) or ()) for name in situation.names}
     if len(set(kinds.values())) > 1:
-        first, other = next((a, b) for a, b in combinations(found.names, 2) if kinds[a] != kinds[b])
+        first, other = next(
+            (a, b) for a, b in combinations(situation.names, 2) if kinds[a] != kinds[b]
+        )
         wrong.append(
-            f"classes differ ({_classes(found, first)} at {first}, {_classes(found, other)} at "
+            f"classes differ ({_classes(situation, first)} at {first}, "
+            f"{_classes(situation, other)} at "
             f"{other}); CHFL needs one set of classes"
         )
-        wrong += spelled_alike({name: found.declared(name) or () for name in (first, other)})
+        wrong += spelled_alike({name: situation.declared(name) or () for name in (first, other)})
     uncounted = 0
-    for one, other in combinations(found.names, 2):
-        shared = found.shared(one, other)
-        smaller = min(found.overlaps.rows[one], found.overlaps.rows[other])
+    for one, other in combinations(situation.names, 2):
+        shared = situation.shared(one, other)
+        smaller = min(situation.overlaps.rows[one], situation.overlaps.rows[other])
         if shared is None:
             uncounted += 1
         elif shared > _NEARLY_DISJOINT * smaller:
@@ -571,9 +582,10 @@ def _chfl(found: _Situation) -> Fit:
     if wrong:
         return _no("chfl", *wrong)
     private = {
-        name: len(found.columns[name] - common) if partly else own[name] for name in found.names
+        name: len(situation.columns[name] - common) if partly else num_private[name]
+        for name in situation.names
     }
-    own_counts = _range(list(private.values()), "column")
+    local_counts = _range(list(private.values()), "column")
     aside = ""
     if partly:
         verb = "is" if len(partly) == 1 else "are"
@@ -581,52 +593,53 @@ def _chfl(found: _Situation) -> Fit:
             f"; {count_text(len(partly), 'column')} ({name_list(sorted(partly))}) {verb} at some "
             "parties but not at every one, and each learns from these alone"
         )
-    size = _parameters(found.width(common), _COLUMN, found.num_outputs) * _FLOAT
+    size = _parameters(situation.width(common), _COLUMN, situation.num_outputs) * _FLOAT
     assuming = (
-        f"a common network of {found.width(common)}-{'-'.join(map(str, _COLUMN))}-"
-        f"{found.num_outputs} in float32"
+        f"a common network of {situation.width(common)}-{'-'.join(map(str, _COLUMN))}-"
+        f"{situation.num_outputs} in float32"
     )
-    told = ", as far as overlaps were counted" if uncounted else ""
+    clause = ", as far as overlaps were counted" if uncounted else ""
     return Fit(
         "chfl",
         True,
-        f"yes: every party has labels, on different samples{told}; "
+        f"yes: every party has labels, on different samples{clause}; "
         f"{count_text(len(common), 'column')} {'is' if len(common) == 1 else 'are'} at all "
-        f"{len(everyone)} parties, and each has {own_counts} of its own{aside}",
+        f"{len(everyone)} parties, and each has {local_counts} of its own{aside}",
         "dovetail train RUN --set method=chfl",
         tuple(
-            MessageSize(name, "coordinator", "round", size, size, assuming) for name in found.names
+            MessageSize(name, "coordinator", "round", size, size, assuming)
+            for name in situation.names
         ),
     )
 
 
-def _classes(found: _Situation, name: str) -> str:
-    return name_list(found.declared(name) or (), 4)
+def _classes(situation: _Situation, name: str) -> str:
+    return name_list(situation.declared(name) or (), 4)
 
 
-def _hyfem(found: _Situation) -> Fit:
+def _hyfem(situation: _Situation) -> Fit:
     """Every party has labels; some columns are at several parties, whichever samples they have."""
-    wrong = _everyone_labels(found, "hyfem")
+    wrong = _everyone_labels(situation, "hyfem")
     if wrong:
         return _no("hyfem", *wrong)
-    several = {holders: names for holders, names in found.blocks.items() if len(holders) > 1}
+    several = {holders: names for holders, names in situation.blocks.items() if len(holders) > 1}
     if not several:
         return _no("hyfem", "no two parties have a column in common; HyFEM shares those")
-    if len(found.blocks) == 1:
+    if len(situation.blocks) == 1:
         ((_, names),) = several.items()
         return _no(
             "hyfem",
             f"all parties hold the same {count_text(len(names), 'column')}; plain federated "
             "averaging does for them",
         )
-    outputs = found.num_outputs
+    outputs = situation.num_outputs
     extractor = {
-        holders: _parameters(found.width(names), _COLUMN[:-1], _COLUMN[-1])
-        for holders, names in found.blocks.items()
+        holders: _parameters(situation.width(names), _COLUMN[:-1], _COLUMN[-1])
+        for holders, names in situation.blocks.items()
     }
     sizes = []
-    for name in found.names:
-        held = [holders for holders in found.blocks if name in holders]
+    for name in situation.names:
+        held = [holders for holders in situation.blocks if name in holders]
         classifier = _parameters(_COLUMN[-1] * len(held), (_CLASSIFIER,), outputs)
         size = (sum(extractor[holders] for holders in held) + classifier) * _FLOAT
         sizes.append(
@@ -641,21 +654,25 @@ def _hyfem(found: _Situation) -> Fit:
             )
         )
     shared_columns = sum(len(names) for names in several.values())
-    lonely = [name for name in found.names if not any(name in holders for holders in several)]
-    kinds = {frozenset(classes or ()) for classes in found.classes.values()}
+    lonely = [name for name in situation.names if not any(name in holders for holders in several)]
+    kinds = {frozenset(classes or ()) for classes in situation.classes.values()}
     notes = ""
     if lonely:
         notes += f"; {name_list(lonely)} {_has(lonely)} no column in common with another"
     if len(kinds) > 1:
         notes += "; parties have different classes, which it allows if they are of one label"
-        said = {name: found.declared(name) or () for name in found.names}
-        notes += "".join(f"; {each}" for each in spelled_alike(said))
-    named = {(block, own) for part in found.parts.values() for block, own in part.columns.items()}
+        classes_of = {name: situation.declared(name) or () for name in situation.names}
+        notes += "".join(f"; {each}" for each in spelled_alike(classes_of))
+    named = {
+        (block, column)
+        for part in situation.parts.values()
+        for block, column in part.columns.items()
+    }
     blocks: dict[str, dict[str, tuple[str, ...]]] = {}
     if len(named) > len({block for block, _ in named}):
         notes += ". Name these blocks at the parties first, as below"
-        for number, (holders, names) in enumerate(found.blocks.items(), start=1):
-            block = "common" if len(holders) == len(found.names) else f"block-{number}"
+        for number, (holders, names) in enumerate(situation.blocks.items(), start=1):
+            block = "common" if len(holders) == len(situation.names) else f"block-{number}"
             block = holders[0] if len(holders) == 1 else block
             for name in holders:
                 blocks.setdefault(name, {})[block] = tuple(sorted(names))
@@ -664,8 +681,8 @@ def _hyfem(found: _Situation) -> Fit:
         True,
         f"yes: every party has labels, and {count_text(shared_columns, 'column')} "
         f"{'is' if shared_columns == 1 else 'are'} at two or more of "
-        f"{count_text(len(found.names), 'party', 'parties')} "
-        f"({count_text(len(found.blocks), 'block')} by who holds what){notes}",
+        f"{count_text(len(situation.names), 'party', 'parties')} "
+        f"({count_text(len(situation.blocks), 'block')} by who holds what){notes}",
         "dovetail train RUN --set method=hyfem",
         tuple(sizes),
         blocks,

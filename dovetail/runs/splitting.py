@@ -56,30 +56,33 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
     dealt = section.partition.deal(train, test, section)
     folder.mkdir(parents=True, exist_ok=True)
     settings = passive_fields(run, where=where) if method_of(run.method).name == "apfed" else {}
-    known = [method_of(stage).protocols() for stage in (run.method, *run.baselines)]
+    known = [method_of(variant).protocols() for variant in (run.method, *run.baselines)]
     agreed = ["align", *sorted({each.policy for all_of in known for each in all_of.values()})]
     files = []
     for name, party in dealt.train.parties.items():
-        own = [train.take(_rows(train, party.ids))]
+        tables = [train.take(_rows(train, party.ids))]
         if dealt.test is not None and name in dealt.test.parties:
-            own.append(test.take(_rows(test, dealt.test.parties[name].ids)))
+            tables.append(test.take(_rows(test, dealt.test.parties[name].ids)))
         blocks = _columns_of(party)
         held = list(dict.fromkeys(each for names in blocks.values() for each in names))
-        columns = {_ID: np.concatenate([part.ids for part in own])}
-        columns |= {each: _joined([_table(part).column(each) for part in own]) for each in held}
+        columns = {_ID: np.concatenate([part.ids for part in tables])}
+        columns |= {each: _joined([_table(part).column(each) for part in tables]) for each in held}
         about: dict[str, Any] = {"name": name, "table": f"{name}.csv", "id": _ID}
         about |= {"columns": held} if len(blocks) == 1 else {"blocks": blocks}
         if party.labels is not None:
-            columns[train.label] = _joined([part.labels for part in own])
+            columns[train.label] = _joined([part.labels for part in tables])
             about |= {"label": train.label, "task": section.task}
         about |= {"categorical": section.categorical, "max_categories": section.max_categories}
         dd.write_table(folder / f"{name}.csv", columns)
-        said: dict[str, Any] = {"party": about, "policy": {"algorithms": agreed, **_POLICY}}
+        party_section: dict[str, Any] = {
+            "party": about,
+            "policy": {"algorithms": agreed, **_POLICY},
+        }
         if name in settings:
-            said["apfed"] = settings[name].model_dump(
+            party_section["apfed"] = settings[name].model_dump(
                 mode="json", exclude_unset=True, exclude_none=True
             )
-        (folder / f"{name}.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
+        (folder / f"{name}.toml").write_text(tomli_w.dumps(party_section), encoding="utf-8")
         files.append(str(folder / f"{name}.toml"))
     values = run.model_dump(
         mode="json",

@@ -41,12 +41,12 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _lines(part: Part, said: Mapping[str, object]) -> Iterator[str]:
+def _lines(part: Part, given: Mapping[str, object]) -> Iterator[str]:
     """A table of a file: what is said stands there, all else behind a comment, with its default."""
-    for key in sorted(part.keys, key=lambda key: key.name not in said):
+    for key in sorted(part.keys, key=lambda key: key.name not in given):
         yield from (f"# {line}" for line in wrap(_about(key), 96))
-        if key.name in said:
-            yield f"{key.name} = {_toml(said[key.name])}"
+        if key.name in given:
+            yield f"{key.name} = {_toml(given[key.name])}"
         else:
             value = '"..."' if key.default in ("none", "required") else key.default
             yield f"# {key.name} = {value}"
@@ -65,26 +65,26 @@ def _part(parts: list[Part], title: str) -> Part:
 def party_text(start: Start) -> str:
     """Its party file: [party] and [policy] with every key, and where the others are told."""
     parts = party_file_parts()
-    said: dict[str, object] = {"name": start.name, "table": start.table}
+    values: dict[str, object] = {"name": start.name, "table": start.table}
     if start.query is not None:
-        said["query"] = start.query
-    said["id"] = start.id[0] if len(start.id) == 1 else list(start.id)
+        values["query"] = start.query
+    values["id"] = start.id[0] if len(start.id) == 1 else list(start.id)
     if start.label is not None:
-        said |= {"label": start.label, "task": start.task}
+        values |= {"label": start.label, "task": start.task}
     if len(start.columns) > 1:
-        said["columns"] = list(start.columns)
+        values["columns"] = list(start.columns)
     drivers = start.driver or start.name
     policy = {"algorithms": ["align", "apfed-s"], "drivers": [drivers]}
     why = [f"# left out: {name!r} {reason}" for name, reason in start.why_not.items()]
     return "\n".join(
         [
-            f"# The party file of {start.name!r}: what it has and agrees to. It stays at home.",
+            f"# The party file of {start.name!r}: what it has and agrees to. It stays at its site.",
             "# A key behind a # has its default, which stands in brackets. All keys, also of the",
             "# methods' sections such as [apfed]: docs/party-file.md",
             "",
             "[party]",
             *why,
-            *_lines(_part(parts, "[party]"), said),
+            *_lines(_part(parts, "[party]"), values),
             "# What others may ask of this party; anything else is refused, and kept in a record.",
             "[policy]",
             *_lines(_part(parts, "[policy]"), policy),
@@ -98,7 +98,7 @@ def run_text(start: Start) -> str:
     files = [f"{start.name}.toml"]
     if start.here:
         files += [f"{name}.toml" for name in start.partners]
-    said: dict[str, object] = {
+    values: dict[str, object] = {
         "method": "apfed-s" if start.partners else "best-alone",
         "parties": files,
         "test": 0.25,
@@ -108,7 +108,7 @@ def run_text(start: Start) -> str:
         "# A key behind a # has its default, which stands in brackets. All keys, also of the",
         "# methods' sections such as [apfed]: docs/run-file.md",
         "",
-        *_lines(_part(parts, "at the top"), said),
+        *_lines(_part(parts, "at the top"), values),
     ]
     if start.partners and not start.here:
         stream = _part(parts, '[engine], kind = "stream"')

@@ -90,13 +90,15 @@ class _Axis:
         self._before: dict[str, int] = {}
 
     def of(self, line: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
-        """Stage, step, and what the line says; names of a search's trials begin with "before/"."""
-        told = {key: value for key, value in line.items() if key not in ("stage", "epoch", "round")}
-        stage = str(line["stage"])
+        """Variant, step, and what the line says; a search's trials begin with "before/"."""
+        numbers = {
+            key: value for key, value in line.items() if key not in ("variant", "epoch", "round")
+        }
+        variant = str(line["variant"])
         if step := number(line):
-            return stage, step, told
-        self._before[stage] = self._before.get(stage, -1) + 1
-        return stage, self._before[stage], {"before": told}
+            return variant, step, numbers
+        self._before[variant] = self._before.get(variant, -1) + 1
+        return variant, self._before[variant], {"before": numbers}
 
 
 def final_scores(result: Mapping[str, Any]) -> dict[str, float]:
@@ -113,7 +115,7 @@ def final_scores(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Event files in RUN/tensorboard/STAGE, so that a method and its baselines share each chart.
+    """Event files in RUN/tensorboard/VARIANT, so that a method and its baselines share each chart.
 
     Args:
         folder: the run's.
@@ -135,9 +137,9 @@ class TensorBoard:
         return self._writers[name]
 
     def line(self, line: Mapping[str, Any]) -> None:
-        stage, step, told = self._axis.of(line)
-        numbers, texts = numbers_and_texts(told)
-        writer = self._writer(stage)
+        variant, step, metrics = self._axis.of(line)
+        numbers, texts = numbers_and_texts(metrics)
+        writer = self._writer(variant)
         for path, value in numbers.items():
             writer.add_scalar(path, value, step)
         for path, text in texts.items():
@@ -164,7 +166,7 @@ _BATCH = 100
 
 
 class MLflow:
-    """One MLflow run: metrics STAGE/NAME at their epoch, settings as parameters.
+    """One MLflow run: metrics VARIANT/NAME at their epoch, settings as parameters.
 
     Args:
         name: of the run.
@@ -192,9 +194,9 @@ class MLflow:
         self._done = False
         try:
             self._client = MlflowClient(tracking_uri=uri)
-            found = self._find(experiment, id)
-            self.known = found is not None
-            self._run: str = found or self._begin(name, id, settings)
+            known_run = self._find(experiment, id)
+            self.known = known_run is not None
+            self._run: str = known_run or self._begin(name, id, settings)
         except Exception as error:  # MLflow's, SQLAlchemy's, requests'
             where = uri or os.environ.get("MLFLOW_TRACKING_URI") or "its default store"
             raise ConfigError(
@@ -208,11 +210,11 @@ class MLflow:
             self._experiment = self._client.create_experiment(experiment)
             return None
         self._experiment = known.experiment_id
-        found = self._client.search_runs([self._experiment], f"tags.`dovetail.id` = '{id}'")
-        if not found:
+        runs = self._client.search_runs([self._experiment], f"tags.`dovetail.id` = '{id}'")
+        if not runs:
             return None
-        self._client.update_run(found[0].info.run_id, status="RUNNING")
-        return str(found[0].info.run_id)
+        self._client.update_run(runs[0].info.run_id, status="RUNNING")
+        return str(runs[0].info.run_id)
 
     def _begin(self, name: str, id: str, settings: Mapping[str, Any]) -> str:
         from mlflow.entities import Param
@@ -234,8 +236,8 @@ class MLflow:
             self._client.log_batch(self._run, metrics=metrics[start : start + _BATCH])
 
     def line(self, line: Mapping[str, Any]) -> None:
-        stage, step, told = self._axis.of(line)
-        numbers, texts = numbers_and_texts({stage: told})
+        variant, step, metrics = self._axis.of(line)
+        numbers, texts = numbers_and_texts({variant: metrics})
         self._log(numbers, step)
         for path, text in texts.items():
             self._client.set_tag(self._run, _named(path), text[:5000])
@@ -316,21 +318,21 @@ class Tracks:
         for each in tuple(self._trackers):
             self._do(each, "close")
 
-    def line(self, stage: str, line: Mapping[str, Any]) -> None:
+    def line(self, variant: str, line: Mapping[str, Any]) -> None:
         """Give one line of ``metrics.jsonl`` to all."""
         for kind in tuple(self._trackers):
-            self._do(kind, "line", {"stage": stage, **line})
+            self._do(kind, "line", {"variant": variant, **line})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Give ``result.json`` to all."""
         for kind in tuple(self._trackers):
             self._do(kind, "finish", result)
 
-    def _do(self, kind: Kind, what: str, *told: Mapping[str, Any]) -> None:
+    def _do(self, kind: Kind, what: str, *arguments: Mapping[str, Any]) -> None:
         if kind not in self._trackers:
             return
         try:
-            getattr(self._trackers[kind], what)(*told)
+            getattr(self._trackers[kind], what)(*arguments)
         except Exception as error:  # a server that is gone, a full disk: training goes on
             del self._trackers[kind]
             self._warn(

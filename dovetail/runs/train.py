@@ -22,11 +22,11 @@ from dovetail.node.joint_prediction import KEYS
 from dovetail.node.partyfile import fingerprints, open_site
 from dovetail.node.proposal import Proposal, Signature
 from dovetail.node.reach import coordinator, party_driver
+from dovetail.runs.one_seed import run as run_variants
 from dovetail.runs.runfile import RunFile, resolved
 from dovetail.runs.runfolder import RunFolder, finished, summarise, was_stopped
 from dovetail.runs.search import FILE, searched
 from dovetail.runs.setup import NOTHING, Given, load_data, setup, threads_for
-from dovetail.runs.stages import run as run_stages
 from dovetail.runs.track import Tracks
 from dovetail.runs.track import check as check_trackers
 
@@ -64,8 +64,8 @@ def open_driver(
         return nullcontext()
     if run.parties is None:
         return coordinator(section, talk=talk)
-    (own,) = run.parties
-    return party_driver(open_site(Path(own)), section, talk=talk)
+    (party_file,) = run.parties
+    return party_driver(open_site(Path(party_file)), section, talk=talk)
 
 
 def train_seeds(
@@ -118,13 +118,15 @@ def train_seeds(
             stack.enter_context(threads_for(loaded))
             return loaded, driver
 
-        def homes() -> tuple[Loaded, Driver | Coordinator | None]:
+        def open_sites() -> tuple[Loaded, Driver | Coordinator | None]:
             """Data and driver of parties with their own files: for trials, and for the run."""
             nonlocal loaded, driver
             loaded, driver = opened()
             return loaded, driver
 
-        run = searched(run, out, seed=seeds[0], resume=resume, given=given, homes=homes, talk=talk)
+        run = searched(
+            run, out, seed=seeds[0], resume=resume, given=given, open_sites=open_sites, talk=talk
+        )
         for seed, folder in folders.items():
             settings = resolved(run, seed)
             if run.parties is not None:
@@ -152,7 +154,7 @@ def train_seeds(
                     (out / "result.json").unlink(missing_ok=True)
                 if driver is not None:
                     kept.name(driver.begin(seed, kept.id))
-                    kept.keys = driver.home / KEYS
+                    kept.keys = driver.site_folder / KEYS
                 if agreed is not None:
                     kept.of_proposal(*agreed)
                 name = out.name if alone else f"{out.name} {folder.name}"
@@ -171,8 +173,8 @@ def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, n
     Raises:
         ConfigError: a tracker that cannot be reached.
     """
-    own = methods.method_of(run.method)
-    others = {section for section, method in methods.every().items() if method is not own}
+    run_method = methods.method_of(run.method)
+    others = {section for section, method in methods.every().items() if method is not run_method}
     return Tracks(
         run.track.to,
         kept.path,
@@ -197,29 +199,29 @@ def _train(
 ) -> dict[str, Any]:
     """Train one seed into its folder."""
 
-    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
-        kept.epoch(stage, line)
-        tracks.line(stage, line)
-        progress.epoch(stage, total, line)
+    def observe(variant: str, total: int, line: dict[str, Any]) -> None:
+        kept.epoch(variant, line)
+        tracks.line(variant, line)
+        progress.epoch(variant, total, line)
 
-    stages = run_stages(
+    variants = run_variants(
         task,
         seed,
         observe,
         checkpoint=kept.checkpoint,
-        skip=kept.stages,
+        skip=kept.done_variants,
         compute=run.compute,
         device=device(run.device),
     )
-    for stage, outcome in stages:
-        kept.stage(stage, outcome)
+    for variant, outcome in variants:
+        kept.keep_variant(variant, outcome)
         for party, missed in outcome.missed.items():
             unit = "steps" if "steps" in missed else "rounds"
             talk.warn(
                 f"party {party!r} was left out of {missed[unit]} of "
                 f"{missed['of']} {unit}; first in {missed['first']}"
             )
-    accounts = {} if driver is None else driver.tell()
+    accounts = {} if driver is None else driver.exchange_heads()
     result = kept.finish(None if driver is None else driver.heads())
     if driver is not None:
         driver.record(kept.path, kept.id, accounts)
@@ -236,19 +238,20 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
     missed = result["missed"] if "seeds" in result else {"": result["missed"]}
     worst: tuple[float, str] | None = None
     for seed, parties in missed.items():
-        for party, told in parties.items():
-            unit = "steps" if "steps" in told else "rounds"
-            share = told[unit] / told["of"]
+        for party, counts in parties.items():
+            unit = "steps" if "steps" in counts else "rounds"
+            share = counts[unit] / counts["of"]
             if share > 1 - run.min_participation and (worst is None or share > worst[0]):
                 of_seed = f" of seed {seed}" if seed else ""
                 folder = out / f"seed-{seed}" if seed else out
                 kept = f"the model is saved as ever, in {folder}"
                 if run.parties is None and isinstance(run.engine, ElsewhereSection):
-                    kept = f"each party has its model at home as ever, and {folder} the rest"
+                    kept = f"each party has its model at its site as ever, and {folder} the rest"
                 worst = (
                     share,
-                    f"party {party!r} was left out of {told[unit]} of {told['of']} {unit}{of_seed}"
-                    f" (first: {told['first']}), and min_participation = "
+                    f"party {party!r} was left out of {counts[unit]} of {counts['of']} "
+                    f"{unit}{of_seed}"
+                    f" (first: {counts['first']}), and min_participation = "
                     f"{run.min_participation:g} asks for more; {kept}: train again with the party "
                     "there, or set min_participation lower (0 takes any)",
                 )

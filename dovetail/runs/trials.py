@@ -2,7 +2,7 @@
 
 In simulation one place has all rows, and deals the rows that judge in the place of test rows. Where
 parties have files of their own, a label owner that drives judges on labelled rows of its own, and
-where a coordinator drives every party judges on rows that it keeps out of training, at its home.
+where a coordinator drives every party judges on rows that it keeps out of training, at its site.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.alignment.stored import trial_stage
+from dovetail.alignment.stored import trial_variant
 from dovetail.errors import ConfigError, ParticipationError, TrainingError
 from dovetail.methods.base import Loaded
 from dovetail.methods.outcome import Outcome, mean_over
@@ -27,9 +27,9 @@ from dovetail.models import generator
 from dovetail.models.devices import device
 from dovetail.models.metrics import headline
 from dovetail.node.driver import Coordinator, Driver
+from dovetail.runs.one_seed import run as run_variants
 from dovetail.runs.runfile import RunFile, SearchSection
 from dovetail.runs.setup import Given, load_data, pooled_parts, read_pooled
-from dovetail.runs.stages import run as run_stages
 
 #: Fewer rows than this choose by luck.
 MIN_ROWS = 10
@@ -69,8 +69,8 @@ class Judging:
     Attributes:
         loaded: the rows that train, and those that judge in the place of test rows.
         metric: name of the score; "rmse" is the better the less.
-        rows: party with labels -> ids of the rows that judge; none of those that stay at homes.
-        elsewhere: every party judges at its home.
+        rows: party with labels -> ids of the rows that judge; none of those that stay at sites.
+        elsewhere: every party judges at its site.
         driver: reaches parties that are elsewhere.
     """
 
@@ -113,12 +113,14 @@ class Judging:
             # A run of its own: each begins once, and counts at each party as a run of the day.
             self.driver.begin(seed, secrets.token_hex(8))
             connect = self.driver.connect
-            loaded = replace(loaded, connect=lambda stage: connect(trial_stage(stage, number)))
+            loaded = replace(
+                loaded, connect=lambda variant: connect(trial_variant(variant, number))
+            )
         task = methods.method_of(run.method).setup(run, loaded, device(run.device))
         if self.elsewhere:
             assert isinstance(task, Training)
             task = replace(task, trying=True)
-        ((_, outcome),) = run_stages(
+        ((_, outcome),) = run_variants(
             task, seed, lambda *_: None, compute=run.compute, device=device(run.device)
         )
         for party, why in outcome.about.get("distilled", {}).get("lost", {}).items():
@@ -161,7 +163,7 @@ def judging(
     elif methods.coordinated(run.method):
         return Judging(loaded, "validation", {}, True, driver)
     else:
-        loaded = _held_back_at_home(loaded, section)
+        loaded = _held_back_at_sites(loaded, section)
     assert loaded.data.test is not None
     parties = loaded.data.test.parties
     labelled = [name for name, part in parties.items() if part.labels is not None]
@@ -169,22 +171,26 @@ def judging(
     return Judging(loaded, headline(loaded.data.task), rows, driver=driver)
 
 
-def _held_back_at_home(loaded: Loaded, section: SearchSection) -> Loaded:
+def _held_back_at_sites(loaded: Loaded, section: SearchSection) -> Loaded:
     """The label owner's data of a trial: some labelled rows take the test rows' place."""
     data, alignment, active = loaded.data, loaded.alignment, loaded.active
     assert active is not None
     assert alignment is not None
-    own = data.train[active]
-    assert own.labels is not None
-    labelled = own.labelled_rows()
-    judged = _drawn(own.labels[labelled].numpy(), section, isinstance(data.task, dd.Classification))
+    party_data = data.train[active]
+    assert party_data.labels is not None
+    labelled = party_data.labelled_rows()
+    judged = _drawn(
+        party_data.labels[labelled].numpy(), section, isinstance(data.task, dd.Classification)
+    )
     judges = np.sort(labelled.numpy()[judged])
-    rest = np.setdiff1d(np.arange(own.num_rows), judges)
+    rest = np.setdiff1d(np.arange(party_data.num_rows), judges)
     others = [each for name, each in data.train.parties.items() if name != active]
 
     def part(rows: np.ndarray) -> tuple[dd.Federation, dd.Alignment]:
-        taken = own.take(torch.from_numpy(rows))
-        return dd.Federation([taken, *others]), alignment.restricted(active, rows, own.num_rows)
+        taken = party_data.take(torch.from_numpy(rows))
+        return dd.Federation([taken, *others]), alignment.restricted(
+            active, rows, party_data.num_rows
+        )
 
     train, train_alignment = part(rest)
     test, test_alignment = part(judges)
@@ -240,9 +246,9 @@ def _held_back(run: RunFile, section: SearchSection, given: Given, seed: int) ->
     loaded = load_data(plain, given=Given(given.where, pooled=parts))
     data = loaded.data
     for name, ids in kept.items():
-        own = data.train[name]
-        rows = torch.from_numpy(np.flatnonzero(np.isin(own.ids, ids)))
-        marked = own.with_labels_on(rows)
+        party_data = data.train[name]
+        rows = torch.from_numpy(np.flatnonzero(np.isin(party_data.ids, ids)))
+        marked = party_data.with_labels_on(rows)
         everyone = data.train.parties.values()
         parties = dd.Federation(marked if each.name == name else each for each in everyone)
         data = replace(data, train=parties)

@@ -41,8 +41,8 @@ def module_text() -> str:
     for name, title in _NAMES.items():
         method = methods.method_of(name)
         _write(f"{title}Settings", method.Settings, title, written)
-        if method.HomeSettings is not None:
-            _write(f"{title}PartySettings", method.HomeSettings, title, written)
+        if method.PartySettings is not None:
+            _write(f"{title}PartySettings", method.PartySettings, title, written)
             party[name] = f"{title}PartySettings"
     keys = "".join(f"    {name}: {kind}\n" for name, kind in party.items())
     written["PartySettings"] = (
@@ -93,8 +93,8 @@ def _text(kind: Any, title: str, written: dict[str, str]) -> str:
     if kind is type(None):
         return "None"
     if isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind)):
-        own = kind.__module__.startswith(f"dovetail.methods.{title.lower()}")
-        name = f"{title if own else ''}{kind.__name__.removesuffix('Section')}"
+        is_methods = kind.__module__.startswith(f"dovetail.methods.{title.lower()}")
+        name = f"{title if is_methods else ''}{kind.__name__.removesuffix('Section')}"
         _write(name, kind, title, written)
         return name
     return "Any" if kind is Any else str(kind.__name__)

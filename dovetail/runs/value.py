@@ -29,10 +29,10 @@ from dovetail.data import (
     Task,
 )
 from dovetail.errors import ConfigError, DataError
-from dovetail.methods.apfed.home import LabelHome
-from dovetail.methods.apfed.stages import label_home, partner_homes
+from dovetail.methods.apfed.local_data import LabelOwnerData
+from dovetail.methods.apfed.training_data import label_owner_data, partner_data_of
 from dovetail.methods.fedoptimus import selection
-from dovetail.methods.fedoptimus.stages import columns_in, labels_in
+from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
 from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
 from dovetail.methods.training import Training
 from dovetail.models.metrics import SCORES, all_scores, headline
@@ -137,13 +137,13 @@ def game(setup: Setup) -> Game:
         )
     check_valued(setup.method)
     assert isinstance(setup, Training)
-    found: Game = _ApfedGame(setup) if setup.method in _OF_APFED else _FedOptimusGame(setup)
-    if not found.partners:
+    game: Game = _ApfedGame(setup) if setup.method in _OF_APFED else _FedOptimusGame(setup)
+    if not game.partners:
         raise ConfigError("the run has no partner to value, only the party with labels")
-    return found
+    return game
 
 
-def _silent(stage: str, total: int, line: dict[str, Any]) -> None:
+def _silent(variant: str, total: int, line: dict[str, Any]) -> None:
     pass
 
 
@@ -155,19 +155,19 @@ class _ApfedGame:
 
     @property
     def partners(self) -> tuple[str, ...]:
-        return tuple(partner_homes(self.setup))
+        return tuple(partner_data_of(self.setup))
 
     @property
     def owners(self) -> tuple[str, ...]:
-        return (self._home.name,)
+        return (self._label_owner_data.name,)
 
     @property
     def metric(self) -> str:
-        return headline(self._home.task)
+        return headline(self._label_owner_data.task)
 
     @property
-    def _home(self) -> LabelHome:
-        return label_home(self.setup)
+    def _label_owner_data(self) -> LabelOwnerData:
+        return label_owner_data(self.setup)
 
     @property
     def leaves(self) -> bool:
@@ -175,50 +175,58 @@ class _ApfedGame:
 
     def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
         setup = self._with(coalition)
-        if self._home.test is None:
+        if self._label_owner_data.test is None:
             raise ConfigError(_NO_TEST)
         nobody = "best-alone" if setup.method in ("apfed-d", "apfed-s") else "alone"
-        stage = setup.method if coalition else nobody
-        told = dict(numbers(setup.train(stage, seed, _silent).scores[stage][self._home.name]))
+        variant = setup.method if coalition else nobody
+        alone_scores = dict(
+            numbers(
+                setup.train(variant, seed, _silent).scores[variant][self._label_owner_data.name]
+            )
+        )
         if not joint:
-            return told
-        together = told
+            return alone_scores
+        together = alone_scores
         if coalition:
             scores = setup.train(_CLASSIC, seed, _silent).scores
-            together = dict(numbers(scores[_CLASSIC][self._home.name]))
-        return told | {f"{_JOINT}{name}": value for name, value in together.items()}
+            together = dict(numbers(scores[_CLASSIC][self._label_owner_data.name]))
+        return alone_scores | {f"{_JOINT}{name}": value for name, value in together.items()}
 
     def _with(self, coalition: Collection[str]) -> Training:
         """The run with these partners only."""
-        name = self._home.name
-        homes = {each: home for each, home in self.setup.homes.items() if each in coalition}
-        homes[name] = self._home.among(coalition)
-        return replace(self.setup, homes=homes, last_only=True)
+        name = self._label_owner_data.name
+        party_data = {
+            each: local_data
+            for each, local_data in self.setup.party_data.items()
+            if each in coalition
+        }
+        party_data[name] = self._label_owner_data.among(coalition)
+        return replace(self.setup, party_data=party_data, last_only=True)
 
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
         """Each on the labelled rows that it shares with the active party."""
-        home, homes = self._home, partner_homes(self.setup)
-        own, alignment = home.train, home.alignment
-        assert own.labels is not None
-        labelled = torch.zeros(own.num_rows, dtype=torch.bool)
-        labelled[own.labelled_rows()] = True
-        found: dict[str, float] = {}
+        local_data, party_data = self._label_owner_data, partner_data_of(self.setup)
+        train, alignment = local_data.train, local_data.alignment
+        assert train.labels is not None
+        labelled = torch.zeros(train.num_rows, dtype=torch.bool)
+        labelled[train.labelled_rows()] = True
+        values: dict[str, float] = {}
         for name in partners:
-            samples = alignment.shared(home.name, name)
-            rows = alignment.rows[home.name][samples]
+            samples = alignment.shared(local_data.name, name)
+            rows = alignment.rows[local_data.name][samples]
             samples, rows = samples[labelled[rows]], rows[labelled[rows]]
             # In the order of the active party's rows: samples are numbered at random.
             order = rows.argsort()
             samples, rows = samples[order], rows[order]
-            shared = homes[name].shared
+            shared = party_data[name].shared
             assert shared is not None
-            labels = _classes(home.task, own.labels[rows])
+            labels = _classes(local_data.task, train.labels[rows])
             parties: dict[str, Party] = {
-                name: selection.DataOwner(name, _columns({home.name: shared})),
-                home.name: selection.LabelOwner(home.name, samples, labels),
+                name: selection.DataOwner(name, _columns({local_data.name: shared})),
+                local_data.name: selection.LabelOwner(local_data.name, samples, labels),
             }
-            found |= _alone(parties, [name], [home.name], seed)
-        return found
+            values |= _alone(parties, [name], [local_data.name], seed)
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,11 +237,11 @@ class _FedOptimusGame:
 
     @property
     def partners(self) -> tuple[str, ...]:
-        return tuple(columns_in(self.setup.homes))
+        return tuple(columns_in(self.setup.party_data))
 
     @property
     def owners(self) -> tuple[str, ...]:
-        return tuple(labels_in(self.setup.homes))
+        return tuple(labels_in(self.setup.party_data))
 
     @property
     def metric(self) -> str:
@@ -241,7 +249,7 @@ class _FedOptimusGame:
 
     @property
     def _task(self) -> Task:
-        return next(iter(labels_in(self.setup.homes).values())).task
+        return next(iter(labels_in(self.setup.party_data).values())).task
 
     @property
     def leaves(self) -> bool:
@@ -251,17 +259,17 @@ class _FedOptimusGame:
         setup, settings = self.setup, self.setup.settings
         if not coalition:
             return mean_over(self._blind())
-        columns = columns_in(setup.homes)
-        homes = {
-            name: home
-            for name, home in setup.homes.items()
+        columns = columns_in(setup.party_data)
+        party_data = {
+            name: local_data
+            for name, local_data in setup.party_data.items()
             if name in coalition or name not in columns
         }
         chosen = settings.selection  # of few there is no choice
         few = 2 if chosen is None or not chosen.secure else selection.MASKED_OWNERS
-        if chosen is not None and len(homes) - len(self.owners) < few:
+        if chosen is not None and len(party_data) - len(self.owners) < few:
             settings = settings.model_copy(update={"selection": None})
-        setup = replace(setup, homes=homes, settings=settings, last_only=True)
+        setup = replace(setup, party_data=party_data, settings=settings, last_only=True)
         scores = setup.train(setup.method, seed, _silent).scores
         if setup.method not in scores:
             raise ConfigError(_NO_TEST)
@@ -270,28 +278,28 @@ class _FedOptimusGame:
     def _blind(self) -> dict[str, Scores]:
         """Label owner -> scores of predicting every row alike, from its training labels."""
         scores: dict[str, Scores] = {}
-        for name, own in labels_in(self.setup.homes).items():
-            if "test" not in own.scored:
+        for name, labels_data in labels_in(self.setup.party_data).items():
+            if "test" not in labels_data.scored:
                 raise ConfigError(_NO_TEST)
-            labels, task = own.labels_S[own.trained], own.task
+            labels, task = labels_data.labels_S[labels_data.trained], labels_data.task
             if isinstance(task, Classification):
                 counts = torch.bincount(labels, minlength=task.num_outputs)
                 output = ((counts + 1) / (counts + 1).sum()).log()  # no class is impossible
             else:
                 output = labels.mean()[None]
-            tested = own.scored["test"]
+            tested = labels_data.scored["test"]
             scores[name] = all_scores(task, output.float().expand(len(tested), -1), tested)
         return scores
 
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
         """On the rows that each label owner trains on, weighted by their number."""
         parties: dict[str, Party] = {}
-        columns = columns_in(self.setup.homes)
+        columns = columns_in(self.setup.party_data)
         for name in partners:
             parties[name] = selection.DataOwner(name, _columns(columns[name].shared))
-        for name, own in labels_in(self.setup.homes).items():
-            labels = _classes(own.task, own.labels_S[own.trained])
-            parties[name] = selection.LabelOwner(name, own.trained, labels)
+        for name, labels_data in labels_in(self.setup.party_data).items():
+            labels = _classes(labels_data.task, labels_data.labels_S[labels_data.trained])
+            parties[name] = selection.LabelOwner(name, labels_data.trained, labels)
         return _alone(parties, list(partners), list(self.owners), seed)
 
 
@@ -454,7 +462,7 @@ def value(
         _check_metric(metric, scores)
         return sign * float(scores[prefix + metric])
 
-    told = {
+    spread = {
         seed: _measured(games[seed], seed, players, partial(worth, seed), by, joined[seed])
         for seed in seeds
     }
@@ -462,17 +470,17 @@ def value(
         for seed in seeds:
             joint_worth = partial(worth, seed, prefix=_JOINT)
             measured = _of_scores(players, joint_worth, by, joined[seed])
-            told[seed] |= {f"joint_{measure}": each for measure, each in measured.items()}
+            spread[seed] |= {f"joint_{measure}": each for measure, each in measured.items()}
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for name in players:
         summary[name] = {
-            measure: _spread([told[seed][measure][name][0] for seed in seeds])
-            for measure in told[seeds[0]]
+            measure: _spread([spread[seed][measure][name][0] for seed in seeds])
+            for measure in spread[seeds[0]]
         }
         if len(seeds) == 1 and joined[seeds[0]] is not None:
             for measure in ("shapley", "joint_shapley"):
                 if measure in summary[name]:
-                    summary[name][measure]["error"] = told[seeds[0]][measure][name][1]
+                    summary[name][measure]["error"] = spread[seeds[0]][measure][name][1]
 
     def ranked_by(measure: str) -> list[str]:
         return sorted(players, key=lambda name: (-summary[name][measure]["mean"], name))
@@ -531,13 +539,13 @@ def _of_scores(
         measured["loo"] = leave_one_out(players, worth)
     if by == "shapley" and joined is None:
         measured["shapley"] = shapley(players, worth)
-    told = {
+    values = {
         measure: {name: (each, 0.0) for name, each in values.items()}
         for measure, values in measured.items()
     }
     if joined is not None:
-        told["shapley"] = shapley_sampled(joined, worth)
-    return told
+        values["shapley"] = shapley_sampled(joined, worth)
+    return values
 
 
 def _check_metric(metric: str, scores: Scores) -> None:

@@ -31,15 +31,15 @@ from starlette.routing import Route
 
 from dovetail import __version__
 from dovetail.errors import DataError, DovetailError
-from dovetail.files import meant
+from dovetail.files import did_you_mean
 from dovetail.models.calibration import radius_of
 from dovetail.models.prediction import Prediction
 from dovetail.service import openapi
 from dovetail.service.batching import Batcher
 from dovetail.service.bodies import SMALL, Gate, read_body
 from dovetail.service.metering import Meters
-from dovetail.service.origins import OwnPagesOnly
-from dovetail.service.rows import Asked, told
+from dovetail.service.origins import SameOriginOnly
+from dovetail.service.rows import Asked, errors_json
 from dovetail.service.served import Answered, Served, Shelf
 
 _LOG = logging.getLogger("dovetail.service")
@@ -122,7 +122,7 @@ class Service:
             Route("/openapi.json", self.openapi),
             Route("/docs", self.docs),
         ]
-        guard = [Middleware(OwnPagesOnly)]
+        guard = [Middleware(SameOriginOnly)]
         if self.limits.hosts is not None:
             guard.append(Middleware(TrustedHostMiddleware, allowed_hosts=[*self.limits.hosts]))
         application = Starlette(
@@ -132,7 +132,7 @@ class Service:
             exception_handlers={
                 HTTPException: _refused,
                 DovetailError: _unfit,
-                ClientDisconnect: _gone,
+                ClientDisconnect: _disconnected,
                 Exception: _failed,
             },
         )
@@ -166,14 +166,14 @@ class Service:
                 raise HTTPException(
                     422,
                     f"no option {name[:100]!r}; there are {', '.join(_OPTIONS)}"
-                    f"{meant(name[:100], _OPTIONS)}",
+                    f"{did_you_mean(name[:100], _OPTIONS)}",
                 )
         coverage = self._radius(request, model)
         asked = await self._asked(request, model)
         bad, total = asked.bad, len(asked)
         if bad and (not _flag(request, "partial") or len(asked.bad_rows) == total):
             text = f"{len(asked.bad_rows)} of {total} rows cannot be used"
-            return _refusal(422, text, errors=told(bad)), 0
+            return _refusal(422, text, errors=errors_json(bad)), 0
         unusable = {*asked.bad_rows}
         answered_rows = [row for row in range(total) if row not in unusable] if bad else None
         if bad:
@@ -189,8 +189,8 @@ class Service:
         if answered is not None and answered.prediction is not None:
             lines = _lines(answered.prediction)
         else:
-            said = await self._batcher.predict(model, asked)
-            lines = _lines(said if coverage is None else said.conformal(coverage))
+            prediction = await self._batcher.predict(model, asked)
+            lines = _lines(prediction if coverage is None else prediction.conformal(coverage))
         if model.joint is not None:
             for index, line in enumerate(lines):
                 by = () if answered is None else answered.by[index]
@@ -199,7 +199,7 @@ class Service:
         if answered_rows is not None:
             for line, row in zip(lines, answered_rows, strict=True):
                 line["row"] = row
-            answer["errors"] = told(bad)
+            answer["errors"] = errors_json(bad)
         self.meters.watch(model, asked)
         return _json({**answer, "predictions": lines}), len(lines)
 
@@ -221,10 +221,10 @@ class Service:
 
     async def models(self, request: Request) -> Response:
         self._admit(request)
-        return JSONResponse({"models": self._told()})
+        return JSONResponse({"models": self._models_json()})
 
     async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok", "models": self._told()})
+        return JSONResponse({"status": "ok", "models": self._models_json()})
 
     async def ready(self, request: Request) -> Response:
         """Models are read before anything listens: one that is to be read again answers as it was,
@@ -340,7 +340,7 @@ class Service:
             async with self._gate.alone:
                 return await asyncio.to_thread(parse, content)
 
-    def _told(self) -> dict[str, Any]:
+    def _models_json(self) -> dict[str, Any]:
         return {
             name: {
                 "version": model.version,
@@ -370,8 +370,8 @@ class Service:
             await asyncio.sleep(self._watch_s)
             changed = self.shelf.changed()
             if changed:
-                said = await asyncio.to_thread(self.shelf.reload, changed)
-                _LOG.info("read again: %s", said)
+                reloaded = await asyncio.to_thread(self.shelf.reload, changed)
+                _LOG.info("read again: %s", reloaded)
 
 
 #: What may stand behind the address of a prediction.
@@ -382,23 +382,25 @@ def _flag(request: Request, name: str) -> bool:
     return request.query_params.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _lines(said: Prediction) -> list[dict[str, Any]]:
-    values = said.values.tolist()
-    if said.low is not None and said.high is not None:
-        ends = zip(values, said.low.tolist(), said.high.tolist(), strict=True)
+def _lines(prediction: Prediction) -> list[dict[str, Any]]:
+    values = prediction.values.tolist()
+    if prediction.low is not None and prediction.high is not None:
+        ends = zip(values, prediction.low.tolist(), prediction.high.tolist(), strict=True)
         return [{"prediction": value, "low": low, "high": high} for value, low, high in ends]
-    if said.probabilities is None:
+    if prediction.probabilities is None:
         return [{"prediction": value} for value in values]
-    if said.within is not None:
-        bare = _lines(replace(said, within=None))
-        for line, within in zip(bare, said.within, strict=True):
-            line["set"] = [name for name, is_in in zip(said.classes, within, strict=True) if is_in]
+    if prediction.within is not None:
+        bare = _lines(replace(prediction, within=None))
+        for line, within in zip(bare, prediction.within, strict=True):
+            line["set"] = [
+                name for name, is_in in zip(prediction.classes, within, strict=True) if is_in
+            ]
         return bare
-    names = [str(each) for each in said.classes]
+    names = [str(each) for each in prediction.classes]
     return [
-        {"prediction": value, "probabilities": dict(zip(names, own, strict=True))}
-        for value, own in zip(
-            values, np.round(said.probabilities.astype(float), 6).tolist(), strict=True
+        {"prediction": value, "probabilities": dict(zip(names, probabilities, strict=True))}
+        for value, probabilities in zip(
+            values, np.round(prediction.probabilities.astype(float), 6).tolist(), strict=True
         )
     ]
 
@@ -413,8 +415,8 @@ def _page_headers(allowed: str = "") -> dict[str, str]:
     }
 
 
-def _json(told: Any) -> Response:
-    return Response(json.dumps(told, allow_nan=False), media_type="application/json")
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
 def _short(error: Exception) -> str:
@@ -427,10 +429,10 @@ def _refusal(status: int, text: str, headers: Any = None, **more: Any) -> Respon
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = {404: "there is no such page", 405: "this page takes another method"}
+    texts = {404: "there is no such page", 405: "this page takes another method"}
     text = error.detail
     if text in ("Not Found", "Method Not Allowed"):
-        text = said[error.status_code]
+        text = texts[error.status_code]
     return _refusal(error.status_code, text, error.headers)
 
 
@@ -438,7 +440,7 @@ async def _unfit(request: Request, error: Exception) -> Response:
     return _refusal(422 if isinstance(error, DataError) else 500, str(error))
 
 
-async def _gone(request: Request, error: Exception) -> Response:
+async def _disconnected(request: Request, error: Exception) -> Response:
     return Response(status_code=400)
 
 

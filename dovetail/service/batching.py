@@ -66,18 +66,18 @@ class Batcher:
 
 async def _in_thread(model: Served, waiting: Sequence[_Waiting]) -> None:
     try:
-        said = await asyncio.to_thread(_run, model, waiting)
+        predictions = await asyncio.to_thread(_run, model, waiting)
     except Exception as error:
         for each in waiting:
             if not each.answer.done():
                 each.answer.set_exception(error)
         return
-    _answer(waiting, lambda: said)
+    _answer(waiting, lambda: predictions)
 
 
 def _answer(waiting: Sequence[_Waiting], run: Callable[[], Prediction]) -> None:
     try:
-        said = run()
+        predictions = run()
     except Exception as error:  # whoever asked is told
         for each in waiting:
             if not each.answer.done():
@@ -89,8 +89,12 @@ def _answer(waiting: Sequence[_Waiting], run: Callable[[], Prediction]) -> None:
         start = part.stop
         if each.answer.done():
             continue
-        probabilities = None if said.probabilities is None else said.probabilities[part]
-        each.answer.set_result(Prediction(said.values[part], probabilities, said.classes))
+        probabilities = (
+            None if predictions.probabilities is None else predictions.probabilities[part]
+        )
+        each.answer.set_result(
+            Prediction(predictions.values[part], probabilities, predictions.classes)
+        )
 
 
 def _run(model: Served, waiting: Sequence[_Waiting]) -> Prediction:

@@ -193,16 +193,16 @@ def _check_width(num: int, num_columns: int) -> None:
 def _check_unpacked(cursor: duckdb.DuckDBPyConnection, path: str, columns: Collection[str]) -> None:
     """Refuse columns that are too long by the file's own metadata; nothing is unpacked."""
     file = literal(path)
-    found = cursor.execute(f"SELECT count(*) FROM parquet_schema({file})").fetchone()
-    _check_width(int(found[0]) - 1 if found else 0, len(columns))
+    row = cursor.execute(f"SELECT count(*) FROM parquet_schema({file})").fetchone()
+    _check_width(int(row[0]) - 1 if row else 0, len(columns))
     names = ", ".join(map(literal, columns))
-    found = cursor.execute(
+    row = cursor.execute(
         # "a, list, element" is a part of a column a
         "SELECT sum(total_uncompressed_size) FROM "
         f"parquet_metadata({file}) WHERE list_contains([{names}], split_part(path_in_schema, "
         f"', ', 1)) OR list_contains([{names}], path_in_schema)"
     ).fetchone()
-    num_bytes = int(found[0] or 0) if found else 0
+    num_bytes = int(row[0] or 0) if row else 0
     if num_bytes > _MOST_BYTES:
         raise DataError(
             f"the body's columns take {num_bytes} bytes unpacked, more than the {_MOST_BYTES} that "

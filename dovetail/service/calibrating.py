@@ -36,7 +36,9 @@ def calibrated(
             f"the model of party {model.party!r} does not know its label's name; say --label"
         )
     # What is fitted anew is fitted on what the network itself says.
-    about = {key: own for key, own in model.about.items() if key not in (CALIBRATION, CONFORMAL)}
+    about = {
+        key: value for key, value in model.about.items() if key not in (CALIBRATION, CONFORMAL)
+    }
     bare = replace(model, about=about)
     read = read_rows(bare, rows, label=str(name), allow_unseen=allow_unseen)
     inputs, truth = read.labelled(bare.task, str(name))
@@ -47,24 +49,30 @@ def calibrated(
     replace(bare, about={**about, **fitted}).save(folder)
     for file, content in extras.items():  # the folder was written anew
         (folder / file).write_bytes(content)
-    told = {key: own for key, own in fitted.get(CALIBRATION, {}).items() if key not in ("x", "y")}
-    said = f"{fitted[CONFORMAL]['rows']} rows are kept for sets and intervals"
-    if told:
-        before, after = told["before"], told["after"]
-        how = f"temperature {told['temperature']:.3f}" if "temperature" in told else "isotonic"
-        said = (
-            f"{how}; on {told['judged_on']} other rows the log loss went from "
+    calibration = {
+        key: value for key, value in fitted.get(CALIBRATION, {}).items() if key not in ("x", "y")
+    }
+    text = f"{fitted[CONFORMAL]['rows']} rows are kept for sets and intervals"
+    if calibration:
+        before, after = calibration["before"], calibration["after"]
+        how = (
+            f"temperature {calibration['temperature']:.3f}"
+            if "temperature" in calibration
+            else "isotonic"
+        )
+        text = (
+            f"{how}; on {calibration['judged_on']} other rows the log loss went from "
             f"{before['log_loss']:.4f} to {after['log_loss']:.4f}, the calibration error from "
-            f"{before['ece']:.4f} to {after['ece']:.4f}; {said}"
+            f"{before['ece']:.4f} to {after['ece']:.4f}; {text}"
         )
     is_table = not isinstance(rows, (str, Path)) or Path(rows).suffix != ".npz"
     if is_table and bare.inputs and holds_training(bare.inputs, table_of(rows)):
-        said += (
+        text += (
             ". WARNING: these are the rows of training, or have them among them; probabilities and "
             "sets fitted on them promise too much. Calibrate on rows that it was not trained on"
         )
     return {
-        "calibration": told or None,
+        "calibration": calibration or None,
         "conformal_rows": fitted[CONFORMAL]["rows"],
-        "text": said,
+        "text": text,
     }

@@ -10,22 +10,22 @@ from dovetail.report.views import COLOURS, TableView, render
 _MOST_DRAWN = 20
 
 
-def page(title: str, told: Explanation, *, row: int | None = None) -> str:
+def page(title: str, explanation: Explanation, *, row: int | None = None) -> str:
     """One self-contained page."""
     plots: list[Dots | None] = []
-    if told.importance:
+    if explanation.importance:
         plots.append(
             dots(
-                f"how much the {told.score} loses where a column's values are split anew; a "
+                f"how much the {explanation.score} loses where a column's values are split anew; a "
                 "bar is the middle 95 % over draws",
                 [
                     Spread(each.column, f"{each.mean:.4f}", each.mean, (each.high - each.low) / 2)
-                    for each in told.importance[:_MOST_DRAWN]
+                    for each in explanation.importance[:_MOST_DRAWN]
                 ],
                 zero=True,
             )
         )
-    sizes = list(told.mean_shares().items())[:_MOST_DRAWN]
+    sizes = list(explanation.mean_shares().items())[:_MOST_DRAWN]
     plots.append(
         dots(
             "mean size of what a column adds to what is said of a row",
@@ -34,24 +34,24 @@ def page(title: str, told: Explanation, *, row: int | None = None) -> str:
         )
     )
     if row is not None:
-        adds = list(told.of_row(row).items())[:_MOST_DRAWN]
+        adds = list(explanation.of_row(row).items())[:_MOST_DRAWN]
         plots.append(
             dots(
-                f"what each column adds in row {row}: from {told.start[row]:.4f} to "
-                f"{told.said[row]:.4f}",
+                f"what each column adds in row {row}: from {explanation.start[row]:.4f} to "
+                f"{explanation.outputs[row]:.4f}",
                 [Spread(name, f"{value:+.4f}", value, 0.0) for name, value in adds],
                 zero=True,
             )
         )
-    for column, along in told.dependence.items():
+    for column, along in explanation.dependence.items():
         plots.append(
             dots(
-                f"mean {told.along} where {column} is so in every row",
+                f"mean {explanation.along} where {column} is so in every row",
                 [Spread(value, f"{mean:.4f}", mean, 0.0) for value, mean in along],
             )
         )
-    shares = told.mean_shares()
-    importance = {each.column: each for each in told.importance}
+    shares = explanation.mean_shares()
+    importance = {each.column: each for each in explanation.importance}
     rows = [
         [
             name,
@@ -64,11 +64,15 @@ def page(title: str, told: Explanation, *, row: int | None = None) -> str:
         for name, size in shares.items()
     ]
     head = ["column", "importance", "95 %", "adds, mean size"]
-    base = "" if told.base is None else f"The {told.score} is {told.base:.4f} on these rows. "
+    base = (
+        ""
+        if explanation.base is None
+        else f"The {explanation.score} is {explanation.base:.4f} on these rows. "
+    )
     return render(
         "explain.html",
         title=title,
-        summary=f"{base}What columns add was found by {HOW[told.how]}.",
+        summary=f"{base}What columns add was found by {HOW[explanation.how]}.",
         plots=[each for each in plots if each is not None],
         tables=[("All columns", TableView("", head, rows, numbers={1, 2, 3}))],
         dashes=DASHES,

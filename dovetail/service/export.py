@@ -81,7 +81,7 @@ def export(
         raise ConfigError(f"an ONNX file's name ends in .onnx, got {out}")
     if not out.parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}; make it first")
-    alone = standing_alone(model, blocks)
+    alone = solo_of(model, blocks)
     floats = check is not None and _has_float_images(alone, check)
     content = onnx_bytes(alone, floats=floats)
     written = of_bytes(content, where=str(out))
@@ -100,7 +100,7 @@ def export(
     return Exported(out, len(content), names, rows, difference)
 
 
-def standing_alone(model: Model, blocks: Sequence[str] = ()) -> Model:
+def solo_of(model: Model, blocks: Sequence[str] = ()) -> Model:
     """The model that needs nobody else: itself, or of a joint one the solo model.
 
     Raises:
@@ -205,7 +205,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         moved = graph.node("Add", scaled, graph.constant(model.task.mean, np.float64))
         value = graph.node("Squeeze", moved, graph.constant([1], np.int64))
         program = graph.model([(value, first, onnx.TensorProto.DOUBLE, [])])
-    told = {
+    metadata = {
         "format": FORMAT,
         "party": model.party,
         **model.about,
@@ -218,7 +218,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
             for name, shape in model.shapes.items()
         },
     }
-    onnx.helper.set_model_props(program, {METADATA: json.dumps(told)})
+    onnx.helper.set_model_props(program, {METADATA: json.dumps(metadata)})
     onnx.checker.check_model(program)
     content: bytes = program.SerializeToString()
     return content
@@ -289,7 +289,7 @@ def _made_up(
         if isinstance(how, dd.TableEncoder):
             assert table is not None
             x[name] = how.transform(table, allow_unseen=True)
-            feeds |= {column: own[:, None] for column, own in how.raw(table).items()}
+            feeds |= {column: values[:, None] for column, values in how.raw(table).items()}
         elif isinstance(how, ImageInput):
             size = (_CHECKED, how.channels, how.height, how.width)
             if IMAGES not in feeds:

@@ -20,7 +20,7 @@ from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import radius_of
-from dovetail.models.decisions import decision_as_said
+from dovetail.models.decisions import decision_after_calibration
 from dovetail.models.metrics import all_scores
 from dovetail.models.model_folders import model_folder
 from dovetail.models.networks import Shape
@@ -109,33 +109,33 @@ class OnnxModel:
         rows = self._checked(x, name, allow_unseen)
         if rows.labels is None:
             raise DataError(f"there is no label {name!r} to score against")
-        said = self.run(self.feeds_of(x))
+        prediction = self.run(self.feeds_of(x))
         truth = dd.encode_labels(self.task, rows.labels.values, rows.labels.missing, label=name)
         present = torch.from_numpy(np.flatnonzero(~rows.labels.missing))
-        if said.probabilities is not None:
-            outputs = torch.from_numpy(said.probabilities).clamp(min=1e-12).log()
+        if prediction.probabilities is not None:
+            outputs = torch.from_numpy(prediction.probabilities).clamp(min=1e-12).log()
         else:
             assert not isinstance(self.task, Classification)
-            standardised = (said.values - self.task.mean) / self.task.scale
+            standardised = (prediction.values - self.task.mean) / self.task.scale
             outputs = torch.from_numpy(standardised)[:, None]
-        decision = decision_as_said(self.about)
+        decision = decision_after_calibration(self.about)
         threshold = None if decision is None else decision.threshold
         return all_scores(self.task, outputs[present], truth[present], threshold=threshold)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
         """What the file says of named inputs, unchecked."""
-        said = self.session.run(list(self.outputs), dict(feeds))
-        if len(said) == 1:
-            return Prediction(said[0])
-        return Prediction(np.asarray(said[0]), said[1], self.classes)
+        results = self.session.run(list(self.outputs), dict(feeds))
+        if len(results) == 1:
+            return Prediction(results[0])
+        return Prediction(np.asarray(results[0]), results[1], self.classes)
 
     def feeds(self, table: dd.Table) -> dict[str, np.ndarray]:
         """The file's inputs for all rows of a table."""
-        found: dict[str, np.ndarray] = {}
+        feeds: dict[str, np.ndarray] = {}
         for encoder in self.inputs.values():
             assert isinstance(encoder, dd.TableEncoder)
-            found |= {name: own[:, None] for name, own in encoder.raw(table).items()}
-        return found
+            feeds |= {name: values[:, None] for name, values in encoder.raw(table).items()}
+        return feeds
 
     def _checked(self, x: Raw, label: str | None, allow_unseen: bool) -> RawRows:
         """The rows as ``Model`` reads them, so that the same are refused."""
@@ -203,13 +203,13 @@ def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxM
             f"{where} was not written by dovetail export: it does not say which columns it reads"
         )
     try:
-        told = json.loads(stored)
-        if told.pop("format") != FORMAT:
+        metadata = json.loads(stored)
+        if metadata.pop("format") != FORMAT:
             raise ModelError(f"{where} is of another format; use the dovetail that wrote it")
-        blocks = told.pop("blocks")
+        blocks = metadata.pop("blocks")
         return OnnxModel(
-            party=str(told.pop("party")),
-            task=task_from_json(told.pop("task")),
+            party=str(metadata.pop("party")),
+            task=task_from_json(metadata.pop("task")),
             shapes={name: tuple(block["shape"]) for name, block in blocks.items()},
             inputs={
                 name: input_from_json(block["input"])
@@ -218,7 +218,7 @@ def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxM
             },
             session=session,
             outputs=tuple(each.name for each in session.get_outputs()),
-            about=told,
+            about=metadata,
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         cause = textwrap.shorten(repr(error), 300, placeholder=" …")

@@ -41,12 +41,12 @@ class Pyfunc:
         import pandas as pd
 
         unseen = bool((params or {}).get("allow_unseen", False))
-        said = self.model.predictions(rows, allow_unseen=unseen)
-        told = {str(self.model.about.get("label", "prediction")): said.values}
-        if said.probabilities is not None:
-            for index, name in enumerate(said.classes):
-                told[f"p({name})"] = said.probabilities[:, index]
-        return pd.DataFrame(told)
+        prediction = self.model.predictions(rows, allow_unseen=unseen)
+        columns = {str(self.model.about.get("label", "prediction")): prediction.values}
+        if prediction.probabilities is not None:
+            for index, name in enumerate(prediction.classes):
+                columns[f"p({name})"] = prediction.probabilities[:, index]
+        return pd.DataFrame(columns)
 
 
 def _load_pyfunc(path: str) -> Pyfunc:

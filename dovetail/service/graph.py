@@ -136,9 +136,11 @@ def calibrated(graph: Graph, calibration: Calibration | None, outputs: str) -> s
     none, whole = graph.constant(0.0, np.float64), graph.constant([np.diff(x)], np.float64)
     along = graph.node("Min", graph.node("Max", along, none), whole)
     rises = graph.constant((np.diff(y) / np.diff(x))[:, None], np.float64)
-    meant = graph.node("Add", graph.node("MatMul", along, rises), graph.constant(y[0], np.float64))
-    other = graph.node("Sub", graph.constant(1.0, np.float64), meant)
-    return graph.cast(graph.node("Concat", other, meant, axis=1))
+    calibrated = graph.node(
+        "Add", graph.node("MatMul", along, rises), graph.constant(y[0], np.float64)
+    )
+    other = graph.node("Sub", graph.constant(1.0, np.float64), calibrated)
+    return graph.cast(graph.node("Concat", other, calibrated, axis=1))
 
 
 def network_nodes(
@@ -167,20 +169,22 @@ def network_nodes(
 
 def _ensemble(graph: Graph, ensemble: Ensemble, x: str, num_features: int) -> str:
     """The mean value, or the logarithm of the mean probability over T."""
-    told = [_member(graph, member, x, num_features) for member in ensemble.members]
+    member_outputs = [_member(graph, member, x, num_features) for member in ensemble.members]
     shares = ensemble.weights
     if ensemble.regression and shares is not None:
-        told = [
+        member_outputs = [
             graph.node("Mul", each, graph.constant(share, np.float32))
-            for each, share in zip(told, shares, strict=True)
+            for each, share in zip(member_outputs, shares, strict=True)
         ]
-        return graph.node("Sum", *told)
+        return graph.node("Sum", *member_outputs)
     if ensemble.regression:
-        return told[0] if len(told) == 1 else graph.node("Mean", *told)
-    outputs = told[0]
-    if len(told) > 1:
+        return (
+            member_outputs[0] if len(member_outputs) == 1 else graph.node("Mean", *member_outputs)
+        )
+    outputs = member_outputs[0]
+    if len(member_outputs) > 1:
         axes = graph.constant([0], np.int64)
-        logs = [graph.node("LogSoftmax", each, axis=1) for each in told]
+        logs = [graph.node("LogSoftmax", each, axis=1) for each in member_outputs]
         if shares is not None:
             logs = [
                 graph.node("Add", each, graph.constant(math.log(share), np.float32))
@@ -261,8 +265,8 @@ def _trees(graph: Graph, trees: BoostedTrees, x: str) -> str:
 
     tree_of_node = np.repeat(np.arange(len(roots_T)), splits_T)
     tree_of_leaf = np.repeat(np.arange(len(roots_T)), splits_T + 1)
-    own_node = np.arange(num_nodes) - first_node_T[tree_of_node]
-    own_leaf = np.arange(len(tree_of_leaf)) - first_leaf_T[tree_of_leaf] + splits_T[tree_of_leaf]
+    local_node = np.arange(num_nodes) - first_node_T[tree_of_node]
+    local_leaf = np.arange(len(tree_of_leaf)) - first_leaf_T[tree_of_leaf] + splits_T[tree_of_leaf]
 
     def node_ids(child: np.ndarray) -> np.ndarray:
         leaf = -1 - child
@@ -273,7 +277,7 @@ def _trees(graph: Graph, trees: BoostedTrees, x: str) -> str:
     nothing = np.zeros(num_leaves, dtype=np.int64)
     # A tree's nodes stand together, root first: onnxruntime reads them so.
     tree = np.append(tree_of_node, tree_of_leaf)
-    node = np.append(own_node, own_leaf)
+    node = np.append(local_node, local_leaf)
     order = np.lexsort((node, tree))
 
     def sorted_list(nodes: np.ndarray, leaves: np.ndarray = nothing) -> list[Any]:
@@ -295,7 +299,7 @@ def _trees(graph: Graph, trees: BoostedTrees, x: str) -> str:
         nodes_truenodeids=sorted_list(node_ids(forest.left.numpy()[:-1])),
         nodes_falsenodeids=sorted_list(node_ids(forest.right.numpy()[:-1])),
         target_treeids=tree_of_leaf.tolist(),
-        target_nodeids=own_leaf.tolist(),
+        target_nodeids=local_leaf.tolist(),
         target_ids=(tree_of_leaf % num_scores).tolist(),  # round by round, one a score
         target_weights=forest.leaves.numpy()[:num_leaves].tolist(),
     )

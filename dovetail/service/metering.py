@@ -68,13 +68,13 @@ class Meters:
         if watcher is None or watcher.version != model.version:
             watcher = Watcher(model.name, model.version, [*model.reader.columns.values()])
             self._watchers[model.name] = watcher
-        found = watcher.add(asked.feeds)
-        news = watcher.news(found)
+        drifts = watcher.add(asked.feeds)
+        news = watcher.news(drifts)
         if news is not None:
             _LOG.warning("model %s: %s", model.name, news)
-        for told in found:
-            self._shift.labels(model.name, told.column).set(told.psi)
-            self._alarm.labels(model.name, told.column).set(float(bool(told.alarms)))
+        for drift in drifts:
+            self._shift.labels(model.name, drift.column).set(drift.psi)
+            self._alarm.labels(model.name, drift.column).set(float(bool(drift.alarms)))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

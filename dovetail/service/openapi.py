@@ -76,7 +76,7 @@ def document(models: Mapping[str, Served], *, version: str, guarded: bool) -> di
             }
         },
     }
-    told: dict[str, Any] = {
+    schema: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Dovetail predictions",
@@ -98,9 +98,9 @@ def document(models: Mapping[str, Served], *, version: str, guarded: bool) -> di
         },
     }
     if guarded:
-        told["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        told["security"] = [{"token": []}]
-    return told
+        schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"token": []}]
+    return schema
 
 
 _BAD_CELLS = {
@@ -136,8 +136,8 @@ def _predict(name: str) -> dict[str, Any]:
         "summary": f"Predict rows with {name}",
         "operationId": f"predict_{name}",
         "parameters": [
-            {"name": key, "in": "query", "schema": kind, "description": told}
-            for key, (kind, told) in _OPTIONS.items()
+            {"name": key, "in": "query", "schema": kind, "description": about}
+            for key, (kind, about) in _OPTIONS.items()
         ],
         "requestBody": {
             "required": True,
@@ -215,23 +215,23 @@ _STYLE = (
 )
 
 
-def page(told: Mapping[str, Any]) -> str:
+def page(schema: Mapping[str, Any]) -> str:
     """The document as HTML: each address, what it takes and what it answers."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Dovetail: addresses</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(told['info']['title'])}</h1><p>{escape(told['info']['description'])} "
+        f"<h1>{escape(schema['info']['title'])}</h1><p>{escape(schema['info']['description'])} "
         '<a href="openapi.json">openapi.json</a> has this page for programs; '
         '<a href=".">a form</a> tries one row.</p>'
     ]
-    if "security" in told:
+    if "security" in schema:
         parts.append("<p>Send the header <code>Authorization: Bearer TOKEN</code>.</p>")
-    for path, methods in told["paths"].items():
+    for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
             parts.append(f"<p>{escape(operation['summary'])}.</p>")
-            parts += _operation(path, operation, told["components"]["schemas"])
+            parts += _operation(path, operation, schema["components"]["schemas"])
     return "".join(parts) + "</body></html>"
 
 
@@ -244,11 +244,13 @@ def _operation(
         yield _table(
             ("column", "values", ""),
             [
-                (key, _values(own), own.get("description", ""))
-                for key, own in row["properties"].items()
+                (key, _values(entry), entry.get("description", ""))
+                for key, entry in row["properties"].items()
             ],
         )
-        example = {key: own.get("examples", [None])[0] for key, own in row["properties"].items()}
+        example = {
+            key: entry.get("examples", [None])[0] for key, entry in row["properties"].items()
+        }
         body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
         kind = "content-type: application/json"
         command = f"curl -s localhost:8000{path} -H '{kind}' -d '{body}'"
@@ -260,14 +262,14 @@ def _operation(
         )
     yield _table(
         ("answer", ""),
-        [(code, own["description"]) for code, own in operation["responses"].items()],
+        [(code, entry["description"]) for code, entry in operation["responses"].items()],
     )
 
 
-def _values(own: Mapping[str, Any]) -> str:
-    if "enum" in own:
-        return ", ".join("null" if each is None else str(each) for each in own["enum"])
-    kind = own.get("format", own["type"])
+def _values(entry: Mapping[str, Any]) -> str:
+    if "enum" in entry:
+        return ", ".join("null" if each is None else str(each) for each in entry["enum"])
+    kind = entry.get("format", entry["type"])
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class OwnPagesOnly:
+class SameOriginOnly:
     """Refuses requests of other sites' pages.
 
     Args:
@@ -42,10 +42,10 @@ def foreign(headers: Headers) -> str | None:
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     if site is not None:  # a proxy may have changed the host, and cannot change this
-        is_own = site in ("same-origin", "none")
+        same_origin = site in ("same-origin", "none")
     else:
-        is_own = origin is None or _same(origin, headers.get("host", ""))
-    if is_own:
+        same_origin = origin is None or _same(origin, headers.get("host", ""))
+    if same_origin:
         return None
     shown = (origin or "another site")[:100]
     return f"refuses a page of {shown!r}: only the service's own page may ask"

@@ -28,7 +28,7 @@ _MANY, _PLAIN = 64, {int, float, type(None)}
 #: So many columns that are not the model's are told of, and looked at for what was meant.
 _MOST_IGNORED = 20
 #: So many bad cells are told of; a table that is all wrong says it in one page.
-_MOST_TOLD = 50
+_MOST_LISTED = 50
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Asked:
         keep = np.ones(len(self), dtype=bool)
         keep[self.bad_rows] = False
         ids = None if self.ids is None else [self.ids[row] for row in np.flatnonzero(keep)]
-        feeds = {name: own[keep] for name, own in self.feeds.items()}
+        feeds = {name: values[keep] for name, values in self.feeds.items()}
         return Asked(feeds, [], ids, self.ignored)
 
 
@@ -146,9 +146,9 @@ class Reader:
             for index, (row, cell) in enumerate(zip(whole, cells, strict=True)):
                 if cell is None and name not in row and isinstance(rows[index], dict):
                     text = "the column is missing"
-                    if len(bad) < _MOST_TOLD:
-                        meant = closest(name, _others(row, known))
-                        text += "" if meant is None else f" (is it {meant!r}?)"
+                    if len(bad) < _MOST_LISTED:
+                        nearest_name = closest(name, _others(row, known))
+                        text += "" if nearest_name is None else f" (is it {nearest_name!r}?)"
                     text += "; give null where there is no value"
                     bad.append(BadCell(index, name, text))
         ids = None if id_column is None else [row.get(id_column) for row in whole]
@@ -218,7 +218,7 @@ class Reader:
         # Not column by column with numpy: of one row, that takes longer than the model does.
         numbers: list[float] = []
         is_date = column.seen is not None and column.seen.what == "date"
-        told = False
+        is_bad = False
         for row, cell in enumerate(cells):
             kind = type(cell)
             if (kind is float or kind is int) and low < cell < high:
@@ -230,9 +230,9 @@ class Reader:
                 bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
                 value = math.nan
             numbers.append(value)
-            told = told or not low < value < high
+            is_bad = is_bad or not low < value < high
         values = np.array(numbers, dtype=np.float64)
-        if told:
+        if is_bad:
             self._check_numbers(name, column, values, bad)
         return values[:, None]
 
@@ -262,11 +262,11 @@ class Reader:
         for row, cell in enumerate(cells):
             text = cell
             if type(cell) is not str:
-                told = _category(cell)
-                if told is None:
+                text_of = _category(cell)
+                if text_of is None:
                     wanted = "a text or null"
                     bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
-                text = told or ""
+                text = text_of or ""
             if text not in known:
                 text = text.strip()
                 if text == "?":
@@ -313,10 +313,10 @@ def check_count(num_rows: int, most_rows: int) -> None:
         )
 
 
-def told(bad: Sequence[BadCell]) -> list[dict[str, Any]]:
+def errors_json(bad: Sequence[BadCell]) -> list[dict[str, Any]]:
     """The first bad cells, by row."""
     ordered = sorted(bad, key=lambda cell: cell.row)
-    return [cell.to_json() for cell in ordered[:_MOST_TOLD]]
+    return [cell.to_json() for cell in ordered[:_MOST_LISTED]]
 
 
 def _number(cell: Any, *, is_date: bool) -> float | None:

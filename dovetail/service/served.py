@@ -18,7 +18,7 @@ from dovetail.data.task import Classification
 from dovetail.errors import DovetailError, ModelError
 from dovetail.models import Model, load
 from dovetail.models.prediction import Prediction
-from dovetail.service.export import onnx_bytes, standing_alone
+from dovetail.service.export import onnx_bytes, solo_of
 from dovetail.service.exported import OnnxModel, load_onnx, of_bytes
 from dovetail.service.rows import Reader
 
@@ -80,10 +80,10 @@ class Served:
     def card(self) -> dict[str, Any] | None:
         """What card.json beside the model says, if it is there."""
         try:
-            told = json.loads((self.path / "card.json").read_text(encoding="utf-8"))
+            written = json.loads((self.path / "card.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return None
-        return told if isinstance(told, dict) else None
+        return written if isinstance(written, dict) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +103,13 @@ class Answered:
 
 def _property(column: Any) -> dict[str, Any]:
     if isinstance(column, CategoryColumn):
-        told: dict[str, Any] = {"type": ["string", "null"]}
+        schema: dict[str, Any] = {"type": ["string", "null"]}
         if not column.other:
-            told = {"enum": [*column.categories, None]}
+            schema = {"enum": [*column.categories, None]}
         if column.seen is not None and column.seen.counts:
             most = int(np.argmax(column.seen.counts))
-            told["examples"] = [column.categories[most]]
-        return told
+            schema["examples"] = [column.categories[most]]
+        return schema
     if column.seen is not None and column.seen.what == "date":
         return {
             "type": ["string", "number", "null"],
@@ -118,10 +118,10 @@ def _property(column: Any) -> dict[str, Any]:
             "description": "a date, or days since 1970; in training "
             f"{date_text(column.seen.low)} to {date_text(column.seen.high)}",
         }
-    told = {"type": ["number", "null"], "examples": [float(f"{column.median:.6g}")]}
+    schema = {"type": ["number", "null"], "examples": [float(f"{column.median:.6g}")]}
     if column.seen is not None:
-        told["description"] = f"in training {column.seen.low:g} to {column.seen.high:g}"
-    return told
+        schema["description"] = f"in training {column.seen.low:g} to {column.seen.high:g}"
+    return schema
 
 
 def open_served(name: str, path: Path) -> Served:
@@ -137,7 +137,7 @@ def open_served(name: str, path: Path) -> Served:
     else:
         version = folder_version(path)
         model = load(path)
-        alone = standing_alone(model)
+        alone = solo_of(model)
         joint = model if alone is not model and alone.network is not model.network else None
         onnx = of_bytes(onnx_bytes(alone), where=str(path), threads=_THREADS)
     encoders = [each for each in onnx.inputs.values() if isinstance(each, dd.TableEncoder)]
@@ -189,27 +189,27 @@ class Shelf:
 
     def reload(self, names: list[str] | None = None) -> dict[str, str]:
         """Read models again; name -> version, or why the old one goes on answering."""
-        said = {}
+        news = {}
         for name in self._paths if names is None else names:
             stamp = _stamp(self._paths[name])
             try:
                 fresh = open_served(name, self._paths[name])
             except (DovetailError, OSError) as error:
-                said[name] = f"not read: {error}"
+                news[name] = f"not read: {error}"
                 self._seen[name] = stamp  # told of once; tried again when it changes again
                 self._warn(f"model {name!r} is not read again, the old one answers: {error}")
                 continue
             self._seen[name] = stamp
             self._models[name] = fresh
-            said[name] = fresh.version
-        return said
+            news[name] = fresh.version
+        return news
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
     """What changes when a model is written."""
     file = path if path.suffix.lower() == ".onnx" else path / "model.json"
     try:
-        told = file.stat()
+        status = file.stat()
     except OSError:
         return ()
-    return told.st_mtime_ns, told.st_size, told.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

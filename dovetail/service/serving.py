@@ -168,7 +168,7 @@ def named(models: Sequence[str], folder_of: Callable[[Path], Path]) -> dict[str,
     Raises:
         ConfigError: two of one name, or a name that no address can have.
     """
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for text in models:
         name, sign, rest = text.partition("=")
         path = Path(rest if sign else text)
@@ -180,10 +180,10 @@ def named(models: Sequence[str], folder_of: Callable[[Path], Path]) -> dict[str,
             raise ConfigError(
                 f"a model's name has letters, digits, '-', '_' and '.', got {name!r}; say NAME=PATH"
             )
-        if name in found:
+        if name in folders:
             raise ConfigError(f"two models are called {name!r}; say NAME=PATH for one of them")
-        found[name] = path
-    return found
+        folders[name] = path
+    return folders
 
 
 def run(
@@ -232,7 +232,7 @@ def run(
         address,
         max_requests=max_requests,
         revoked=revoked,
-        say=lambda url: log.info("serving %s at %s", names, url),
+        print_line=lambda url: log.info("serving %s at %s", names, url),
     )
     log.info("stopped")
 
@@ -242,7 +242,7 @@ def listen(
     address: Address,
     *,
     max_requests: int,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     revoked: Revoked | None = None,
 ) -> None:
     """Answer by an ASGI application until told to stop; requests in flight are answered first.
@@ -253,7 +253,7 @@ def listen(
         application: what answers.
         address: where, and what guards it.
         max_requests: at one time.
-        say: told the URL, once it listens.
+        print_line: told the URL, once it listens.
         revoked: looked at with each connection's certificate, where these are asked for.
 
     Raises:
@@ -288,7 +288,7 @@ def listen(
             f"cannot listen on {address.host}:{address.port} ({error.strerror}); --port 0 takes a "
             "free one"
         ) from None
-    say(f"{'https' if tls else 'http'}://{address.host}:{listening.getsockname()[1]}")
+    print_line(f"{'https' if tls else 'http'}://{address.host}:{listening.getsockname()[1]}")
     # What is there by now stays: looking through all of it would hold requests up for 0.2 s.
     gc.collect()
     gc.freeze()

@@ -97,10 +97,10 @@ def count(column: NumberColumn | CategoryColumn, values: np.ndarray) -> Counts:
     index = {name: position for position, name in enumerate(column.categories)}
     size = len(column.categories)
     indices = np.array([index.get(text, size if text else size + 1) for text in values.tolist()])
-    found = np.bincount(indices, minlength=size + 2)
+    bins = np.bincount(indices, minlength=size + 2)
     if column.other:
-        return Counts(found[: size + 1], int(found[size + 1]))
-    return Counts(found[:size], int(found[size + 1]), int(found[size]))
+        return Counts(bins[: size + 1], int(bins[size + 1]))
+    return Counts(bins[:size], int(bins[size + 1]), int(bins[size]))
 
 
 def holds_training(inputs: Mapping[str, Any], table: Table) -> bool:
@@ -177,29 +177,29 @@ def drift(encoders: Sequence[TableEncoder], table: Table) -> list[ColumnDrift]:
     raw: dict[str, np.ndarray] = {}
     for encoder in encoders:
         raw |= encoder.raw(table)
-    found = []
+    drifts = []
     for name, column in columns.items():
         if column.seen is not None:
-            told = compare(column, count(column, raw[name]), num_columns=len(columns))
-            if told is not None:
-                found.append(told)
-    return found
+            drift_here = compare(column, count(column, raw[name]), num_columns=len(columns))
+            if drift_here is not None:
+                drifts.append(drift_here)
+    return drifts
 
 
-def warning(found: Sequence[ColumnDrift], *, of: int | None = None) -> str | None:
+def warning(drifts: Sequence[ColumnDrift], *, of: int | None = None) -> str | None:
     """A clause of the columns that differ; None where none does.
 
     Args:
-        found: of each column.
+        drifts: of each column.
         of: how many were looked at; None: these.
     """
-    differing = [each for each in found if each.alarms]
+    differing = [each for each in drifts if each.alarms]
     if not differing:
         return None
     shown = "; ".join(f"{each.column}: {', '.join(each.alarms)}" for each in differing[:5])
     more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
     return (
-        f"these rows are not like those of training in {len(differing)} of {of or len(found)} "
+        f"these rows are not like those of training in {len(differing)} of {of or len(drifts)} "
         f"columns ({shown}{more})"
     )
 
@@ -210,10 +210,10 @@ def shift(inputs: Mapping[str, Any], source: str | Path) -> str | None:
     if not any(column.seen for encoder in encoders for column in encoder.fitted):
         return None
     try:
-        told = warning(drift(encoders, read_table(source)))
+        text = warning(drift(encoders, read_table(source)))
     except DataError:  # told of by whoever predicts
         return None
-    return told and f"{told}; dovetail drift tells more"
+    return text and f"{text}; dovetail drift tells more"
 
 
 class Watcher:
@@ -251,7 +251,7 @@ class Watcher:
         self._parts.append(part)
         while len(self._parts) > 1 and self._rows() > _WINDOW:
             del self._parts[0]
-        told = []
+        found_drifts = []
         for column in self._columns:
             parts = [each[column.name] for each in self._parts]
             now = Counts(
@@ -259,19 +259,19 @@ class Watcher:
                 sum(each.missing for each in parts),
                 sum(each.unseen for each in parts),
             )
-            found = compare(column, now, num_columns=len(self._columns))
-            if found is not None:
-                told.append(found)
-        return told
+            drift_found = compare(column, now, num_columns=len(self._columns))
+            if drift_found is not None:
+                found_drifts.append(drift_found)
+        return found_drifts
 
     def _rows(self) -> int:
         first = self._columns[0].name
         return sum(part[first].rows for part in self._parts)
 
-    def news(self, told: Sequence[ColumnDrift]) -> str | None:
+    def news(self, drifts: Sequence[ColumnDrift]) -> str | None:
         """A warning where columns differ that did not before; None otherwise."""
-        now = {each.column: each.alarms for each in told if each.alarms}
-        fresh = [each for each in told if each.alarms and each.column not in self.alarming]
-        if told:
+        now = {each.column: each.alarms for each in drifts if each.alarms}
+        fresh = [each for each in drifts if each.alarms and each.column not in self.alarming]
+        if drifts:
             self.alarming = now
-        return warning(fresh, of=len(told)) if fresh else None
+        return warning(fresh, of=len(drifts)) if fresh else None

@@ -36,7 +36,7 @@ def keys_of(columns: dict[str, list[Any]], *keys: list[str], **reading: Any) -> 
     return Keys(key_values(match_key(key), read, Reading(**reading)) for key in keys)
 
 
-def said(function: str, *values: Any, **reading: Any) -> list[str]:
+def values_of(function: str, *values: Any, **reading: Any) -> list[str]:
     """What a component makes of these values."""
     (key,) = keys_of({"x": list(values)}, [f"{function}(x)"], **reading)
     prefix = f"k{key.key}\x1e".encode()
@@ -62,19 +62,19 @@ def said(function: str, *values: Any, **reading: Any) -> list[str]:
 def test_values_are_normalised_as_stated(
     function: str, values: list[Any], become: list[str]
 ) -> None:
-    assert said(function, *values) == become
+    assert values_of(function, *values) == become
 
 
 def test_a_date_column_and_a_date_in_text_are_the_same_day() -> None:
     days = (np.datetime64("1980-07-03") - np.datetime64("1970-01-01")).astype(int)
-    assert said("date", float(days), float(days) + 0.5) == ["1980-07-03"] * 2
-    assert said("date", "07/03/1980", dates="month-first") == ["1980-07-03"]
+    assert values_of("date", float(days), float(days) + 0.5) == ["1980-07-03"] * 2
+    assert values_of("date", "07/03/1980", dates="month-first") == ["1980-07-03"]
 
 
 def test_telephone_numbers_are_e164_where_phonenumbers_is_there() -> None:
     pytest.importorskip("phonenumbers")
     numbers = ("020 7946 0018", "+44 20 7946 0018", "7")
-    assert said("phone", *numbers, region="GB") == ["+442079460018"] * 2 + [""]
+    assert values_of("phone", *numbers, region="GB") == ["+442079460018"] * 2 + [""]
 
 
 def test_a_column_alone_means_what_its_name_says() -> None:
@@ -161,10 +161,12 @@ def check_blinded(messages: list[Any]) -> None:
     for value in ("Meyer", "meyer", "Maier", "maier", "roth", "1980", "M600"):
         assert value not in texts
         assert value.encode() not in sent
-    own = [
+    points_sent = [
         KeyResponder("any", keys_of(table, *WATERFALL))._points for table in (BANK, SHOP, CLINIC)
     ]
-    plain = {point.tobytes() for each in own for points in each for point in points if any(point)}
+    plain = {
+        point.tobytes() for each in points_sent for points in each for point in points if any(point)
+    }
     assert len(plain) > 10
     points = [
         point.numpy().tobytes()
@@ -244,9 +246,9 @@ def test_a_coordinator_carries_alignments_by_match_keys() -> None:
 
     bank = keys_of(BANK, *WATERFALL)
     parts = {"train": np.array([0, 1, 2]), "test": np.array([3, 4])}
-    own = {part: bank.of(chosen) for part, chosen in parts.items()}
+    parts_here = {part: bank.of(chosen) for part, chosen in parts.items()}
     parties = {
-        "bank": relay.Initiator("bank", own, keep("bank", "bank")),
+        "bank": relay.Initiator("bank", parts_here, keep("bank", "bank")),
         "shop": relay.Responder(
             KeyResponder("shop", keys_of(SHOP, *WATERFALL)), keep_theirs("shop")
         ),
@@ -274,9 +276,9 @@ def test_a_coordinator_carries_alignments_by_match_keys() -> None:
             return answer
 
     engine = Read(parties, driver="coordinator", through_bytes=True)
-    found = relay.align(engine, {"bank": ("train", "test")}, ["shop"])
-    assert found["bank", "train"] == relay.Overlap(3, 2, {"shop": 2})
-    assert found["bank", "test"] == relay.Overlap(2, 1, {"shop": 1})
+    overlaps = relay.align(engine, {"bank": ("train", "test")}, ["shop"])
+    assert overlaps["bank", "train"] == relay.Overlap(3, 2, {"shop": 2})
+    assert overlaps["bank", "test"] == relay.Overlap(2, 1, {"shop": 1})
     # Rows of a part: Meyer by its sound, 2 by id; then 5. Roth is in both parts, and nobody's.
     pairs = zip(rows["bank", "train", "bank"], rows["bank", "train", "shop"], strict=True)
     assert sorted(pairs) == [(0, 1), (1, 0)]
@@ -318,13 +320,13 @@ def test_dirty_twins_are_found_with_the_stated_recall(tmp_path: Path) -> None:
     for site in sites.values():  # nobody learns from who somebody is
         names = {name for columns in site.table.blocks.values() for name in columns}
         assert names in ({"measured"}, {"reported"})
-    told = aligned_here(sites, "clinic", workers=1, talk=SILENT)["truth"]["registry"]
-    assert told["in_both"] == 240
-    assert told["recall"] >= 0.9
-    assert told["precision"] >= 0.99
+    counts = aligned_here(sites, "clinic", workers=1, talk=SILENT)["truth"]["registry"]
+    assert counts["in_both"] == 240
+    assert counts["recall"] >= 0.9
+    assert counts["precision"] >= 0.99
     counted = counted_here(sites, "clinic", workers=1, talk=SILENT)
     by_key = [each["matched"] for each in counted["keys"]["registry"]]
     assert sum(by_key) == counted["shared"]["registry"]
-    assert abs(counted["shared"]["registry"] - told["matched"]) <= 4  # of rows that share a key
+    assert abs(counted["shared"]["registry"] - counts["matched"]) <= 4  # of rows that share a key
     again = open_sites(tuple(files))
-    assert align_sites(again, "clinic", workers=1)[0].overlap["registry"] == told["matched"]
+    assert align_sites(again, "clinic", workers=1)[0].overlap["registry"] == counts["matched"]

@@ -81,41 +81,41 @@ class Recording(InProcess):
 # --- It is set intersection --------------------------------------------------------------------
 
 
-def check_pair(own: list[Any], theirs: list[Any], through_bytes: bool, batch_size: int) -> None:
-    expected = set(keys(own)) & set(keys(theirs))
+def check_pair(mine: list[Any], theirs: list[Any], through_bytes: bool, batch_size: int) -> None:
+    expected = set(keys(mine)) & set(keys(theirs))
     shop = Responder("shop", theirs)
     engine = InProcess({"shop": shop}, driver="bank", through_bytes=through_bytes)
-    aligned = align(engine, own, batch_size=batch_size)
+    aligned = align(engine, mine, batch_size=batch_size)
     samples = aligned.alignment.shared("bank", "shop")
-    own_keys = [keys(own)[row] for row in aligned.alignment.rows["bank"][samples]]
+    local_keys = [keys(mine)[row] for row in aligned.alignment.rows["bank"][samples]]
     their_keys = [keys(theirs)[row] for row in shop.rows_S[samples]]
-    assert own_keys == their_keys  # sample by sample
-    assert set(own_keys) == expected
-    assert len(own_keys) == len(expected) == aligned.overlap["shop"]
+    assert local_keys == their_keys  # sample by sample
+    assert set(local_keys) == expected
+    assert len(local_keys) == len(expected) == aligned.overlap["shop"]
     assert int((shop.rows_S >= 0).sum()) == len(expected)
-    counted = count_overlap(engine, own, batch_size=batch_size)
+    counted = count_overlap(engine, mine, batch_size=batch_size)
     assert counted == {"shop": Overlap(len(theirs), len(expected))}
 
 
 @pytest.mark.slow
 @BOTH_WAYS
 @settings(max_examples=40)
-@given(own=unique_ids(INTEGERS), theirs=unique_ids(INTEGERS), batch_size=st.sampled_from([3, 99]))
-def test_it_is_set_intersection_of_integers(own, theirs, through_bytes, batch_size):
-    check_pair(own, theirs, through_bytes, batch_size)
+@given(mine=unique_ids(INTEGERS), theirs=unique_ids(INTEGERS), batch_size=st.sampled_from([3, 99]))
+def test_it_is_set_intersection_of_integers(mine, theirs, through_bytes, batch_size):
+    check_pair(mine, theirs, through_bytes, batch_size)
 
 
 @pytest.mark.slow
 @BOTH_WAYS
 @settings(max_examples=40)
-@given(own=unique_ids(STRINGS), theirs=unique_ids(STRINGS), batch_size=st.sampled_from([3, 99]))
-def test_it_is_set_intersection_of_strings(own, theirs, through_bytes, batch_size):
-    check_pair(own, theirs, through_bytes, batch_size)
+@given(mine=unique_ids(STRINGS), theirs=unique_ids(STRINGS), batch_size=st.sampled_from([3, 99]))
+def test_it_is_set_intersection_of_strings(mine, theirs, through_bytes, batch_size):
+    check_pair(mine, theirs, through_bytes, batch_size)
 
 
 @BOTH_WAYS
 @pytest.mark.parametrize(
-    ("own", "theirs"),
+    ("mine", "theirs"),
     [
         ([], []),
         ([], ["a"]),
@@ -137,8 +137,8 @@ def test_it_is_set_intersection_of_strings(own, theirs, through_bytes, batch_siz
         "mixed",
     ],
 )
-def test_it_is_set_intersection_at_the_edges(own, theirs, through_bytes):
-    check_pair(own, theirs, through_bytes, 3)
+def test_it_is_set_intersection_at_the_edges(mine, theirs, through_bytes):
+    check_pair(mine, theirs, through_bytes, 3)
 
 
 def test_ids_are_compared_as_normalised():
@@ -148,14 +148,14 @@ def test_ids_are_compared_as_normalised():
 
 
 def test_processes_find_what_one_finds():
-    own, theirs = np.arange(2500), np.arange(1000, 4000)
+    mine, theirs = np.arange(2500), np.arange(1000, 4000)
     with Workers(2) as workers:
         shop = Responder("shop", theirs, workers=workers)
-        aligned = align(InProcess({"shop": shop}, driver="bank"), own, workers=workers)
+        aligned = align(InProcess({"shop": shop}, driver="bank"), mine, workers=workers)
     samples = aligned.alignment.shared("bank", "shop")
     rows = aligned.alignment.rows["bank"][samples].numpy()
-    assert sorted(own[rows]) == list(range(1000, 2500))
-    assert (own[rows] == theirs[shop.rows_S[samples]]).all()
+    assert sorted(mine[rows]) == list(range(1000, 2500))
+    assert (mine[rows] == theirs[shop.rows_S[samples]]).all()
 
 
 # --- Several partners --------------------------------------------------------------------------
@@ -164,39 +164,39 @@ def test_processes_find_what_one_finds():
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(
-    own=st.sets(st.integers(0, 15)),
+    mine=st.sets(st.integers(0, 15)),
     a=st.sets(st.integers(0, 15)),
     b=st.sets(st.integers(0, 15)),
     c=st.sets(st.integers(0, 15)),
     batch_size=st.sampled_from([2, 99]),
 )
-def test_a_star_of_three_has_each_pair_and_all_in_common(own, a, b, c, batch_size):
+def test_a_star_of_three_has_each_pair_and_all_in_common(mine, a, b, c, batch_size):
     sets = {"a": a, "b": b, "c": c}
     ids = {name: list(members) for name, members in sets.items()}
-    own_ids = list(own)
+    local_ids = list(mine)
     responders = {name: Responder(name, ids[name]) for name in sets}
     engine = InProcess(responders, driver="bank")
-    aligned = align(engine, own_ids, batch_size=batch_size)
-    assert aligned.num_ids == {"bank": len(own), **{name: len(s) for name, s in sets.items()}}
+    aligned = align(engine, local_ids, batch_size=batch_size)
+    assert aligned.num_ids == {"bank": len(mine), **{name: len(s) for name, s in sets.items()}}
     alignment = with_rows_of(aligned, responders.values())
     rows = alignment.rows
-    assert sorted(rows["bank"].tolist()) == list(range(len(own)))
+    assert sorted(rows["bank"].tolist()) == list(range(len(mine)))
     for size in (1, 2, 3):
         for some in itertools.combinations(sets, size):
             for known in (alignment, aligned.alignment):  # all rows, and what the initiator knows
                 samples = known.shared("bank", *some)
-                found = [own_ids[row] for row in rows["bank"][samples]]
-                assert set(found) == own.intersection(*(sets[name] for name in some))
+                ids_found = [local_ids[row] for row in rows["bank"][samples]]
+                assert set(ids_found) == mine.intersection(*(sets[name] for name in some))
             for name in some:
-                assert [ids[name][row] for row in rows[name][samples]] == found
-    counted = count_overlap(engine, own_ids, batch_size=batch_size)
-    assert counted == {name: Overlap(len(s), len(own & s)) for name, s in sets.items()}
+                assert [ids[name][row] for row in rows[name][samples]] == ids_found
+    counted = count_overlap(engine, local_ids, batch_size=batch_size)
+    assert counted == {name: Overlap(len(s), len(mine & s)) for name, s in sets.items()}
 
 
 def test_a_partner_is_told_of_its_own_intersection_and_nothing_of_the_others():
-    own = [f"person-{number}" for number in range(12)]
-    engine = Recording({"a": Responder("a", own[:5]), "b": Responder("b", own[3:9])})
-    align(engine, own)
+    ids = [f"person-{number}" for number in range(12)]
+    engine = Recording({"a": Responder("a", ids[:5]), "b": Responder("b", ids[3:9])})
+    align(engine, ids)
     to_a = [message for _, receiver, message in engine.messages if receiver == "a"]
     (indices,) = [message for message in to_a if isinstance(message, psi.Places)]
     assert indices.num_shared == len(indices.samples_B) == len(indices.places_B) == 5
@@ -234,13 +234,13 @@ def test_the_initiator_cannot_take_a_partners_row_for_its_own():
 
 @BOTH_MODES
 def test_no_id_and_no_hash_of_one_leaves_a_party(mode):
-    own = [f" Ｐerson-{number:04d}" for number in range(60)]
+    mine = [f" Ｐerson-{number:04d}" for number in range(60)]
     theirs = [f" Ｐerson-{number:04d}" for number in range(30, 100)]
     engine = Recording({"shop": Responder("shop", theirs)})
-    MODES[mode](engine, own, batch_size=25)
+    MODES[mode](engine, mine, batch_size=25)
     sent = b"".join(encode(message) for _, _, message in engine.messages)
-    assert len(sent) > 48 * (len(own) + len(theirs))
-    for raw, key in zip(own + theirs, keys(own) + keys(theirs), strict=True):
+    assert len(sent) > 48 * (len(mine) + len(theirs))
+    for raw, key in zip(mine + theirs, keys(mine) + keys(theirs), strict=True):
         point = Workers().hash([key]).tobytes()
         assert raw.encode() not in sent
         assert raw.strip().encode() not in sent
@@ -372,10 +372,10 @@ def test_a_responder_keeps_no_id_and_no_secret_of_a_finished_run():
 
 def test_progress_counts_every_point_of_every_pair():
     engine = InProcess({"a": Responder("a", range(5)), "b": Responder("b", [])}, driver="bank")
-    told: list[tuple[int, int]] = []
-    align(engine, range(3), batch_size=2, progress=lambda done, total: told.append((done, total)))
+    steps: list[tuple[int, int]] = []
+    align(engine, range(3), batch_size=2, progress=lambda done, total: steps.append((done, total)))
     # a: 3 + 5 points, b: 3 + 0. Batches of ours: 2 then 1, to both; then of a's: 2, 2, 1.
-    assert told == [(0, 11), (4, 11), (6, 11), (8, 11), (10, 11), (11, 11)]
+    assert steps == [(0, 11), (4, 11), (6, 11), (8, 11), (10, 11), (11, 11)]
 
 
 # --- What is refused ---------------------------------------------------------------------------

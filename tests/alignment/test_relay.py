@@ -41,9 +41,9 @@ def test_rows_of_one_sample_have_one_id_and_all_have_them():
 
 
 def test_the_coordinator_hears_how_many_are_shared():
-    found, _ = carry()
-    assert found["north", "train"] == relay.Overlap(5, 2, {"bank": 3, "shop": 3})
-    assert found["south", "train"] == relay.Overlap(3, 2, {"bank": 2, "shop": 2})
+    overlaps, _ = carry()
+    assert overlaps["north", "train"] == relay.Overlap(5, 2, {"bank": 3, "shop": 3})
+    assert overlaps["south", "train"] == relay.Overlap(3, 2, {"bank": 2, "shop": 2})
 
 
 def test_an_alignment_in_batches_is_one_in_one_piece(monkeypatch):
@@ -51,22 +51,22 @@ def test_an_alignment_in_batches_is_one_in_one_piece(monkeypatch):
     monkeypatch.setattr(
         relay.psi, "align", lambda *given, **options: align(*given, **options, batch_size=2)
     )
-    found, rows = carry()
-    assert found["north", "train"].shared == {"bank": 3, "shop": 3}
+    overlaps, rows = carry()
+    assert overlaps["north", "train"].shared == {"bank": 3, "shop": 3}
     assert len(rows["north", "bank"]) == 2
 
 
 def test_what_a_responder_refuses_reaches_the_coordinator_by_its_name():
     ids = {**IDS, "shop": [1, 2, 3]}
-    with pytest.raises(PartyError, match=r"'shop'.*so none can be the same") as told:
+    with pytest.raises(PartyError, match=r"'shop'.*so none can be the same") as error:
         carry(ids)
-    assert told.value.party == "shop"
+    assert error.value.party == "shop"
 
 
 def test_repeated_ids_of_an_initiator_are_told_by_its_name():
-    with pytest.raises(PartyError, match="'south'") as told:
+    with pytest.raises(PartyError, match="'south'") as error:
         carry({**IDS, "south": ["fred", "fred"]})
-    assert told.value.party == "south"
+    assert error.value.party == "south"
 
 
 def test_an_alignment_that_was_left_gives_way_to_the_next():
@@ -81,8 +81,8 @@ def test_an_alignment_that_was_left_gives_way_to_the_next():
         },
         driver="coordinator",
     )
-    found = relay.align(engine, {"north": ["all"]}, ["bank"])
-    assert found["north", "all"].num_common == 3
+    overlaps = relay.align(engine, {"north": ["all"]}, ["bank"])
+    assert overlaps["north", "all"].num_common == 3
     assert len(kept) == 1
 
 
@@ -105,8 +105,8 @@ def test_a_party_says_its_role_and_what_it_keeps():
     kept = {"first": ("north",)}.get
     bank = relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None, kept)
     north = relay.Initiator("north", {"a": IDS["north"][:2], "b": IDS["north"][2:]}, print)
-    said = [each.handle(relay.Describe("first")) for each in (bank, north)]
-    assert [(each.parts, each.num_ids, each.aligned) for each in said] == [
+    descriptions = [each.handle(relay.Describe("first")) for each in (bank, north)]
+    assert [(each.parts, each.num_ids, each.aligned) for each in descriptions] == [
         ((), 6, ("north",)),
         (("a", "b"), 5, ()),
     ]

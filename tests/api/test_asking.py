@@ -27,41 +27,44 @@ def test_dataframes_are_inspected_as_their_files_are(run: dt.Run) -> None:
     of_frames = dt.inspect(parties(*clinic_and_lab()))
     files = [run.folder / "given" / f"{name}.toml" for name in ("clinic", "lab")]
     of_files = dt.inspect(files)
-    told, of_files_told = of_frames.to_json(), of_files.to_json()
-    assert told["title"] == "clinic, lab"
+    report, report_of_files = of_frames.to_json(), of_files.to_json()
+    assert report["title"] == "clinic, lab"
     for key in ("parties", "overlaps", "groups", "samples", "expected", "recommended"):
-        assert told[key] == of_files_told[key], key
-    assert told["overlaps"]["shared"] == {"lab": 90}
+        assert report[key] == report_of_files[key], key
+    assert report["overlaps"]["shared"] == {"lab": 90}
     assert of_frames.recommended == "apfed"
-    assert told["next_command"] == "dovetail.fit(dovetail.APFed(), ...)"
-    assert of_files_told["next_command"] == "dovetail train RUN --set method=apfed-s"
+    assert report["next_command"] == "dovetail.fit(dovetail.APFed(), ...)"
+    assert report_of_files["next_command"] == "dovetail train RUN --set method=apfed-s"
 
 
 def test_an_inspection_prints_and_is_a_page(tmp_path: Path) -> None:
-    found = dt.inspect(parties(*clinic_and_lab()))
-    text = repr(found)
+    inspection = dt.inspect(parties(*clinic_and_lab()))
+    text = repr(inspection)
     assert "Recommended: APFed\nNext: dovetail.fit(dovetail.APFed(), ...)" in text
     assert "\x1b" not in text
-    assert found.save(tmp_path / "new" / "page.html").read_text(encoding="utf-8") == found.page
-    assert found._repr_html_().startswith('<iframe sandbox="" ')
-    assert "<script" not in found._repr_html_()
+    assert (
+        inspection.save(tmp_path / "new" / "page.html").read_text(encoding="utf-8")
+        == inspection.page
+    )
+    assert inspection._repr_html_().startswith('<iframe sandbox="" ')
+    assert "<script" not in inspection._repr_html_()
 
 
 def test_ids_may_be_compared_blinded_only() -> None:
-    told = dt.inspect(parties(*clinic_and_lab()), private=True, quiet=True).to_json()
-    assert told["overlaps"]["ids_compared"] is False
-    assert told["overlaps"]["shared"] == {"lab": 90}
-    assert told["groups"] is None
+    report = dt.inspect(parties(*clinic_and_lab()), private=True, quiet=True).to_json()
+    assert report["overlaps"]["ids_compared"] is False
+    assert report["overlaps"]["shared"] == {"lab": 90}
+    assert report["groups"] is None
 
 
 def test_who_agrees_to_no_counting_is_told_so() -> None:
     clinic, lab = clinic_and_lab()
     _, other = parties(clinic, lab)
-    own = dt.Party("clinic", clinic, id="patient", label="ill")
+    clinic_party = dt.Party("clinic", clinic, id="patient", label="ill")
     shy = dt.Party("shy", lab, id="patient", policy={"algorithms": ["apfed"]})
-    told = dt.inspect([own, other, shy], private=True, quiet=True).to_json()
-    assert told["overlaps"]["shared"] == {"lab": 90}
-    assert told["overlaps"]["not_shown"] == {"shy": "refused"}
+    report = dt.inspect([clinic_party, other, shy], private=True, quiet=True).to_json()
+    assert report["overlaps"]["shared"] == {"lab": 90}
+    assert report["overlaps"]["not_shown"] == {"shy": "refused"}
 
 
 @pytest.mark.parametrize(
@@ -72,27 +75,27 @@ def test_who_agrees_to_no_counting_is_told_so() -> None:
     ],
 )
 def test_a_table_that_is_dealt_out_is_inspected(deal: dt.Partition, method: str) -> None:
-    found = dt.inspect(dt.simulate("digits", deal))
-    assert found.recommended == method
-    assert {part.name for part in found.parts} == set(dt.simulate("digits", deal).parties)
+    inspection = dt.inspect(dt.simulate("digits", deal))
+    assert inspection.recommended == method
+    assert {part.name for part in inspection.parts} == set(dt.simulate("digits", deal).parties)
 
 
 def test_rows_are_matched_and_kept(tmp_path: Path) -> None:
     clinic, lab = clinic_and_lab()
-    homes = [
-        dt.Party("clinic", clinic, id="patient", label="ill", home=tmp_path),
-        dt.Party("lab", lab, id="patient", home=tmp_path),
+    tables = [
+        dt.Party("clinic", clinic, id="patient", label="ill", folder=tmp_path),
+        dt.Party("lab", lab, id="patient", folder=tmp_path),
     ]
-    counted = dt.align(homes, count=True, quiet=True)
+    counted = dt.align(tables, count=True, quiet=True)
     assert counted.shared == {"lab": 90}
     assert "files" not in counted.to_json()
     assert "Nobody has learned which" in repr(counted)
     assert not [*tmp_path.iterdir()]
-    found = dt.align(homes, quiet=True)
-    assert found.shared == {"lab": 90}
-    assert found.to_json()["rows"] == {"clinic": 120, "lab": 90}
-    assert all(Path(path).is_file() for path in found.to_json()["files"].values())
-    assert dt.align(homes, count=True, hide_below=100, quiet=True).to_json()["not_shown"] == {
+    matched = dt.align(tables, quiet=True)
+    assert matched.shared == {"lab": 90}
+    assert matched.to_json()["rows"] == {"clinic": 120, "lab": 90}
+    assert all(Path(path).is_file() for path in matched.to_json()["files"].values())
+    assert dt.align(tables, count=True, hide_below=100, quiet=True).to_json()["not_shown"] == {
         "lab": "fewer than 100 (hidden)"
     }
 
@@ -101,15 +104,17 @@ def test_blocks_of_hyfem_are_named_and_its_run_is_audited() -> None:
     table = clinic_and_lab()[0].drop(columns="seen")
     halves = {"one": table[:60].drop(columns="ward"), "two": table[60:].drop(columns="age")}
     members = [dt.Party(name, half, id="patient", label="ill") for name, half in halves.items()]
-    found = dt.inspect(members)
-    assert found.recommended == "chfl"
+    inspection = dt.inspect(members)
+    assert inspection.recommended == "chfl"
     blocks = {
         "one": {"one": ["age"], "common": ["pressure"]},
         "two": {"common": ["pressure"], "two": ["ward"]},
     }
-    for name, own in blocks.items():  # printed to be pasted
-        assert f"  dovetail.Party({name!r}, ..., blocks={own!r})" in repr(found).splitlines()
-    assert found.verdict.startswith("CHFL fits (yes: every party has labels")
+    for name, columns in blocks.items():  # printed to be pasted
+        assert (
+            f"  dovetail.Party({name!r}, ..., blocks={columns!r})" in repr(inspection).splitlines()
+        )
+    assert inspection.verdict.startswith("CHFL fits (yes: every party has labels")
     members = [
         dt.Party(name, half, id="patient", label="ill", blocks=blocks[name])
         for name, half in halves.items()
@@ -135,8 +140,8 @@ def test_a_run_of_owners_with_tables_of_their_own_is_audited() -> None:
     with pytest.raises(ConfigError, match="bottom"):
         dt.fit(method, owners, quiet=True)
     method = dt.FedOptimus(epochs=1, batch_size=16, embedding=4, top=[4], members=1)
-    found = dt.fit(method, owners, quiet=True).audit(fast=True, quiet=True)
-    assert {each["owner"] for each in found.to_json()["findings"]} <= parts.keys()
+    audited = dt.fit(method, owners, quiet=True).audit(fast=True, quiet=True)
+    assert {each["owner"] for each in audited.to_json()["findings"]} <= parts.keys()
 
 
 def test_mistakes_are_told() -> None:
@@ -170,11 +175,11 @@ def test_a_run_says_what_its_partners_are_worth(run: dt.Run, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_run_is_audited(run: dt.Run) -> None:
-    found = run.audit(fast=True, known=20, quiet=True)
-    assert found.verdict in ("none", "low", "high")
-    assert {each.owner for each in found.findings} == {"clinic", "lab"}
+    audited = run.audit(fast=True, known=20, quiet=True)
+    assert audited.verdict in ("none", "low", "high")
+    assert {each.owner for each in audited.findings} == {"clinic", "lab"}
     assert json.loads((run.folder / "audit.json").read_text()) == json.loads(
-        json.dumps(found.to_json())
+        json.dumps(audited.to_json())
     )
-    assert (run.folder / "audit.html").read_text(encoding="utf-8") == found.page
-    assert "Not tried: " in repr(found)
+    assert (run.folder / "audit.html").read_text(encoding="utf-8") == audited.page
+    assert "Not tried: " in repr(audited)

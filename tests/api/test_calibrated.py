@@ -19,11 +19,11 @@ COLUMNS = ("a", "b", "c", "d")
 def table(num_rows: int, seed: int) -> pd.DataFrame:
     """Two thirds are "no", as four columns tell for the most part; and what it costs."""
     draw = np.random.default_rng(seed)
-    told = pd.DataFrame(draw.normal(size=(num_rows, 4)).round(3), columns=list(COLUMNS))
-    risk = told.a + 0.7 * told.b + 0.5 * told.c + 0.3 * told.d
-    told["sick"] = np.where(risk + draw.normal(size=num_rows) > 0.6, "yes", "no")
-    told["cost"] = (100 * risk + 50 * draw.normal(size=num_rows)).round(2)
-    return told
+    frame = pd.DataFrame(draw.normal(size=(num_rows, 4)).round(3), columns=list(COLUMNS))
+    risk = frame.a + 0.7 * frame.b + 0.5 * frame.c + 0.3 * frame.d
+    frame["sick"] = np.where(risk + draw.normal(size=num_rows) > 0.6, "yes", "no")
+    frame["cost"] = (100 * risk + 50 * draw.normal(size=num_rows)).round(2)
+    return frame
 
 
 BLOCKS = [
@@ -86,10 +86,10 @@ def test_a_run_that_calibrates_keeps_it_with_models_that_cover_what_they_promise
         for score in ("log_loss", "ece", "f1"):
             if score in scores:
                 assert run.result["parties"][party][score] == pytest.approx(scores[score], abs=1e-4)
-        said = model.predictions(fresh, coverage=0.9)
-        assert said.within is not None
+        prediction = model.predictions(fresh, coverage=0.9)
+        assert prediction.within is not None
         truth = (fresh.sick == "yes").to_numpy().astype(int)
-        held = said.within[np.arange(len(fresh)), truth].mean()
+        held = prediction.within[np.arange(len(fresh)), truth].mean()
         kept = model.about["conformal"]["rows"]
         assert abs(held - 0.9) < 4 * np.sqrt(0.09 * (1 / kept + 1 / len(fresh)))
 
@@ -110,8 +110,8 @@ def test_intervals_of_numbers_cover_what_they_promise(name: str, tmp_path: Path)
         quiet=True,
     )
     model = run.models[next(iter(run.result["parties"]))]
-    said = model.predictions(fresh, coverage=0.9)
-    held = ((said.low <= fresh.cost) & (fresh.cost <= said.high)).mean()
+    prediction = model.predictions(fresh, coverage=0.9)
+    held = ((prediction.low <= fresh.cost) & (fresh.cost <= prediction.high)).mean()
     kept = model.about["conformal"]["rows"]
     assert abs(held - 0.9) < 4 * np.sqrt(0.09 * (1 / kept + 1 / len(fresh)))
 

@@ -83,10 +83,10 @@ def test_every_kind_of_frame_trains_the_same_model() -> None:
 def test_scores_are_a_table_of_the_run_and_its_baselines(run: dt.Run) -> None:
     assert list(run.scores)[:2] == ["APFed, predicts alone", "learned alone"]
     assert len(run.scores) == 6  # and four of classic vertical learning
-    said = run.scores["learned alone"]["accuracy"]
-    assert run.scores.to_dict()["learned alone"]["accuracy"] == said["mean"]  # type: ignore[index]
+    accuracy = run.scores["learned alone"]["accuracy"]
+    assert run.scores.to_dict()["learned alone"]["accuracy"] == accuracy["mean"]  # type: ignore[index]
     frame = run.scores.to_pandas()
-    assert frame.loc["learned alone", "accuracy std"] == said["std"]  # type: ignore[index]
+    assert frame.loc["learned alone", "accuracy std"] == accuracy["std"]  # type: ignore[index]
     assert isinstance(frame, pd.DataFrame)
     text = repr(run.scores)
     assert text.startswith("on the test rows")
@@ -122,10 +122,12 @@ def test_the_folder_is_a_run_folder_that_commands_use(run: dt.Run, tmp_path: Pat
 def test_what_is_kept_of_a_frame_is_for_its_owner_and_what_is_used(tmp_path: Path) -> None:
     clinic, lab = clinic_and_lab()
     clinic["name"] = "not used"
-    own = dt.Party("clinic", clinic, id="patient", label="ill", columns=["age", "pressure"])
+    clinic_party = dt.Party(
+        "clinic", clinic, id="patient", label="ill", columns=["age", "pressure"]
+    )
     dt.fit(
         dt.APFed("partners", **SMALL),
-        [own, parties(clinic, lab)[1]],
+        [clinic_party, parties(clinic, lab)[1]],
         out=tmp_path / "run",
         quiet=True,
     )
@@ -187,14 +189,16 @@ def test_a_loss_is_of_those_who_say_none() -> None:
     clinic, lab = clinic_and_lab()
     scores = {}
     for loss in ("contrastive", "reconstruction"):
-        for own in ({}, {"loss": "reconstruction"}):
+        for settings in ({}, {"loss": "reconstruction"}):
             given = [
                 dt.Party("clinic", clinic, id="patient", label="ill"),
-                dt.Party("lab", lab, id="patient", apfed={"encoder": (8,), **own}),
+                dt.Party("lab", lab, id="patient", apfed={"encoder": (8,), **settings}),
             ]
             run = dt.fit(dt.APFed(loss, **SMALL), given, quiet=True)
             weights = run.models["clinic"].network.state_dict()
-            scores[loss, bool(own)] = float(sum(each.double().sum() for each in weights.values()))
+            scores[loss, bool(settings)] = float(
+                sum(each.double().sum() for each in weights.values())
+            )
     assert scores["contrastive", False] != scores["reconstruction", False]
     assert scores["contrastive", True] == scores["reconstruction", False]
     assert scores["reconstruction", True] == scores["reconstruction", False]

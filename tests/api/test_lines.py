@@ -54,29 +54,29 @@ def lab_at(address: str, script: str = LAB) -> Iterator[forked.Running]:
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-        assert said.splitlines()[-1] == "ended", said
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=60)
+        assert output.splitlines()[-1] == "ended", output
+        assert process.returncode == 0, output
     finally:
         process.kill()
         process.communicate()
 
 
 def address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.network
 def test_partners_elsewhere_train_a_model_that_predicts_alone(folder: Path) -> None:
     clinic, _ = clinic_and_lab()
-    own, _ = parties(*clinic_and_lab())
+    clinic_party, _ = parties(*clinic_and_lab())
     at = address()
     with lab_at(at), dt.listen(at, ["lab"], wait_s=120) as partners:
         first = dt.fit(
             dt.APFed("partners", **SMALL),
-            own,
+            clinic_party,
             baselines=["alone"],
             seeds=2,
             out="run",
@@ -84,7 +84,7 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(folder: Path) -> N
             quiet=True,
         )
         second = dt.fit(
-            dt.APFed("partners", **SMALL), own, partners=partners, quiet=True
+            dt.APFed("partners", **SMALL), clinic_party, partners=partners, quiet=True
         )  # nobody waits
     before = first.models["clinic"].predict_proba(clinic)
     assert before.shape == (120, 2)
@@ -153,32 +153,34 @@ def test_partners_without_a_common_id_train_by_match_keys(folder: Path) -> None:
         sample=range(500, 500 + len(lab)),
     ).drop(columns="patient")
     lab.to_parquet(folder / "lab.parquet", index=False)
-    own = dt.Party(
+    clinic_party = dt.Party(
         "clinic", clinic, id="patient", label="ill", match=[["insurance"], ["surname", "born"]]
     )
-    assert not {"surname", "born", "insurance"} & set(own.columns)
+    assert not {"surname", "born", "insurance"} & set(clinic_party.columns)
     at = address()
     with lab_at(at, REGISTRY), dt.listen(at, ["lab"], wait_s=120) as partners:
-        run = dt.fit(dt.APFed("partners", **SMALL), own, partners=partners, out="run", quiet=True)
+        run = dt.fit(
+            dt.APFed("partners", **SMALL), clinic_party, partners=partners, out="run", quiet=True
+        )
     assert run.models["clinic"].predict_proba(clinic).shape == (120, 2)
     sent = (folder / "lab.site" / "ledger.jsonl").read_text()
     assert sent.count('"psi.Passing"') == 2  # a pass for each key
     assert "Name" not in sent
     # In one process the same; and what is kept of a frame has the columns to repeat it with.
     both = [
-        own,
+        clinic_party,
         dt.Party(
             "lab",
             lab,
             id="sample",
-            match=own.site.party.match,
+            match=clinic_party.site.party.match,
             match_columns={"surname": "family"},
             apfed={"encoder": (8,)},
         ),
     ]
     dt.fit(dt.APFed("partners", **SMALL), both, out="here", quiet=True)
     kept = dt.Party.read("here/given/lab.toml")
-    assert kept.site.party.match == own.site.party.match
+    assert kept.site.party.match == clinic_party.site.party.match
     assert kept.site.match_values()[0].missing == 0
     with pytest.raises(ConfigError, match=r"match is a list of keys, each a list of columns"):
         dt.Party("clinic", clinic, id="patient", match=["surname"])
@@ -198,11 +200,11 @@ def test_an_event_ends_a_party_that_joined(folder: Path) -> None:
 
 
 def test_what_partners_set_themselves_is_refused_here() -> None:
-    own, lab = parties(*clinic_and_lab())
+    clinic_party, lab = parties(*clinic_and_lab())
     partners = dt.listen("127.0.0.1:7443", ["lab"])
     with pytest.raises(ConfigError, match="partners on other machines set their own"):
-        dt.fit(dt.APFed("contrastive"), own, partners=partners, quiet=True)
+        dt.fit(dt.APFed("contrastive"), clinic_party, partners=partners, quiet=True)
     with pytest.raises(ConfigError, match="give the one party that drives"):
-        dt.fit(dt.APFed(), [own, lab], partners=partners, quiet=True)
+        dt.fit(dt.APFed(), [clinic_party, lab], partners=partners, quiet=True)
     with pytest.raises(ConfigError, match=r"a coordinator without data drives.*give parties=\[\]"):
-        dt.fit(dt.CHFL(), own, partners=partners, quiet=True)
+        dt.fit(dt.CHFL(), clinic_party, partners=partners, quiet=True)

@@ -148,10 +148,10 @@ def test_a_mistake_ends_in_one_sentence(
     temporary.mkdir()
     monkeypatch.chdir(working)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    make, said = MISTAKES[what]
-    with pytest.raises(DovetailError, match=said) as told:
+    make, words = MISTAKES[what]
+    with pytest.raises(DovetailError, match=words) as error:
         make()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert list(temporary.iterdir()) == []  # no folder of a run that was not
 
 

@@ -91,16 +91,18 @@ def test_the_papers_variants_are_named_for_parties_in_this_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "told"),
+    ("ids", "words"),
     [
         ([f"{each:05}" for each in IDS], r"text of 5 characters, digits, all begin with '000'"),
         ([f"KX-{each}" for each in IDS], r"text of 4 to 5 characters, capitals and digits and '-'"),
         ([f"kx{each}" for each in IDS], r"small letters and digits, all begin with 'kx'"),
     ],
 )
-def test_ids_of_another_shape_are_described_to_who_has_both(ids: list[str], told: str) -> None:
+def test_ids_of_another_shape_are_described_to_who_has_both(ids: list[str], words: str) -> None:
     text = owner(id=[f"KX{each}" for each in IDS])
-    with pytest.raises(AlignmentError, match=f"shares no sample with 'a'; ids of 'a' are .*{told}"):
+    with pytest.raises(
+        AlignmentError, match=f"shares no sample with 'a'; ids of 'a' are .*{words}"
+    ):
         dt.fit("apfed-d", [dt.Party("a", text, id="id", label="y"), partner(ids)], quiet=True)
 
 
@@ -198,14 +200,14 @@ def test_calibrating_on_the_rows_of_training_is_warned_of(tmp_path: Path) -> Non
     for rows, warned in ((train, True), (frame, False), (other, False)):
         folder = model.model_.save(tmp_path / "m")
         labelled = rows.assign(y=(rows["y"] == "b").astype(int))
-        told = calibrated(folder, labelled, label="y")["text"]
-        assert ("WARNING: these are the rows of training" in told) == warned
+        text = calibrated(folder, labelled, label="y")["text"]
+        assert ("WARNING: these are the rows of training" in text) == warned
     assert load(folder).party == "owner"
 
 
 @pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize(
-    ("column", "values", "told"),
+    ("column", "values", "reported"),
     [
         ("Y", [0.0, 1.0] * 20, "its column 'Y' is named like the label 'y' of party 'a'"),
         ("paid", ["n", "j"] * 20, "its column 'paid' equals the label 'y' of party 'a'"),
@@ -214,16 +216,16 @@ def test_calibrating_on_the_rows_of_training_is_warned_of(tmp_path: Path) -> Non
     ],
 )
 def test_a_partners_column_that_is_the_label_is_warned_of(
-    column: str, values: list[object], told: str | None, capsys: pytest.CaptureFixture[str]
+    column: str, values: list[object], reported: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = pd.DataFrame({"id": IDS, "z": np.arange(40.0), column: values})
     parties = [dt.Party("a", owner(), id="id", label="y"), dt.Party("b", rows, id="id")]
     dt.fit(dt.Method("apfed", epochs=1), parties, test=None, quiet=True)
-    said = capsys.readouterr().err
-    assert ("WARNING: party 'b'" in said) == (told is not None)
-    assert told is None or told in said
+    text = capsys.readouterr().err
+    assert ("WARNING: party 'b'" in text) == (reported is not None)
+    assert reported is None or reported in text
     dt.inspect(parties)
-    assert told is None or told in capsys.readouterr().err
+    assert reported is None or reported in capsys.readouterr().err
 
 
 def test_a_column_that_equals_a_number_to_predict_is_warned_of() -> None:

@@ -46,7 +46,7 @@ def test_a_run_of_several_seeds_and_stages_is_one_line(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
     cell = Cell()
     talk = Notebook(cell)
-    talk.say("3 parties")
+    talk.print("3 parties")
     for seed in range(3):
         with talk.epochs(f"seed {seed} ") as bars:
             for epoch in range(1, 5):
@@ -91,9 +91,9 @@ def test_parties_models_and_what_they_give_are_tables(rows: pd.DataFrame) -> Non
     assert ">2: age, &lt;b&gt;</td>" in shown
     model = SoloClassifier(learners=["linear"]).fit(rows, y).model_
     assert ">2: age, &lt;b&gt;</td>" in model._repr_html_()
-    told = model.predictions(rows)._repr_html_()
-    assert told.count("<tr>") == 11  # and the head
-    assert "50 more rows" in told
+    reported = model.predictions(rows)._repr_html_()
+    assert reported.count("<tr>") == 11  # and the head
+    assert "50 more rows" in reported
     explained = model.explain(rows.assign(y=(rows["age"] > 0).astype(int)), label="y")
     shown = explained._repr_html_()
     assert shown.index(">age<") < shown.index("&lt;b&gt;")
@@ -106,9 +106,9 @@ def test_parties_models_and_what_they_give_are_tables(rows: pd.DataFrame) -> Non
 def test_a_fit_logs_its_epochs_and_warnings_by_pythons_logging(
     rows: pd.DataFrame, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = rows.assign(id=range(60), y=["n", "j"] * 30)
+    local = rows.assign(id=range(60), y=["n", "j"] * 30)
     other = pd.DataFrame({"id": range(60), "Y": np.arange(60.0)})
-    parties = [dt.Party("a", own, id="id", label="y"), dt.Party("b", other, id="id")]
+    parties = [dt.Party("a", local, id="id", label="y"), dt.Party("b", other, id="id")]
     with caplog.at_level(logging.INFO, logger="dovetail"):
         dt.fit(dt.Method("apfed", epochs=2), parties, test=None, quiet=True)
     records = [each for each in caplog.records if each.name == "dovetail.train"]

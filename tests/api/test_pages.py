@@ -30,15 +30,15 @@ def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 7
-    said = run("\n".join(blocks), tmp_path)
-    assert "('benign', 'malignant')" in said
-    assert "2" in said.splitlines()  # epochs in the log
+    output = run("\n".join(blocks), tmp_path)
+    assert "('benign', 'malignant')" in output
+    assert "2" in output.splitlines()  # epochs in the log
     assert (tmp_path / "out" / "clinic" / "given" / "lab.parquet").exists()
 
 
 @pytest.mark.slow
 def test_the_walk_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    said = run((ROOT / "examples" / "walk.py").read_text(), tmp_path)
-    right = float(re.findall(r"without a diagnosis: ([\d.]+)", said)[0])
+    output = run((ROOT / "examples" / "walk.py").read_text(), tmp_path)
+    right = float(re.findall(r"without a diagnosis: ([\d.]+)", output)[0])
     assert right > 0.8
     assert (tmp_path / "out" / "walk" / "report.html").stat().st_size

@@ -33,40 +33,40 @@ def test_one_unseen_category_leaves_the_other_rows_predicted(
     odd = rows.assign(job=["wizard", *rows["job"][1:]])
     with pytest.raises(DataError, match=r"\(--partial\) predicts the other rows"):
         model.predict(odd)
-    whole, told = model.predictions(rows), model.predictions(odd, partial=True)
-    assert told.errors is not None
-    assert told.probabilities is not None
-    assert told.errors.tolist() == [
+    whole, report = model.predictions(rows), model.predictions(odd, partial=True)
+    assert report.errors is not None
+    assert report.probabilities is not None
+    assert report.errors.tolist() == [
         "column 'job': 'wizard' was not seen in training",
         *[""] * 59,
     ]
-    assert told.values[0] is None
-    assert np.isnan(told.probabilities[0]).all()
-    assert (told.values[1:] == whole.values[1:]).all()
-    assert np.allclose(told.probabilities[1:], whole.probabilities[1:])
+    assert report.values[0] is None
+    assert np.isnan(report.probabilities[0]).all()
+    assert (report.values[1:] == whole.values[1:]).all()
+    assert np.allclose(report.probabilities[1:], whole.probabilities[1:])
     series = model.predict(odd.set_index(odd.index + 100), partial=True)
     assert series.index[0] == 100
     assert series.isna().tolist() == [True, *[False] * 59]
 
 
 def test_rows_that_can_all_be_used_have_no_error(model: Model, rows: pd.DataFrame) -> None:
-    told = model.predictions(rows, partial=True)
-    assert told.errors is not None
-    assert (told.errors == "").all()
-    assert (told.values == model.predict(rows)).all()
+    report = model.predictions(rows, partial=True)
+    assert report.errors is not None
+    assert (report.errors == "").all()
+    assert (report.values == model.predict(rows)).all()
 
 
 def test_text_and_infinite_numbers_are_errors_of_their_rows(rows: pd.DataFrame) -> None:
     model = SoloRegressor(learners=["linear"]).fit(rows, rows["age"] * 2).model_
     age = [*map(str, rows["age"])]
-    told = model.predictions(rows.assign(age=["old", *age[1:]]), partial=True)
-    assert told.errors is not None
-    assert told.errors[0] == "column 'age': 'old' is not a number"
-    assert np.isnan(told.values[0])
-    assert np.isfinite(told.values[1:].astype(float)).all()
-    told = model.predictions(rows.assign(age=[np.inf, *rows["age"][1:]]), partial=True)
-    assert told.errors is not None
-    assert told.errors[0] == "column 'age': the value is infinite"
+    report = model.predictions(rows.assign(age=["old", *age[1:]]), partial=True)
+    assert report.errors is not None
+    assert report.errors[0] == "column 'age': 'old' is not a number"
+    assert np.isnan(report.values[0])
+    assert np.isfinite(report.values[1:].astype(float)).all()
+    report = model.predictions(rows.assign(age=[np.inf, *rows["age"][1:]]), partial=True)
+    assert report.errors is not None
+    assert report.errors[0] == "column 'age': the value is infinite"
 
 
 def test_a_table_of_which_no_row_can_be_used_is_refused(model: Model, rows: pd.DataFrame) -> None:
@@ -93,9 +93,9 @@ def test_the_command_writes_each_reason_beside_the_rows(
     out = tmp_path / f"out.{suffix}"
     given = [str(tmp_path / "m"), str(tmp_path / "new.csv"), "--id", "who", "--partial"]
     app(["predict", *given, "--out", str(out)], standalone_mode=False)
-    told = capsys.readouterr().err
-    assert "1 of 60 rows cannot be used (row 1: column 'job': 'wizard' was not seen" in told
-    assert "(59 of 60 rows have it)" in told
+    report = capsys.readouterr().err
+    assert "1 of 60 rows cannot be used (row 1: column 'job': 'wizard' was not seen" in report
+    assert "(59 of 60 rows have it)" in report
     read = pd.read_csv(out) if suffix == "csv" else _parquet(out)
     assert read["who"].tolist() == [*range(100, 160)]
     assert (read["error"].fillna("") != "").tolist() == [False, True, *[False] * 58]
@@ -114,5 +114,7 @@ def _parquet(path: Path) -> pd.DataFrame:
 
 def test_a_saved_model_does_the_same(model: Model, rows: pd.DataFrame, tmp_path: Path) -> None:
     model.save(tmp_path / "m")
-    told = load(tmp_path / "m").predictions(rows.assign(job=["?", *rows["job"][1:]]), partial=True)
-    assert len(told) == 60
+    report = load(tmp_path / "m").predictions(
+        rows.assign(job=["?", *rows["job"][1:]]), partial=True
+    )
+    assert len(report) == 60

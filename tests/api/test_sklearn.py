@@ -52,9 +52,9 @@ def clinic_and_lab() -> tuple[pd.DataFrame, pd.Series, pd.DataFrame, dt.Party]:
     frame = load_breast_cancer(as_frame=True).frame
     frame = frame.iloc[:180].set_axis([f"p{each}" for each in range(180)], axis=0)
     labels = frame["target"].map({0: "malignant", 1: "benign"})
-    own, worst = frame.filter(regex="^mean"), frame.filter(regex="^worst")
+    mean, worst = frame.filter(regex="^mean"), frame.filter(regex="^worst")
     lab = dt.Party("lab", worst.reset_index(names="patient"), id="patient")
-    return own.iloc[:120], labels.iloc[:120], own.iloc[120:], lab
+    return mean.iloc[:120], labels.iloc[:120], mean.iloc[120:], lab
 
 
 @pytest.mark.slow
@@ -114,9 +114,9 @@ def test_in_a_cross_validation_partners_rows_follow_by_id() -> None:
 def test_a_grid_search_tries_settings_in_processes() -> None:
     X, y, _, _ = clinic_and_lab()
     grid = {"learners": [["linear"], ["boosting"]]}
-    found = GridSearchCV(SoloClassifier(), grid, cv=2, n_jobs=2).fit(X, y)
-    assert found.best_params_["learners"] in grid["learners"]
-    assert found.best_score_ > 0.85
+    search = GridSearchCV(SoloClassifier(), grid, cv=2, n_jobs=2).fit(X, y)
+    assert search.best_params_["learners"] in grid["learners"]
+    assert search.best_score_ > 0.85
 
 
 def test_output_is_of_the_kind_that_was_set() -> None:

@@ -43,10 +43,10 @@ def test_a_type_checker_finds_a_setting_that_does_not_exist(
         "dt.HyFEM(schedule='cosin')\n"
     )
     monkeypatch.setenv("MYPYPATH", str(ROOT))
-    told, _, code = api.run(
+    reported, _, code = api.run(
         ["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "user.py")]
     )
-    lines = [line.split(":")[1] for line in told.splitlines() if "user.py" in line]
+    lines = [line.split(":")[1] for line in reported.splitlines() if "user.py" in line]
     assert code == 1
-    assert {*lines} == {"5", "6", "7", "8"}, told
-    assert 'Unexpected keyword argument "epochz"' in told
+    assert {*lines} == {"5", "6", "7", "8"}, reported
+    assert 'Unexpected keyword argument "epochz"' in reported

@@ -98,7 +98,7 @@ class Town(Federation):
         (self.folder / "run.toml").write_text(RUN.format(port=self.port, epochs=epochs))
         named = ("bank", "shop", "--driver", "bank", "--host", "127.0.0.1", "-q")
         made = self.start("certificates", *named)
-        assert made.ended() == 0, made.said()
+        assert made.ended() == 0, made.printed()
 
     def change(self, name: str, *changes: tuple[str, str]) -> None:
         """Replaces texts of a file."""
@@ -132,4 +132,4 @@ class Town(Federation):
 
 
 def town(folder: Path) -> Town:
-    return Town(folder, free_port(), own_secrets=True)
+    return Town(folder, free_port(), local_secrets=True)

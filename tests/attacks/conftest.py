@@ -25,9 +25,9 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.credentials import Credentials
 from dovetail.network.stream import Stream
-from dovetail.node.home import Refusals
 from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Runs
+from dovetail.node.site_folder import Refusals
 from dovetail.node.status_line import StatusLine
 
 SHOP = """
@@ -70,7 +70,7 @@ class Shop:
     process: Process
 
     @property
-    def home(self) -> Path:
+    def site_folder(self) -> Path:
         return self.federation.folder / "shop.site"
 
     def engine(self, run: str) -> Engine:
@@ -84,7 +84,7 @@ class Shop:
         self.process.wait_for("connected to bank")
 
     def refused(self) -> list[dict[str, Any]]:
-        lines = (self.home / "refusals.jsonl").read_text().splitlines()
+        lines = (self.site_folder / "refusals.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
 
@@ -110,7 +110,7 @@ def shop_that_joins(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
 
 
 @dataclass(eq=False)
-class Home:
+class Site:
     """The victim's site in this process; ``again`` is what a restart leaves."""
 
     path: Path
@@ -119,7 +119,7 @@ class Home:
     def engine(self, run: str, driver: str = "bank", algorithm: str = "psi") -> InProcess:
         return InProcess({"shop": self.runs.open(run, algorithm, driver)}, driver=driver)
 
-    def said(self, what: str) -> list[str]:
+    def printed(self, what: str) -> list[str]:
         """Lines of the terminal that contain this."""
         return [line for line in self.lines if what in line]
 
@@ -127,20 +127,22 @@ class Home:
 
 
 @pytest.fixture
-def shop_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Home]:
+def shop_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Site]:
     lines: list[str] = []
-    monkeypatch.setattr(StatusLine, "say", lambda self, text: lines.append(text))
+    monkeypatch.setattr(StatusLine, "print", lambda self, text: lines.append(text))
 
     def start(
         ids: list[str], policy: str = "", change: Callable[[Path], None] = lambda table: None
-    ) -> Home:
+    ) -> Site:
         party_file = write_shop(tmp_path, ids, policy)
         change(tmp_path / "shop.csv")
         site = open_site(party_file)
-        home = tmp_path / "shop.site"
-        home.mkdir(exist_ok=True)
+        site_folder = tmp_path / "shop.site"
+        site_folder.mkdir(exist_ok=True)
         teller = StatusLine("bank", quiet=True)
-        refusals = Refusals(home / "refusals.jsonl", teller.say)
-        return Home(home, Runs(site, home, refusals, teller, torch.device("cpu")), lines)
+        refusals = Refusals(site_folder / "refusals.jsonl", teller.print)
+        return Site(
+            site_folder, Runs(site, site_folder, refusals, teller, torch.device("cpu")), lines
+        )
 
     return start

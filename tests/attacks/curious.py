@@ -106,13 +106,15 @@ class Driver:
         ]
         return np.concatenate([reply.values_B16.numpy() for reply in replies])
 
-    def claim(self, indices_K: np.ndarray, own_K: np.ndarray) -> None:
+    def claim(self, indices_K: np.ndarray, local_K: np.ndarray) -> None:
         """Phase 6: these places of the victim's are those of its own."""
         num = len(indices_K)
         for batch in self.batches(num):
             part = self.part(batch)
             samples = torch.arange(num)[part]
-            message = psi.Places(batch, num, samples, tensor(indices_K[part]), tensor(own_K[part]))
+            message = psi.Places(
+                batch, num, samples, tensor(indices_K[part]), tensor(local_K[part])
+            )
             self.ask(message, psi.Received)
 
     def prove(self, answer: Callable[[np.ndarray], np.ndarray]) -> int:

@@ -33,7 +33,7 @@ def proposed(created, expires):
         driver="bank",
         parties=("bank", "shop"),
         method="apfed",
-        stages=("apfed",),
+        variants=("apfed",),
         seeds=(0,),
         algorithms=("apfed",),
         messages=(),
@@ -45,7 +45,7 @@ def proposed(created, expires):
     )
 
 
-def said(proposal, party, who, when):
+def signed_by(proposal, party, who, when):
     return Signature(proposal=proposal.name, party=party, decision="signed", time=when).signed(who)
 
 
@@ -59,7 +59,7 @@ def show(shop, proposal, *signatures):
 
 
 def approved(shop, proposal):
-    return shop.approve("1/apfed/seed-0", proposal.name, "apfed", "bank", samples=str).stage
+    return shop.approve("1/apfed/seed-0", proposal.name, "apfed", "bank", samples=str).variant
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def approved(shop, proposal):
 )
 def test_an_expired_key_signs_no_new_proposal(shop, created, signed, why):
     proposal = proposed(created, NOW + timedelta(days=30))
-    own = said(proposal, "bank", BANK, max(created, signed))
+    signature = signed_by(proposal, "bank", BANK, max(created, signed))
     with pytest.raises(MessageError, match=why):
-        show(shop, proposal, own, said(proposal, "shop", OLD, signed))
+        show(shop, proposal, signature, signed_by(proposal, "shop", OLD, signed))
     with pytest.raises(ConfigError, match="not shown"):
         approved(shop, proposal)
 
@@ -98,15 +98,15 @@ def test_what_was_seen_in_time_holds_when_its_certificate_has_expired(shop, monk
             return then.astimezone(tz)
 
     signatures = [
-        said(proposal, "bank", BANK, then),
-        said(proposal, "shop", OLD, then),
+        signed_by(proposal, "bank", BANK, then),
+        signed_by(proposal, "shop", OLD, then),
     ]
     with monkeypatch.context() as earlier:
         earlier.setattr("dovetail.node.proposal.datetime", Then)
         show(shop, proposal, *signatures)
     show(shop, proposal, *signatures)  # the driver shows the same again
     assert approved(shop, proposal) == "apfed"
-    changed = said(proposal, "shop", OLD, then + timedelta(seconds=1))
+    changed = signed_by(proposal, "shop", OLD, then + timedelta(seconds=1))
     with pytest.raises(MessageError, match="expired on"):
         show(shop, proposal, changed)
 
@@ -120,8 +120,8 @@ def test_nothing_is_signed_after_a_proposal_has_ended(shop):
 def test_where_signatures_are_asked_for_an_authority_says_whose_they_are(tmp_path):
     with pytest.raises(ConfigError, match=r"needs an authority .* ca\.pem"):
         Agreements(tmp_path, "shop", (), required=True, num_rows=10)
-    own = Authority.create(now=NOW - timedelta(days=1))
-    forged = identity("shop", issued=NOW - timedelta(hours=1), days=30, authority=own)
+    authority = Authority.create(now=NOW - timedelta(days=1))
+    forged = identity("shop", issued=NOW - timedelta(hours=1), days=30, authority=authority)
     shop = Agreements(tmp_path, "shop", BANK.authorities, required=True, num_rows=10)
     proposal = proposed(NOW - timedelta(minutes=1), NOW + timedelta(days=1))
     with pytest.raises(MessageError, match="shop"):

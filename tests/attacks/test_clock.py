@@ -17,12 +17,12 @@ def test_a_driver_whose_clock_went_back_an_hour_trains_with_its_partner(tmp_path
         federation.write(epochs=2)
         shop = federation.join("shop")
         first = federation.start("train", "run.toml", "--out", "first")
-        assert first.ended() == 0, first.said()
+        assert first.ended() == 0, first.printed()
         second = federation.start_late(1, "train", "run.toml", "--out", "second")
-        assert second.ended() == 0, second.said()
+        assert second.ended() == 0, second.printed()
         assert federation.result("second")["missed"] == {}
         sent = [federation.result(name)["bytes"]["shop"]["sent"] for name in ("first", "second")]
         assert sent[0] == sent[1] > 0
         assert not (tmp_path / "shop.site" / "refusals.jsonl").exists()
-        assert "left out" not in second.said()
+        assert "left out" not in second.printed()
         assert shop.running()

@@ -1,6 +1,6 @@
 """Whoever knows code, run file, widths and the seed on the wire tries to compute another's columns.
 
-Each attack is made on a party without a home's secret, too, as simulated ones are: there it gets
+Each attack is made on a party without a site's secret, too, as simulated ones are: there it gets
 everything, so that it is the secret that stops it and no mistake of the attack.
 """
 
@@ -47,16 +47,16 @@ def secret() -> bytes:
 
 
 #: Whose party has the secret, and whose has none.
-HOMES = pytest.mark.parametrize("of_home", [None, secret], ids=["simulated", "at home"])
+SECRETS = pytest.mark.parametrize("site_secret", [None, secret], ids=["simulated", "at its site"])
 
 
 def columns(num: int, num_columns: int, seed: int = 5) -> Tensor:
     return torch.randn(num, num_columns, generator=torch.Generator().manual_seed(seed))
 
 
-def read(found: Tensor, truth: Tensor) -> float:
+def read(guess: Tensor, truth: Tensor) -> float:
     """Share of the rows that are known to a hundredth of a standard deviation, in every column."""
-    return float(((found - truth).abs().amax(dim=1) < 1e-2).double().mean())
+    return float(((guess - truth).abs().amax(dim=1) < 1e-2).double().mean())
 
 
 # --- The driver reads a partner -------------------------------------------------------------------
@@ -87,25 +87,25 @@ def read_passive(network: Engine, party: str, config: apfed.PassiveConfig, rows:
         residual = torch.linalg.lstsq(
             jacobian.double().transpose(1, 2), (gradient / scale).double().unsqueeze(2)
         ).solution.squeeze(2)
-        found = (guess - residual).float()
-        shares.append(read(found, rows[samples]))
+        guessed = (guess - residual).float()
+        shares.append(read(guessed, rows[samples]))
         optimizer.zero_grad()
-        F.mse_loss(decoder(code), found).backward()
+        F.mse_loss(decoder(code), guessed).backward()
         optimizer.step()
     return sum(shares) / STEPS
 
 
 @pytest.mark.slow
-@HOMES
+@SECRETS
 def test_a_driver_reads_a_partner_s_rows_unless_its_home_has_a_secret(
-    of_home: Secret | None,
+    site_secret: Secret | None,
 ) -> None:
     rows = columns(300, 10)
     config = apfed.PassiveConfig(loss="reconstruction")
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
-    shop = apfed.Passive(shared, config, Perceptron(WIDTHS), Local("shop", secret=of_home))
+    shop = apfed.Passive(shared, config, Perceptron(WIDTHS), Local("shop", secret=site_secret))
     share = read_passive(InProcess({"shop": shop}, driver="bank"), "shop", config, rows)
-    assert share == 0 if of_home else share == 1
+    assert share == 0 if site_secret else share == 1
 
 
 def read_contrastive(network: Engine, party: str, rows: Tensor, *, begins: int) -> float:
@@ -131,8 +131,8 @@ def read_contrastive(network: Engine, party: str, rows: Tensor, *, begins: int) 
     def residual(x: Tensor) -> Tensor:
         gradients = []
         for code, encoder in zip(sent, encoders, strict=True):
-            own = encoder(x.view(num_rows, num_columns))
-            loss = partial(apfed.contrastive_loss, own_BD=own, temperature=temperature)
+            local_code = encoder(x.view(num_rows, num_columns))
+            loss = partial(apfed.contrastive_loss, local_BD=local_code, temperature=temperature)
             gradients.append(torch.func.grad(loss)(code))
         return (torch.cat(gradients).flatten() - target) / target.std()
 
@@ -150,16 +150,16 @@ def read_contrastive(network: Engine, party: str, rows: Tensor, *, begins: int) 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own, in jacfwd
-@HOMES
+@SECRETS
 def test_a_driver_reads_a_partner_that_contrasts_by_eight_begins_unless_its_home_has_a_secret(
-    of_home: Secret | None,
+    site_secret: Secret | None,
 ) -> None:
     rows = columns(60, 5)
     config = apfed.PassiveConfig(loss="contrastive", temperature=0.5)
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
-    shop = apfed.Passive(shared, config, Perceptron((24, 12)), Local("shop", secret=of_home))
+    shop = apfed.Passive(shared, config, Perceptron((24, 12)), Local("shop", secret=site_secret))
     share = read_contrastive(InProcess({"shop": shop}, driver="bank"), "shop", rows, begins=8)
-    assert share == 0 if of_home else share == 1
+    assert share == 0 if site_secret else share == 1
 
 
 @pytest.mark.network
@@ -224,15 +224,15 @@ def inverted(encoder: nn.Module, code: Tensor, num_columns: int, rng: torch.Gene
 
 
 @pytest.mark.slow
-@HOMES
+@SECRETS
 def test_a_label_owner_reads_a_member_s_rows_unless_its_home_has_a_secret(
-    of_home: Secret | None,
+    site_secret: Secret | None,
 ) -> None:
     """Classic vertical learning: the first codes of a network that the seed gives."""
     rows = columns(BATCH, 10)
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
     shop = vertical.Member(
-        shared, None, vertical.Config(), Perceptron(WIDTHS), Local("shop", secret=of_home)
+        shared, None, vertical.Config(), Perceptron(WIDTHS), Local("shop", secret=site_secret)
     )
     network = InProcess({"shop": shop}, driver="bank")
     network.ask({"shop": vertical.Open(SEED)}, vertical.Opened).or_raise()
@@ -240,20 +240,20 @@ def test_a_label_owner_reads_a_member_s_rows_unless_its_home_has_a_secret(
     codes = network.ask({"shop": asked}, vertical.Codes).or_raise()["shop"].code_BD
     with RandomStream(SEED, "shop", "member"):
         encoder = Perceptron(WIDTHS).encoder((10,))
-    found = inverted(encoder, codes, 10, torch.Generator().manual_seed(1))
-    assert read(found, rows) == 0 if of_home else read(found, rows) > 0.7
+    guess = inverted(encoder, codes, 10, torch.Generator().manual_seed(1))
+    assert read(guess, rows) == 0 if site_secret else read(guess, rows) > 0.7
 
 
-@HOMES
+@SECRETS
 def test_a_coordinator_reads_a_data_owner_s_rows_unless_its_home_has_a_secret(
-    of_home: Secret | None,
+    site_secret: Secret | None,
 ) -> None:
     """FedOptimus: embeddings come to the coordinator in the clear, the first ones of the seed."""
     rows = columns(BATCH, 6)
     config = fedoptimus.Config(embedding=32)
     bottom = ColumnsMlp((64,))
     shared = {"north": SharedRows("shop", rows, torch.arange(len(rows)))}
-    shop = fedoptimus.DataOwner(shared, bottom, Local("shop", secret=of_home))
+    shop = fedoptimus.DataOwner(shared, bottom, Local("shop", secret=site_secret))
     network = InProcess({"shop": shop}, driver="coordinator")
     begin = fedoptimus.messages.BeginData(
         config.model_dump_json(), SEED, ("north",), (BATCH,), (BATCH,)
@@ -264,8 +264,8 @@ def test_a_coordinator_reads_a_data_owner_s_rows_unless_its_home_has_a_secret(
     with RandomStream(SEED, "shop", "bottom"):
         network_of_seed = bottom.build((6,), config.embedding)
     codes = next(iter(answer.tensors().values()))
-    found = inverted(network_of_seed, codes, 6, torch.Generator().manual_seed(1))
-    assert read(found, rows) == 0 if of_home else read(found, rows) > 0.7
+    guess = inverted(network_of_seed, codes, 6, torch.Generator().manual_seed(1))
+    assert read(guess, rows) == 0 if site_secret else read(guess, rows) > 0.7
 
 
 # --- A partner reads the driver -------------------------------------------------------------------
@@ -290,9 +290,9 @@ class Curious:
 
 
 @pytest.mark.slow
-@HOMES
+@SECRETS
 def test_a_partner_reads_the_driver_s_rows_unless_its_home_has_a_secret(
-    of_home: Secret | None,
+    site_secret: Secret | None,
 ) -> None:
     rows = columns(256, 10)
     labels = (rows[:, 0] + rows[:, 3] > 0).long()
@@ -302,7 +302,7 @@ def test_a_partner_reads_the_driver_s_rows_unless_its_home_has_a_secret(
         Alignment({"bank": everybody, "shop": everybody}),
         Classification(("no", "yes")),
         apfed.Config(epochs=1),
-        Local("bank", secret=of_home),
+        Local("bank", secret=site_secret),
         seed=SEED,
         encoder=Perceptron(WIDTHS),
         head=Head((64,)),
@@ -314,17 +314,17 @@ def test_a_partner_reads_the_driver_s_rows_unless_its_home_has_a_secret(
         encoder = Perceptron(WIDTHS).encoder((10,))
     shares = []
     for step in shop.codes[:4]:
-        found = inverted(encoder, step.code_BD, 10, torch.Generator().manual_seed(1))
-        shares.append(read(found, rows[step.samples_B]))
-    assert shares[0] > 0.6 if of_home is None else shares == [0, 0, 0, 0]
+        guess = inverted(encoder, step.code_BD, 10, torch.Generator().manual_seed(1))
+        shares.append(read(guess, rows[step.samples_B]))
+    assert shares[0] > 0.6 if site_secret is None else shares == [0, 0, 0, 0]
 
     # The seed alone also gave the order of batches, and so which row of the table a sample is.
     order = torch.randperm(256, generator=generator(SEED, "bank", "labelled batches"))
     guessed = (order[: len(shop.codes[0].samples_B)] == shop.codes[0].samples_B).double().mean()
-    assert guessed == 1 if of_home is None else guessed < 0.1
+    assert guessed == 1 if site_secret is None else guessed < 0.1
 
 
-# --- Nothing that a home draws follows from what travels ------------------------------------------
+# --- Nothing that a site draws follows from what travels ------------------------------------------
 
 
 def test_no_state_of_a_stream_is_among_the_four_billion_that_seeds_give() -> None:
@@ -349,12 +349,14 @@ class Members:
     """Parties of CHFL and HyFEM, whose weights are their own until they are sent."""
 
     @staticmethod
-    def chfl(of_home: Secret | None) -> chfl.Member:
+    def chfl(site_secret: Secret | None) -> chfl.Member:
         task = Classification(("no", "yes"))
         x, labels = columns(40, 4), torch.arange(40) % 2
         table = table_from_arrays("shop", dict(zip("abcd", x.numpy().T, strict=True)))
         data = PartyData("shop", torch.arange(40).numpy(), labels=labels, tables={"columns": table})
-        member = chfl.Member(chfl.Home(data, task, ("a", "b")), Local("shop", secret=of_home))
+        member = chfl.Member(
+            chfl.ChflData(data, task, ("a", "b")), Local("shop", secret=site_secret)
+        )
         config = chfl.Config(widths=(8, 8), batch_size=8)
         described = member.handle(chfl.Describe())
         assert isinstance(described, chfl.Description)
@@ -363,12 +365,12 @@ class Members:
         return member
 
     @staticmethod
-    def hyfem(of_home: Secret | None) -> hyfem.Member:
+    def hyfem(site_secret: Secret | None) -> hyfem.Member:
         task = Classification(("no", "yes"))
         data = PartyData(
             "shop", torch.arange(40).numpy(), {"own": columns(40, 4)}, torch.arange(40) % 2
         )
-        member = hyfem.Member(hyfem.Home(data, task, (8,)), Local("shop", secret=of_home))
+        member = hyfem.Member(hyfem.HyfemData(data, task, (8,)), Local("shop", secret=site_secret))
         settings = hyfem.Settings(batch_size=8).model_dump_json()
         extractor = json.dumps(Perceptron((8,)).to_json())
         task_text = json.dumps(task.to_json())
@@ -378,14 +380,14 @@ class Members:
 
 @pytest.mark.parametrize("method", ["chfl", "hyfem"])
 def test_a_member_s_own_weights_and_batches_do_not_follow_from_the_seed(method: str) -> None:
-    def drawn(of_home: Secret | None) -> list[Tensor]:
-        member = getattr(Members, method)(of_home)
+    def drawn(site_secret: Secret | None) -> list[Tensor]:
+        member = getattr(Members, method)(site_secret)
         network = member.columns if method == "chfl" else member.network
         return [*network.parameters(), next(member.batches).double()]
 
-    one, two, at_home = drawn(None), drawn(None), drawn(secret)
+    one, two, at_site = drawn(None), drawn(None), drawn(secret)
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
-    weights = [(a, b) for a, b in zip(one, at_home, strict=True) if a.numel() > 1]
+    weights = [(a, b) for a, b in zip(one, at_site, strict=True) if a.numel() > 1]
     assert not any(torch.equal(a, b) for a, b in weights)
 
 

@@ -27,7 +27,7 @@ def secret() -> bytes:
     return bytes(range(16))
 
 
-def bank(of_home: Secret | None = None, label_epsilon: float | None = None) -> Distilling:
+def bank(site_secret: Secret | None = None, label_epsilon: float | None = None) -> Distilling:
     """A label owner; a quarter of its rows are of class "b"."""
     rng = np.random.default_rng(1)
     labels = torch.from_numpy((rng.random(ROWS) < RARE).astype(np.int64))
@@ -40,7 +40,7 @@ def bank(of_home: Secret | None = None, label_epsilon: float | None = None) -> D
         input=None,
         alignment=Alignment({"bank": torch.arange(ROWS)}),
         test_alignment=None,
-        secret=of_home,
+        secret=site_secret,
         config=Config(),
         students=DistilConfig(),
         seed=SEED,
@@ -89,13 +89,13 @@ def likelier(folds: np.ndarray, order: np.ndarray, num_folds: int, prior: np.nda
     return np.asarray(found[:, 1] / found.sum(axis=1))
 
 
-def read(home: Distilling) -> float:
+def read(local_data: Distilling) -> float:
     """AUC of the labels that a partner reads off the folds, which knows how rare a class is."""
-    owner = home.owner()
+    owner = local_data.owner()
     order = np.random.default_rng(derive_seed(SEED, "bank", "folds")).permutation(ROWS)
     prior = np.tile([1 - RARE, RARE], (ROWS, 1))
-    told = likelier(owner.folds_R.numpy(), order, owner.num_folds, prior)
-    return float(roc_auc_score(home.train.labels, told))
+    reported = likelier(owner.folds_R.numpy(), order, owner.num_folds, prior)
+    return float(roc_auc_score(local_data.train.labels, reported))
 
 
 def test_folds_of_a_known_order_tell_labels():

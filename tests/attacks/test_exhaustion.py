@@ -66,15 +66,15 @@ def test_1500_idle_connections_do_not_end_a_driver_with_1024_descriptors(federat
         deadline = time.monotonic() + PATIENCE_S
         most = 0
         while len(federation.lines("out")) < now + 40:  # each opens files: a checkpoint a time
-            assert time.monotonic() < deadline, driver.said()
-            assert driver.running(), driver.said()
+            assert time.monotonic() < deadline, driver.printed()
+            assert driver.running(), driver.printed()
             most = max(most, descriptors(driver))
             time.sleep(0.05)
         assert most < 300
         assert still_open(held) <= MAX_STRANGERS + 4
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
     assert federation.result("out")["missed"] == {}
-    assert "Too many open files" not in driver.said()
+    assert "Too many open files" not in driver.printed()
     assert shop.running()
 
 
@@ -189,7 +189,7 @@ def test_2000_connections_that_babble_cost_a_driver_no_step_and_no_memory(federa
             pass
         if number % 50 == 0 and driver.running():
             most = max(most, psutil.Process(driver.process.pid).memory_info().rss)
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     assert most - before < 200 * 2**20
     assert federation.result("out")["missed"] == {}
     assert shop.running()

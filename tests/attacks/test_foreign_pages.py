@@ -60,8 +60,8 @@ const asked = [
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     fitted_model(clinic_table(300), [Linear()]).save(folder / "clinic")
-    with serving(folder / "clinic", folder / "log") as (found, _):
-        yield found
+    with serving(folder / "clinic", folder / "log") as (address, _):
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +73,15 @@ def browse(tmp_path_factory):
         driver = subprocess.Popen([DRIVER, "--port=0"], stdout=out, stderr=out)
     try:
         until = time.monotonic() + PATIENCE_S
-        while not (found := re.search(r"started successfully on port (\d+)", log.read_text())):
+        while not (started := re.search(r"started successfully on port (\d+)", log.read_text())):
             assert driver.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
             time.sleep(0.1)
-        base = f"http://127.0.0.1:{found[1]}"
+        base = f"http://127.0.0.1:{started[1]}"
 
-        def ask(path, **said):
+        def ask(path, **body):
             request = urllib.request.Request(
-                base + path, json.dumps(said).encode(), {"content-type": "application/json"}
+                base + path, json.dumps(body).encode(), {"content-type": "application/json"}
             )
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
                 return json.loads(reply.read())["value"]
@@ -134,26 +134,26 @@ def elsewhere():
 
 def rows_answered(address):
     with contextlib.closing(urllib.request.urlopen(f"{address}/metrics", timeout=60)) as reply:
-        found = re.search(r'dovetail_rows_total{model="m"} ([\d.]+)', reply.read().decode())
-    return float(found[1]) if found else 0.0
+        metric = re.search(r'dovetail_rows_total{model="m"} ([\d.]+)', reply.read().decode())
+    return float(metric[1]) if metric else 0.0
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_page_from_elsewhere_asks_nothing_and_reads_nothing(address, browse, elsewhere, host):
     before = rows_answered(address)
-    said = browse(f"http://{host}:{elsewhere}/", ASK, address, ROW)
+    results = browse(f"http://{host}:{elsewhere}/", ASK, address, ROW)
     for name in ("no type", "text", "form"):
-        assert said[name].startswith("opaque"), said  # sent, and its answer is not to be read
+        assert results[name].startswith("opaque"), results  # sent, and its answer is not to be read
     for name in ("json", "/schema", "/metrics", "/models", "/health"):
-        assert said[name] == "TypeError: Failed to fetch"
-    assert said["beacon"] == "true"
+        assert results[name] == "TypeError: Failed to fetch"
+    assert results["beacon"] == "true"
     time.sleep(0.5)
     assert rows_answered(address) == before
 
 
 def test_the_services_own_page_is_answered_in_a_browser(address, browse):
     before = rows_answered(address)
-    said = browse(f"{address}/", ASK, address, ROW)
-    assert said["json"].startswith("basic 200 "), said
-    assert "415" in said["no type"]
+    results = browse(f"{address}/", ASK, address, ROW)
+    assert results["json"].startswith("basic 200 "), results
+    assert "415" in results["no type"]
     assert rows_answered(address) == before + 1

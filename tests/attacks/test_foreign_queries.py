@@ -130,29 +130,29 @@ def test_the_callers_own_query_opens_what_its_user_may(folder):
 def test_a_party_file_and_a_run_file_read_their_own_folder_alone(folder):
     secret = folder.parent / "secret"
     party = folder / "shop.toml"
-    said = '[party]\nname = "shop"\nid = "id"\ntable = "SELECT * FROM \'{}\'"\n'
-    party.write_text(said.format("t.csv"))
+    text = '[party]\nname = "shop"\nid = "id"\ntable = "SELECT * FROM \'{}\'"\n'
+    party.write_text(text.format("t.csv"))
     assert open_site(party).table.num_rows == 6
-    party.write_text(said.format(f"{secret}/s.csv"))
+    party.write_text(text.format(f"{secret}/s.csv"))
     with pytest.raises(DataError, match=r"name its folder in folders = \[\.\.\.\]"):
         open_site(party)
-    party.write_text(said.format(f"{secret}/s.csv") + 'folders = ["../secret"]\n')
+    party.write_text(text.format(f"{secret}/s.csv") + 'folders = ["../secret"]\n')
     assert open_site(party).table.num_rows == 6
 
     run = folder / "run.toml"
-    said = (
+    text = (
         'method = "apfed"\n[data]\nsource = "SELECT * FROM \'{}\'"\nlabel = "y"\nid = "id"\n'
         'test = 0.5\n{}[data.partition]\nkind = "columns"\nactive = "a"\n'
         '[data.partition.parties]\na = ["x"]\nb = ["x"]\n'
     )
-    run.write_text(said.format("t.csv", ""))
+    run.write_text(text.format("t.csv", ""))
     read = load_run(run)
     assert read_pooled(read.data)[0].num_rows == 6
     assert read.data.folders == (str(folder),)
-    run.write_text(said.format(f"{secret}/s.csv", ""))
+    run.write_text(text.format(f"{secret}/s.csv", ""))
     with pytest.raises(DataError, match="which is not in"):
         read_pooled(load_run(run).data)
-    run.write_text(said.format(f"{secret}/s.csv", 'folders = ["../secret"]\n'))
+    run.write_text(text.format(f"{secret}/s.csv", 'folders = ["../secret"]\n'))
     assert read_pooled(load_run(run).data)[0].num_rows == 6
 
 

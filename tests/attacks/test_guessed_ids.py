@@ -1,4 +1,4 @@
-"""Guessing ids is bounded by the day, also for who splits, pads, repeats or kills the home.
+"""Guessing ids is bounded by the day, also for who splits, pads, repeats or kills the site.
 
 What was got before: 100,000 guesses found all 14,286 members in 49 s, and ``min_ids`` was passed.
 """
@@ -40,7 +40,7 @@ def test_a_home_gives_no_row_to_who_claims_all_and_aligns_with_it_no_more(
     bank.claim(ALL, ALL)
     with pytest.raises(PartyError, match="320 of 320 that were checked are not of ids"):
         bank.prove(lambda asked: times(7, asked))
-    assert not (shop.home / "aligned").exists()
+    assert not (shop.data / "aligned").exists()
     begin = apfed.Begin((4,), 0, 0)
     with pytest.raises(PartyError, match="is not aligned with 'bank' yet"):
         shop.engine("a1/apfed").ask({"shop": begin}, apfed.Ready).or_raise()
@@ -50,10 +50,10 @@ def test_a_home_gives_no_row_to_who_claims_all_and_aligns_with_it_no_more(
     shop.killed_and_started_anew()
     with pytest.raises(PartyError, match="has claimed rows that it could not prove to share"):
         align(shop.engine("a2"), SMALL)
-    assert "refused psi.Proofs of 'bank'" in shop.process.said() + "".join(
-        each.said() for each in shop.federation.started
+    assert "refused psi.Proofs of 'bank'" in shop.process.printed() + "".join(
+        each.printed() for each in shop.federation.started
     )
-    assert "Traceback" not in shop.process.said()
+    assert "Traceback" not in shop.process.printed()
 
 
 @pytest.mark.network
@@ -72,20 +72,20 @@ def test_100_000_guesses_are_refused_at_once_in_parts_and_after_a_restart(
         shop.killed_and_started_anew()
     whys = {(each["driver"], each["message"]) for each in shop.refused()}
     assert whys == {("bank", "psi.Begin")}
-    kept = json.loads((shop.home / "alignments.json").read_text())["drivers"]["bank"]
+    kept = json.loads((shop.data / "alignments.json").read_text())["drivers"]["bank"]
     assert [each["num_ids"] for each in kept] == [50_000]
-    assert (shop.home / "alignments.json").stat().st_mode & 0o077 == 0
+    assert (shop.data / "alignments.json").stat().st_mode & 0o077 == 0
 
 
 # --- Homes in this process ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_sets_of_one_id_are_counted_whoever_kills_the_home(shop_at_home: Any) -> None:
+def test_sets_of_one_id_are_counted_whoever_kills_the_home(shop_site: Any) -> None:
     """Each count of a set of one says whether that id is there."""
     for number in range(30):
-        home = shop_at_home(SMALL, "max_alignments = 8")
-        engine, guess = home.engine(f"a{number}"), [f"customer-{number}"]
+        site = shop_site(SMALL, "max_alignments = 8")
+        engine, guess = site.engine(f"a{number}"), [f"customer-{number}"]
         if number < 8:
             assert count_overlap(engine, guess)["shop"].num_shared == 1
             continue
@@ -94,26 +94,26 @@ def test_sets_of_one_id_are_counted_whoever_kills_the_home(shop_at_home: Any) ->
 
 
 @pytest.mark.slow
-def test_one_driver_uses_up_nothing_of_another(shop_at_home: Any) -> None:
-    home = shop_at_home(SMALL, "max_alignments = 1")
-    align(home.engine("a1"), SMALL)
+def test_one_driver_uses_up_nothing_of_another(shop_site: Any) -> None:
+    site = shop_site(SMALL, "max_alignments = 1")
+    align(site.engine("a1"), SMALL)
     with pytest.raises(PartyError, match="'bank' has aligned 1 times"):
-        align(home.engine("a2"), SMALL)
-    assert align(home.engine("a3", "lab"), SMALL).overlap == {"shop": 320}
+        align(site.engine("a2"), SMALL)
+    assert align(site.engine("a3", "lab"), SMALL).overlap == {"shop": 320}
 
 
-def test_alignments_begun_and_left_are_counted(shop_at_home: Any) -> None:
-    home = shop_at_home(SMALL, "max_alignments = 3")
-    bank = Driver(home.engine("a1"))
+def test_alignments_begun_and_left_are_counted(shop_site: Any) -> None:
+    site = shop_site(SMALL, "max_alignments = 3")
+    bank = Driver(site.engine("a1"))
     for _ in range(3):
         bank.begin(100)
     with pytest.raises(PartyError, match="has aligned 3 times within 24 hours"):
         bank.begin(100)
 
 
-def test_a_coordinator_gets_no_more_by_inventing_initiators(shop_at_home: Any) -> None:
-    home = shop_at_home(SMALL, 'max_alignments = 2\nalgorithms = ["align", "fedoptimus"]')
-    engine = home.engine("a1", "coordinator", "relay")
+def test_a_coordinator_gets_no_more_by_inventing_initiators(shop_site: Any) -> None:
+    site = shop_site(SMALL, 'max_alignments = 2\nalgorithms = ["align", "fedoptimus"]')
+    engine = site.engine("a1", "coordinator", "relay")
     refused = ""
     for number in range(3):
         name = f"owner-{number}"
@@ -123,11 +123,11 @@ def test_a_coordinator_gets_no_more_by_inventing_initiators(shop_at_home: Any) -
         refused = str(answer.failures.get("shop", ""))
         assert bool(refused) == (number == 2)
     assert "'coordinator' has aligned 2 times within 24 hours" in refused
-    line = json.loads((home.path / "refusals.jsonl").read_text())
+    line = json.loads((site.path / "refusals.jsonl").read_text())
     assert (line["driver"], line["message"]) == ("coordinator", "relay.Carry")
 
 
-def test_a_set_is_not_padded_with_what_can_be_told_from_ids(shop_at_home: Any) -> None:
+def test_a_set_is_not_padded_with_what_can_be_told_from_ids(shop_site: Any) -> None:
     one = points_of(["customer-3"])
     padding = {
         "repeated": np.repeat(times(7, one), 64, axis=0),
@@ -135,8 +135,8 @@ def test_a_set_is_not_padded_with_what_can_be_told_from_ids(shop_at_home: Any) -
         "not reduced": np.concatenate([times(7, one), np.full((63, 32), 255, np.uint8)]),
     }
     for number, (words, points) in enumerate(padding.items()):
-        home = shop_at_home(SMALL, "min_ids = 64")
-        bank = Driver(home.engine(f"a{number}"))
+        site = shop_site(SMALL, "min_ids = 64")
+        bank = Driver(site.engine(f"a{number}"))
         with pytest.raises(PartyError, match="has 1 ids; this party compares itself with sets of"):
             bank.begin(1)
         bank.begin(64)
@@ -144,40 +144,40 @@ def test_a_set_is_not_padded_with_what_can_be_told_from_ids(shop_at_home: Any) -
             bank.send(points)
 
 
-def test_random_points_cannot_be_told_from_ids_and_no_limit_prevents_it(shop_at_home: Any) -> None:
+def test_random_points_cannot_be_told_from_ids_and_no_limit_prevents_it(shop_site: Any) -> None:
     """What ``min_ids`` does not do, as the documentation says."""
-    home = shop_at_home(SMALL, "min_ids = 64")
-    bank = Driver(home.engine("a1"))
+    site = shop_site(SMALL, "min_ids = 64")
+    bank = Driver(site.engine("a1"))
     points = times(7, points_of(["customer-3", *(f"random-{number}" for number in range(63))]))
     theirs, doubled = bank.compare(points)
-    own, _ = psi.matches(doubled, np.ascontiguousarray(times(7, theirs)[:, :16]))
-    assert own.tolist() == [0]
+    mine, _ = psi.matches(doubled, np.ascontiguousarray(times(7, theirs)[:, :16]))
+    assert mine.tolist() == [0]
 
 
-def test_multiples_of_one_id_are_one_row(shop_at_home: Any) -> None:
-    home = shop_at_home(SMALL)
-    bank = Driver(home.engine("a1"))
+def test_multiples_of_one_id_are_one_row(shop_site: Any) -> None:
+    site = shop_site(SMALL)
+    bank = Driver(site.engine("a1"))
     bank.compare(multiples(points_of(["customer-3"])[0], 64))
     bank.claim(ALL[:64], ALL[:64])
     with pytest.raises(PartyError, match="of 64 that were checked are not of ids"):
         bank.prove(lambda asked: times(8, asked))
-    assert not (home.path / "aligned").exists()
+    assert not (site.path / "aligned").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version": 2}', '{"drivers": {"bank": 3}}'])
-def test_a_count_that_cannot_be_read_lets_nobody_through(shop_at_home: Any, content: str) -> None:
-    home = shop_at_home(SMALL)
-    (home.path / "alignments.json").write_text(content)
-    with pytest.raises(PartyError, match=r"it cannot read alignments\.json in its home"):
-        align(home.engine("a1"), SMALL)
-    assert (home.path / "alignments.json").read_text() == content
+def test_a_count_that_cannot_be_read_lets_nobody_through(shop_site: Any, content: str) -> None:
+    site = shop_site(SMALL)
+    (site.path / "alignments.json").write_text(content)
+    with pytest.raises(PartyError, match=r"it cannot read alignments\.json in its site"):
+        align(site.engine("a1"), SMALL)
+    assert (site.path / "alignments.json").read_text() == content
 
 
-def test_a_count_that_cannot_be_written_lets_nobody_through(shop_at_home: Any) -> None:
-    home = shop_at_home(SMALL)
-    (home.path / "alignments.json.new").mkdir()
-    with pytest.raises(PartyError, match=r"it cannot write alignments\.json in its home"):
-        align(home.engine("a1"), SMALL)
+def test_a_count_that_cannot_be_written_lets_nobody_through(shop_site: Any) -> None:
+    site = shop_site(SMALL)
+    (site.path / "alignments.json.new").mkdir()
+    with pytest.raises(PartyError, match=r"it cannot write alignments\.json in its site"):
+        align(site.engine("a1"), SMALL)
 
 
 @pytest.mark.slow
@@ -190,40 +190,44 @@ def test_a_count_that_cannot_be_written_lets_nobody_through(shop_at_home: Any) -
     ],
 )
 def test_sets_that_differ_in_a_few_ids_are_told(
-    shop_at_home: Any, mode: Any, first: list[str], second: list[str], what: str
+    shop_site: Any, mode: Any, first: list[str], second: list[str], what: str
 ) -> None:
-    home = shop_at_home(SMALL)
-    mode(home.engine("a1"), first)
-    mode(home.engine("a2"), first)  # the same again is no difference
-    assert not home.said("differ in a few ids")
-    mode(shop_at_home(SMALL).engine("a3"), second)  # also after a restart
-    (line,) = home.said("differ in a few ids")
+    site = shop_site(SMALL)
+    mode(site.engine("a1"), first)
+    mode(site.engine("a2"), first)  # the same again is no difference
+    assert not site.printed("differ in a few ids")
+    mode(shop_site(SMALL).engine("a3"), second)  # also after a restart
+    (line,) = site.printed("differ in a few ids")
     assert re.search(what, line)
 
 
-def test_predictions_ask_for_other_rows_each_time_and_are_counted_alone(shop_at_home: Any) -> None:
-    home = shop_at_home(SMALL, "max_alignments = 2")
-    align(home.engine("a1/predict"), SMALL[:20])
-    align(home.engine("a2/predict"), SMALL[:21])
-    assert not home.said("differ in a few ids")
+def test_predictions_ask_for_other_rows_each_time_and_are_counted_alone(shop_site: Any) -> None:
+    site = shop_site(SMALL, "max_alignments = 2")
+    align(site.engine("a1/predict"), SMALL[:20])
+    align(site.engine("a2/predict"), SMALL[:21])
+    assert not site.printed("differ in a few ids")
     with pytest.raises(PartyError, match="has aligned 2 times"):
-        align(home.engine("a3/predict"), SMALL[:22])
+        align(site.engine("a3/predict"), SMALL[:22])
 
 
-def test_counts_called_predictions_are_watched_as_all_counts(shop_at_home: Any) -> None:
+def test_counts_called_predictions_are_watched_as_all_counts(shop_site: Any) -> None:
     """A prediction is told which of its ids are there; of a count two sets that differ tell it."""
-    home = shop_at_home(SMALL)
-    count_overlap(home.engine("a1/predict"), SMALL[:200])
-    count_overlap(home.engine("a2/predict"), SMALL[:199])
-    (line,) = home.said("differ in a few ids")
+    site = shop_site(SMALL)
+    count_overlap(site.engine("a1/predict"), SMALL[:200])
+    count_overlap(site.engine("a2/predict"), SMALL[:199])
+    (line,) = site.printed("differ in a few ids")
     assert "its set has 199 ids" in line
 
 
 def test_an_alignment_counts_for_a_day(tmp_path: Path) -> None:
     now = [1e9]
-    said: list[str] = []
+    lines: list[str] = []
     kept = Limits(
-        tmp_path / "a.json", max_alignments=2, max_ids=100, say=said.append, now=lambda: now[0]
+        tmp_path / "a.json",
+        max_alignments=2,
+        max_ids=100,
+        print_line=lines.append,
+        now=lambda: now[0],
     )
     kept.of("bank", "a1").begins("bank", "intersection", 60)
     now[0] += DAY_S / 2
@@ -240,7 +244,7 @@ def test_an_alignment_counts_for_a_day(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "a.json").read_text())["drivers"]["bank"]) == 2
     now[0] += 10 * DAY_S  # the last one is remembered, to compare with
     kept.of("bank", "a6").begins("bank", "intersection", 59)
-    assert "its set has 59 ids where one of its alignments before had 58" in said[-1]
+    assert "its set has 59 ids where one of its alignments before had 58" in lines[-1]
 
 
 def test_the_default_lets_a_set_of_the_same_size_align_five_times_a_day() -> None:
@@ -254,7 +258,7 @@ def test_a_coordinator_that_plays_the_data_owners_guesses_no_more_often_than_it_
 ) -> None:
     """It carries a label owner's alignment to a set of guesses of its own, and hears what hits."""
     ids = [f"P-{number:03d}" for number in range(40)]
-    limits = Limits(tmp_path / "book", max_alignments=3, max_ids=10**6, say=print)
+    limits = Limits(tmp_path / "book", max_alignments=3, max_ids=10**6, print_line=print)
 
     def guessed(ids_guessed: list[str]) -> int:
         owner = relay.Initiator("lab", {"train": ids}, print, guard=limits.of("hub", "a1"))

@@ -45,10 +45,10 @@ def audited(folder: Path, **apfed: object) -> Audit:
 @pytest.mark.slow
 def test_gradients_of_outputs_tell_a_partner_every_label_and_the_owner_s_columns(tmp_path: Path):
     """The sign is the label, so that p follows, and its logits of all steps give the columns."""
-    found = audited(tmp_path, exchange="gradients").findings
-    (sign,) = [each for each in found if each.channel == "output gradients"]
+    findings = audited(tmp_path, exchange="gradients").findings
+    (sign,) = [each for each in findings if each.channel == "output gradients"]
     assert sign.score == 1
-    (rebuilt,) = [each for each in found if each.channel == "logits"]
+    (rebuilt,) = [each for each in findings if each.channel == "logits"]
     assert (rebuilt.observer, rebuilt.owner, rebuilt.target) == ("shop", "bank", "columns")
     assert rebuilt.baseline < 0.05
     assert rebuilt.score > 0.8
@@ -57,6 +57,6 @@ def test_gradients_of_outputs_tell_a_partner_every_label_and_the_owner_s_columns
 
 @pytest.mark.slow
 def test_columns_that_are_released_once_tell_a_partner_nothing(tmp_path: Path):
-    found = audited(tmp_path, exchange="released").findings
-    assert {each.verdict for each in found if each.observer == "shop"} == {"none"}
-    assert not [each for each in found if each.channel in ("logits", "output gradients")]
+    findings = audited(tmp_path, exchange="released").findings
+    assert {each.verdict for each in findings if each.observer == "shop"} == {"none"}
+    assert not [each for each in findings if each.channel in ("logits", "output gradients")]

@@ -40,8 +40,8 @@ def folder(tmp_path_factory, table):
 
 
 def trees(model):
-    (found,) = (each for each in model.network.modules() if isinstance(each, BoostedTrees))
-    return found
+    (forest,) = (each for each in model.network.modules() if isinstance(each, BoostedTrees))
+    return forest
 
 
 #: A text's changes: each is taken by a reader that looks at trees alone.
@@ -72,11 +72,13 @@ def forged(folder, path, change):
     assert text != before
     tensors[name] = torch.tensor(list(text.encode()), dtype=torch.uint8)
     weights = safetensors.torch.save(tensors)
-    said = (folder / "model.json").read_text()
-    said = said.replace(f'"text_bytes": {len(before)}', f'"text_bytes": {len(text)}')
-    said = re.sub(r'(sha256": )"[0-9a-f]{64}"', rf'\1"{hashlib.sha256(weights).hexdigest()}"', said)
+    model_text = (folder / "model.json").read_text()
+    model_text = model_text.replace(f'"text_bytes": {len(before)}', f'"text_bytes": {len(text)}')
+    model_text = re.sub(
+        r'(sha256": )"[0-9a-f]{64}"', rf'\1"{hashlib.sha256(weights).hexdigest()}"', model_text
+    )
     path.mkdir()
-    (path / "model.json").write_text(said)
+    (path / "model.json").write_text(model_text)
     (path / "model.safetensors").write_bytes(weights)
     return path
 
@@ -126,10 +128,10 @@ def test_what_lightgbm_is_given_are_the_same_trees(folder, table):
     ids=["nothing", "noise", "a header of an exabyte", "nested", "no tensor", "a pickle"],
 )
 def test_weights_that_are_none_are_refused_in_a_sentence(folder, tmp_path, file):
-    said = json.loads((folder / "model.json").read_text())
-    (key,) = (each for each in said if "sha256" in each)
-    said[key] = hashlib.sha256(file).hexdigest()
-    (tmp_path / "model.json").write_text(json.dumps(said))
+    description = json.loads((folder / "model.json").read_text())
+    (key,) = (each for each in description if "sha256" in each)
+    description[key] = hashlib.sha256(file).hexdigest()
+    (tmp_path / "model.json").write_text(json.dumps(description))
     (tmp_path / "model.safetensors").write_bytes(file)
     with pytest.raises(ModelError, match="the model cannot be rebuilt"):
         load(tmp_path)
@@ -142,10 +144,10 @@ STRANGE = (
 )  # fmt: skip
 
 
-def values_of(told, at=()):
+def values_of(values, at=()):
     """The place of every value."""
     found = [at] if at else []
-    items = told.items() if isinstance(told, dict) else enumerate(told[:3])
+    items = values.items() if isinstance(values, dict) else enumerate(values[:3])
     for key, value in items:
         inner = (*at, key)
         found += values_of(value, inner) if isinstance(value, dict | list) else [inner]
@@ -157,14 +159,14 @@ def test_a_description_changed_anywhere_is_refused_in_a_sentence_or_predicts(
     folder, tmp_path, table, draw
 ):
     """Whatever it says: no traceback, no wait, no memory beyond what its weights take."""
-    said = json.loads((folder / "model.json").read_text())
+    reported = json.loads((folder / "model.json").read_text())
     rng = np.random.default_rng(draw)
-    places = [each for each in values_of(said) if each[0] not in ("format", "weights_sha256")]
+    indices = [each for each in values_of(reported) if each[0] not in ("format", "weights_sha256")]
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     refused = 0
     for _ in range(60):
-        changed = json.loads(json.dumps(said))
-        *above, last = places[rng.integers(len(places))]
+        changed = json.loads(json.dumps(reported))
+        *above, last = indices[rng.integers(len(indices))]
         inner = changed
         for key in above:
             inner = inner[key]
@@ -206,8 +208,8 @@ def onnx_file(folder, change):
 
 
 def nested(program):
-    (told,) = (each for each in program.metadata_props if each.key == METADATA)
-    told.value = DEEP
+    (values,) = (each for each in program.metadata_props if each.key == METADATA)
+    values.value = DEEP
 
 
 def looping(program):
@@ -248,6 +250,6 @@ def calling(program):
 )
 def test_an_onnx_file_that_no_export_wrote_is_refused_in_a_sentence(folder, change, why):
     assert of_bytes(onnx_file(folder, lambda program: None), where="clinic.onnx").party == "clinic"
-    with pytest.raises(ModelError, match=why) as told:
+    with pytest.raises(ModelError, match=why) as values:
         of_bytes(onnx_file(folder, change), where="clinic.onnx")
-    assert len(str(told.value)) < 500
+    assert len(str(values.value)) < 500

@@ -21,11 +21,11 @@ HOSTILE = "<img src=x onerror=alert(1)> [a](javascript:alert(2)) ![b](http://127
 
 @pytest.fixture(scope="module")
 def table():
-    found = clinic_table(400).rename(columns={"age": HOSTILE}).drop(columns=["cost"])
-    found["ill"] = np.where(found["ill"] == "yes", *CLASSES)
-    found["job"] = found["job"].replace("cook", "<b>{{7*7}}</b>")
-    found["id"] = [f"=ID({number})" for number in range(len(found))]
-    return found
+    frame = clinic_table(400).rename(columns={"age": HOSTILE}).drop(columns=["cost"])
+    frame["ill"] = np.where(frame["ill"] == "yes", *CLASSES)
+    frame["job"] = frame["job"].replace("cook", "<b>{{7*7}}</b>")
+    frame["id"] = [f"=ID({number})" for number in range(len(frame))]
+    return frame
 
 
 @pytest.fixture(scope="module")

@@ -41,24 +41,26 @@ def parquet(*, coded=False, **columns):
     return body.getvalue()
 
 
-def lying(body, size, said):
+def lying(body, size, number):
     """The file with another size in its metadata."""
     length = struct.unpack("<I", body[-8:-4])[0]
     pages, metadata = body[: -8 - length], body[-8 - length : -8]
     wanted = _varint(2 * size)
     assert wanted in metadata
-    told = [(2 * said) >> 7 * index & 127 for index in range(len(wanted))]
-    forged = bytes([each | 128 for each in told[:-1]] + told[-1:])  # as long, with zeros in front
+    digits = [(2 * number) >> 7 * index & 127 for index in range(len(wanted))]
+    forged = bytes(
+        [each | 128 for each in digits[:-1]] + digits[-1:]
+    )  # as long, with zeros in front
     metadata = metadata.replace(wanted, forged)
     return pages + metadata + struct.pack("<I", len(metadata)) + b"PAR1"
 
 
 def _varint(number):
-    said = b""
+    encoded = b""
     while number > 127:
-        said += bytes([number & 127 | 128])
+        encoded += bytes([number & 127 | 128])
         number >>= 7
-    return said + bytes([number])
+    return encoded + bytes([number])
 
 
 @contextlib.contextmanager
@@ -109,26 +111,26 @@ def test_a_parquet_body_that_would_unpack_to_much_is_refused_unread(served, colu
     body = parquet(**columns)
     assert len(body) < 200_000
     with watched(served[2]) as most:
-        status, said = post(served, body, PARQUET)
+        status, reply = post(served, body, PARQUET)
     assert status == 422
-    assert re.search(why, said)
+    assert re.search(why, reply)
     assert most[0] < 100
 
 
 @pytest.mark.network
 def test_a_page_that_is_longer_than_the_metadata_say_is_not_unpacked(served):
     body = parquet(job=pa.array(["a" * LONG]))
-    told = pq.read_metadata(io.BytesIO(body)).row_group(0)
+    metadata = pq.read_metadata(io.BytesIO(body)).row_group(0)
     chunk = next(
         each
-        for each in (told.column(i) for i in range(told.num_columns))
+        for each in (metadata.column(i) for i in range(metadata.num_columns))
         if each.path_in_schema == "job"
     )
     body = lying(body, chunk.total_uncompressed_size, 1000)
     with watched(served[2]) as most:
-        status, said = post(served, body, PARQUET)
-    assert status == 422, said
-    assert "Out of Memory" in said
+        status, reply = post(served, body, PARQUET)
+    assert status == 422, reply
+    assert "Out of Memory" in reply
     assert most[0] < 100
 
 

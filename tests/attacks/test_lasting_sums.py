@@ -41,11 +41,11 @@ class Round:
             for name in members
         }
 
-    def masked(self, name, going_on=NAMES, weights=EVEN, told="same"):
+    def masked(self, name, going_on=NAMES, weights=EVEN, bound_to="same"):
         index = sorted(NAMES).index(name)
         sealed = {sender: self.sealed[sender][index] for sender in going_on}
         return self.sums[name].lasting_share(
-            self.number, NAMES, weights, sealed, self.values[name], told=told
+            self.number, NAMES, weights, sealed, self.values[name], bound_to=bound_to
         )
 
 

@@ -35,14 +35,14 @@ def flarejob() -> Any:
 
 def test_a_job_does_not_go_on_with_the_run_of_another_person(flarejob: Any, tmp_path: Path) -> None:
     kept = tmp_path / "runs" / "anna-s-job"
-    flarejob.own_run(kept, ANNA, resume="")
+    flarejob.claim_run(kept, ANNA, resume="")
     kept.mkdir(parents=True)
-    flarejob.own_run(kept, ANNA, resume="anna-s-job")
+    flarejob.claim_run(kept, ANNA, resume="anna-s-job")
     with pytest.raises(ConfigError, match="the run of job 'anna-s-job' was not submitted by 'mal"):
-        flarejob.own_run(kept, MALLORY, resume="anna-s-job")
+        flarejob.claim_run(kept, MALLORY, resume="anna-s-job")
     # Nor with one whose owner nobody has written down.
     with pytest.raises(ConfigError, match="was not submitted by 'mallory"):
-        flarejob.own_run(tmp_path / "runs" / "older", MALLORY, resume="older")
+        flarejob.claim_run(tmp_path / "runs" / "older", MALLORY, resume="older")
 
 
 @pytest.mark.parametrize("method", ["apfed", "chfl"])
@@ -60,8 +60,8 @@ def test_a_job_says_nowhere_where_the_server_writes(
     assert "track" not in tomllib.loads(text)
 
     assert isinstance(run.engine, FlareSection)
-    own = flarejob._own(run, flarejob.SiteSection(party="bank.toml"))
-    assert (own.track.to, own.track.uri) == ((), None)
+    local_run = flarejob._of_job(run, flarejob.SiteSection(party="bank.toml"))
+    assert (local_run.track.to, local_run.track.uri) == ((), None)
 
 
 @pytest.mark.parametrize("key", ["data = { source = 'x', partition = { assignment = '%s' } }", ""])

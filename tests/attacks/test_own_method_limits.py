@@ -23,8 +23,8 @@ from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Local, Party, handles
 from dovetail.methods import METHODS
 from dovetail.methods.base import Asked
-from dovetail.methods.homes import Home, as_released
 from dovetail.methods.limits import LimitError
+from dovetail.methods.local_data import LocalData, as_released
 from dovetail.methods.method import Method
 from dovetail.methods.party import PolicySection
 from dovetail.network import Floats, Message, Samples
@@ -85,14 +85,16 @@ class Embedding(Method):
 
 
 def guard(
-    method: Method, home: Path, *, run: str = "run-1", **limits: int
+    method: Method, site_folder: Path, *, run: str = "run-1", **limits: int
 ) -> Callable[[Message, Callable[[Message], Message]], Message]:
     """What stands before a party at its site, after a restart."""
     policy = PolicySection.model_construct(
         **{**PolicySection().model_dump(), "algorithms": (method.name,), **limits}
     )
     ((prefix, algorithm),) = method.protocols().items()
-    made: Guard = RunLimits(home, policy).of("hub", run, prefix, algorithm, folder=home / run)
+    made: Guard = RunLimits(site_folder, policy).of(
+        "hub", run, prefix, algorithm, folder=site_folder / run
+    )
     return made.answer
 
 
@@ -152,8 +154,8 @@ def test_a_custom_method_answers_max_uses_times_about_a_sample(tmp_path: Path) -
 class Reader(Party):
     """A custom method whose answers are a party's own columns."""
 
-    def __init__(self, home: Home, local: Local) -> None:
-        self.home = home
+    def __init__(self, local_data: LocalData, local: Local) -> None:
+        self.data = local_data
 
     @handles
     def begin(self, ask: Open) -> Open:
@@ -161,7 +163,7 @@ class Reader(Party):
 
     @handles
     def embed(self, ask: Embed) -> Embedded:
-        return Embedded(self.home.x_NF[ask.samples_B])
+        return Embedded(self.data.x_NF[ask.samples_B])
 
 
 class Reading(Method):
@@ -198,7 +200,7 @@ def at_a_site(folder: Path, section: str, method: Method) -> tuple[Party, Tensor
         ),
     )
     (maker,) = method.members(site, [*method.protocols()]).values()
-    return maker(asked)(), method.home(site).x_NF
+    return maker(asked)(), method.local_data(site).x_NF
 
 
 @pytest.fixture
@@ -230,10 +232,10 @@ def test_a_custom_method_that_answers_about_samples_reads_what_is_released_once(
 
 
 def test_a_custom_method_that_names_no_samples_learns_from_the_columns(page: ModuleType) -> None:
-    home, local = page_home(), Local("shop", lasting=bytes(16))
-    assert as_released(home, local, page.Member.accepts) is home
-    assert as_released(home, Local("shop"), Reader.accepts) is home  # simulated
-    assert as_released(home, local, Reader.accepts) is not home
+    local_data, local = page_home(), Local("shop", lasting=bytes(16))
+    assert as_released(local_data, local, page.Member.accepts) is local_data
+    assert as_released(local_data, Local("shop"), Reader.accepts) is local_data  # simulated
+    assert as_released(local_data, local, Reader.accepts) is not local_data
 
 
 def test_weights_of_the_page_may_be_more_than_max_rows_and_other_tensors_not(
@@ -260,21 +262,21 @@ def test_weights_of_the_page_may_be_more_than_max_rows_and_other_tensors_not(
 def test_a_driver_of_the_page_cannot_exhaust_a_party_by_the_widths_it_asks_for(
     page: ModuleType,
 ) -> None:
-    home = page_home()
-    party = page.Member(home, Local("shop"))
+    local_data = page_home()
+    party = page.Member(local_data, Local("shop"))
     for widths in ((2**14, 2**14), (2**40,)):
         with pytest.raises(MessageError, match=r"268435456 bytes|too large|overflow|invalid"):
             party.handle(page.Begin(widths, 0))
     party.handle(page.Begin((4,), 0))
 
 
-def page_home() -> Home:
+def page_home() -> LocalData:
     """Rows of a party, as the page's method is given them."""
     task, names = Classification((0, 1)), ("a", "b")
     table = table_from_arrays("shop", dict(zip(names, torch.randn(2, 20).numpy(), strict=True)))
     encoder = TableEncoder.fit(table, names, party="shop")
     x_NF = encoder.transform(table)
-    return Home("shop", x_NF, torch.arange(20) % 2, names, 2, task, "ill", encoder, "columns")
+    return LocalData("shop", x_NF, torch.arange(20) % 2, names, 2, task, "ill", encoder, "columns")
 
 
 def test_a_tensor_that_is_declared_as_nothing_reaches_no_party() -> None:

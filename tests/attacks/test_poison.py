@@ -68,9 +68,9 @@ def test_a_finite_gradient_of_any_size_neither_ends_a_run_nor_derails_it(
     alone = losses(bank(trade_off=0.0), Poisons(0.0))
     assert all(map(math.isfinite, poisoned))
     assert poisoned == alone  # bit for bit: none of it was taken
-    (told,) = caplog.messages
-    assert "party 'shop': 64 rows of its gradient are up to" in told
-    assert "more than apfed.clip = 10000 times the task's own; they are cut off" in told
+    (message,) = caplog.messages
+    assert "party 'shop': 64 rows of its gradient are up to" in message
+    assert "more than apfed.clip = 10000 times the task's own; they are cut off" in message
 
 
 def test_without_the_bound_a_gradient_of_a_million_ends_the_run() -> None:
@@ -96,11 +96,11 @@ def test_codes_of_zeros_get_no_gradient_of_billions_and_others_keep_every_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = torch.Generator().manual_seed(0)
-    code, own = torch.randn(64, 8, generator=rng), torch.randn(64, 8, generator=rng)
+    code, private_code = torch.randn(64, 8, generator=rng), torch.randn(64, 8, generator=rng)
 
     def gradient(code_BD: torch.Tensor) -> torch.Tensor:
         leaf = code_BD.clone().requires_grad_()
-        apfed.contrastive_loss(leaf, own, 1.0).backward()
+        apfed.contrastive_loss(leaf, private_code, 1.0).backward()
         assert leaf.grad is not None
         return leaf.grad
 

@@ -1,4 +1,4 @@
-"""A party's budget of epsilon: a home without noise refuses, with it stops, whoever asks."""
+"""A party's budget of epsilon: a site without noise refuses, with it stops, whoever asks."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from dovetail.alignment import psi
 from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Local
 from dovetail.methods import apfed
-from dovetail.methods.apfed.plugin import home_fields, partner_home
+from dovetail.methods.apfed.plugin import partner_data, party_fields
 from dovetail.network.checkpoint import Restore, Save
 from dovetail.node.partyfile import open_site
 from dovetail.privacy import most_releases
@@ -43,11 +43,11 @@ def site(folder, policy, gradients=NOISED):
 
 
 def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
-    home = site(tmp_path, "privacy = { epsilon = 5.0 }")
-    x = home.table.encoded(home.fit_input()).joined()
+    party_site = site(tmp_path, "privacy = { epsilon = 5.0 }")
+    x = party_site.table.encoded(party_site.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
     local = Local("shop", secret=lambda: bytes(16))
-    party = replace(partner_home(home_fields(home)), shared=shared).party(local)
+    party = replace(partner_data(party_fields(party_site)), shared=shared).party(local)
     party.handle(apfed.Begin((3,), 0, 0))
     codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
     most = most_releases(5.0, 2.0, 1e-5)
@@ -61,41 +61,41 @@ def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
     assert party.handle(others).gradient_BD.shape == (20, 3)
 
 
-def test_a_run_that_made_room_for_others_has_spent_what_it_had_spent(shop_at_home):
+def test_a_run_that_made_room_for_others_has_spent_what_it_had_spent(shop_site):
     """Eight other runs drive it out of memory; it goes on from a state that knows of nothing."""
     ids = [f"P-{number:03d}" for number in range(40)]
     rest = (
         f'privacy = {{ epsilon = 5.0 }}\n[apfed]\nloss = "reconstruction"\nencoder = [4]\n{NOISED}'
     )
-    home, most = shop_at_home(ids, rest), most_releases(5.0, 2.0, 1e-5)
-    psi.align(home.engine("a1"), ids)
+    site, most = shop_site(ids, rest), most_releases(5.0, 2.0, 1e-5)
+    psi.align(site.engine("a1"), ids)
 
-    def comes_back(home):
-        return home.runs.open("a1/apfed/seed-0", "apfed", "bank")
+    def comes_back(site):
+        return site.runs.open("a1/apfed/seed-0", "apfed", "bank")
 
     codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
     others = apfed.Codes(torch.arange(20, 40), torch.randn(20, 3))
-    party = comes_back(home)
+    party = comes_back(site)
     party.handle(apfed.Begin((3,), 0, 0))
     party.handle(Save("apfed", 1, 0))
     for _ in range(most):
         party.handle(codes)
     for _ in range(2):
-        party = comes_back(home)
+        party = comes_back(site)
         for each in (codes, others):  # which of its rows were released is not in the state
             with pytest.raises(PartyError, match="has spent its budget of epsilon"):
                 party.handle(each)
-        home.runs.restarted("bank")
+        site.runs.restarted("bank")
         party.handle(Restore("apfed", 1, exactly=True))
         with pytest.raises(PartyError, match="has spent its budget of epsilon"):
             party.handle(codes)
-        home = shop_at_home(ids, rest)  # another process of the shop
+        site = shop_site(ids, rest)  # another process of the shop
 
 
 def test_a_budget_without_noise_is_refused(tmp_path):
-    home = site(tmp_path, "privacy = { epsilon = 5.0 }", gradients="")
+    party_site = site(tmp_path, "privacy = { epsilon = 5.0 }", gradients="")
     with pytest.raises(ConfigError, match="its gradients are not noised; set gradients"):
-        home_fields(home)
+        party_fields(party_site)
 
 
 def test_a_budget_and_an_algorithm_that_is_not_counted_are_refused(tmp_path):
@@ -105,6 +105,10 @@ def test_a_budget_and_an_algorithm_that_is_not_counted_are_refused(tmp_path):
 
 
 def test_the_smaller_of_policy_and_setting_counts(tmp_path):
-    own = "gradients = { clip = 0.5, noise = 4.0, epsilon = 3.0 }"
-    assert home_fields(site(tmp_path, "privacy = { epsilon = 5.0 }", own)).gradients.epsilon == 3
-    assert home_fields(site(tmp_path, "privacy = { epsilon = 2.0 }", own)).gradients.epsilon == 2
+    setting = "gradients = { clip = 0.5, noise = 4.0, epsilon = 3.0 }"
+    assert (
+        party_fields(site(tmp_path, "privacy = { epsilon = 5.0 }", setting)).gradients.epsilon == 3
+    )
+    assert (
+        party_fields(site(tmp_path, "privacy = { epsilon = 2.0 }", setting)).gradients.epsilon == 2
+    )

@@ -29,7 +29,7 @@ from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
-from dovetail.models.decisions import Decide
+from dovetail.models.decisions import ThresholdSettings
 from dovetail.network import InProcess, Message
 from dovetail.network.checkpoint import Restore, Restored, Save
 from dovetail.node.limits import Guard, RunLimits
@@ -48,21 +48,21 @@ SHOP = '[apfed]\nexact = true\nencoder = [8, 4]\nloss = "reconstruction"'
 
 
 @pytest.fixture
-def at_home(shop_at_home: Callable[..., Any]) -> Callable[..., Any]:
+def site_of(shop_site: Callable[..., Any]) -> Callable[..., Any]:
     """A shop in this process, with this policy, that the bank has aligned its 300 rows with."""
 
     def make(policy: str = "", *, align: bool = True) -> Any:
-        home = shop_at_home(IDS, f"{policy}\n{SHOP}")
+        site = shop_site(IDS, f"{policy}\n{SHOP}")
         if align:
-            psi.align(home.engine("a1"), IDS)
-        return home
+            psi.align(site.engine("a1"), IDS)
+        return site
 
     return make
 
 
-def test_a_question_about_one_row_is_refused_and_written_down(at_home: Any) -> None:
-    home = at_home()
-    party = home.runs.open(RUN, "apfed", "bank")
+def test_a_question_about_one_row_is_refused_and_written_down(site_of: Any) -> None:
+    site = site_of()
+    party = site.runs.open(RUN, "apfed", "bank")
     party.handle(BEGIN)
     party.handle(codes(torch.arange(16)))
     for samples, words in (
@@ -73,27 +73,27 @@ def test_a_question_about_one_row_is_refused_and_written_down(at_home: Any) -> N
     ):
         with pytest.raises(LimitError, match=words):
             party.handle(codes(samples))
-    written = (home.path / "refusals.jsonl").read_text()
+    written = (site.path / "refusals.jsonl").read_text()
     assert "policy.min_rows is 16" in written
     assert "apfed.Codes" in written
     party.handle(codes(torch.arange(16, 80)))  # and the run goes on
 
 
 def test_twenty_begins_get_one_network_and_a_restart_of_the_shop_changes_nothing(
-    at_home: Any,
+    site_of: Any,
 ) -> None:
-    home = at_home()
-    home.runs.open(RUN, "apfed", "bank").handle(BEGIN)
+    site = site_of()
+    site.runs.open(RUN, "apfed", "bank").handle(BEGIN)
     for number in range(19):
         if number == 10:
-            home = at_home(align=False)  # the same home, another process
+            site = site_of(align=False)  # the same site, another process
         with pytest.raises(LimitError, match=r"policy\.max_begins is 1; a driver that fell goes o"):
-            home.runs.open(RUN, "apfed", "bank").handle(BEGIN)
+            site.runs.open(RUN, "apfed", "bank").handle(BEGIN)
 
 
-def test_six_opens_of_classic_vertical_learning_get_one_network(at_home: Any) -> None:
-    home = at_home('algorithms = ["align", "tvfl"]')
-    party = home.runs.open("a1/tvfl/seed-0", "vertical", "bank")
+def test_six_opens_of_classic_vertical_learning_get_one_network(site_of: Any) -> None:
+    site = site_of('algorithms = ["align", "tvfl"]')
+    party = site.runs.open("a1/tvfl/seed-0", "vertical", "bank")
     party.handle(vertical.Open(0))
     for _ in range(5):
         with pytest.raises(LimitError, match=r"policy\.max_begins is 1"):
@@ -101,10 +101,10 @@ def test_six_opens_of_classic_vertical_learning_get_one_network(at_home: Any) ->
 
 
 def test_a_partner_of_apfed_d_is_asked_about_no_one_sample_alone_nor_for_ever(
-    at_home: Any,
+    site_of: Any,
 ) -> None:
-    home = at_home('algorithms = ["align", "apfed-d"]\nmax_uses = 3')
-    party = home.runs.open("a1/apfed-d/seed-0", "distil", "bank")
+    site = site_of('algorithms = ["align", "apfed-d"]\nmax_uses = 3')
+    party = site.runs.open("a1/apfed-d/seed-0", "distil", "bank")
     ready = party.handle(distil.Begin(("linear",), 2, 2, 0))
     assert (ready.min_rows, ready.max_uses, ready.max_begins) == (16, 3, 1)
     with pytest.raises(LimitError, match=r"policy\.max_begins is 1"):
@@ -135,66 +135,66 @@ def test_a_partner_of_apfed_d_is_asked_about_no_one_sample_alone_nor_for_ever(
 
 
 def test_another_driver_is_told_nothing_of_a_run_and_leaves_its_networks_as_they_are(
-    at_home: Any,
+    site_of: Any,
 ) -> None:
     """A run's id is no secret: it stands in the model that the run gave the label owner."""
-    home = at_home('algorithms = ["align", "apfed-d"]')
+    site = site_of('algorithms = ["align", "apfed-d"]')
     run = "a1/apfed-d/seed-0"
 
     def train(driver: str) -> None:
-        party = home.runs.open(run, "distil", driver)
+        party = site.runs.open(run, "distil", driver)
         party.handle(distil.Begin(("linear",), 2, 2, 0))
         party.handle(distil.Finish(("linear",)))
 
     def recall(driver: str) -> Any:
-        psi.align(home.engine("b2/predict", driver), IDS)
-        party = home.runs.open("b2/predict", "recalling", driver)
+        psi.align(site.engine("b2/predict", driver), IDS)
+        party = site.runs.open("b2/predict", "recalling", driver)
         return party.handle(inference.Recall(run, torch.arange(16)))
 
     train("bank")
     codes = recall("bank").code_BE
     with pytest.raises(ModelError, match="it keeps no network of the run 'a1/apfed-d/seed-0'"):
         recall("eve")
-    psi.align(home.engine("a1", "eve"), IDS)
+    psi.align(site.engine("a1", "eve"), IDS)
     with pytest.raises(ConfigError, match="keeps what another driver's run 'a1/apfed-d/seed-0'"):
         train("eve")
     assert torch.equal(recall("bank").code_BE, codes)
 
 
 def test_another_driver_has_no_rows_of_a_run_of_fedoptimus_that_it_calls_by_its_name(
-    at_home: Any,
+    site_of: Any,
 ) -> None:
-    home = at_home('algorithms = ["align", "fedoptimus"]', align=False)
-    stored = StoredRows("shop", "a1", torch.arange(300), digest(home.runs._site.table.ids), "lab")
-    (home.path / "aligned" / "hub").mkdir(parents=True)
-    save_rows(home.path / "aligned" / "hub" / "lab.train.safetensors", stored)
+    site = site_of('algorithms = ["align", "fedoptimus"]', align=False)
+    stored = StoredRows("shop", "a1", torch.arange(300), digest(site.runs._site.table.ids), "lab")
+    (site.path / "aligned" / "hub").mkdir(parents=True)
+    save_rows(site.path / "aligned" / "hub" / "lab.train.safetensors", stored)
     run = "a1/fedoptimus/seed-0"
     settings = fedoptimus.Config(embedding=4).model_dump_json()
     begin = fedoptimus.messages.BeginData(settings, 0, ("lab",), (300,), (300,))
-    home.runs.open(run, "fedoptimus", "hub").handle(begin)
+    site.runs.open(run, "fedoptimus", "hub").handle(begin)
     chosen = selection.Open("lab", torch.arange(2), torch.arange(1))
-    home.runs.open(run, "selection", "hub").handle(chosen)
+    site.runs.open(run, "selection", "hub").handle(chosen)
     for algorithm in ("fedoptimus", "selection"):
         with pytest.raises(AlignmentError, match="it keeps no rows of alignment 'a1'"):
-            home.runs.open(run, algorithm, "eve")
+            site.runs.open(run, algorithm, "eve")
 
 
 def test_a_data_owner_embeds_for_label_owners_of_the_run_and_for_no_other_driver(
-    at_home: Any,
+    site_of: Any,
 ) -> None:
-    home = at_home('algorithms = ["align", "fedoptimus"]', align=False)
-    stored = StoredRows("shop", "a1", torch.arange(300), digest(home.runs._site.table.ids), "lab")
-    (home.path / "aligned" / "hub").mkdir(parents=True)
-    save_rows(home.path / "aligned" / "hub" / "lab.train.safetensors", stored)
+    site = site_of('algorithms = ["align", "fedoptimus"]', align=False)
+    stored = StoredRows("shop", "a1", torch.arange(300), digest(site.runs._site.table.ids), "lab")
+    (site.path / "aligned" / "hub").mkdir(parents=True)
+    save_rows(site.path / "aligned" / "hub" / "lab.train.safetensors", stored)
     run = "a1/fedoptimus/seed-0"
     settings = fedoptimus.Config(embedding=4).model_dump_json()
-    party = home.runs.open(run, "fedoptimus", "hub")
+    party = site.runs.open(run, "fedoptimus", "hub")
     party.handle(fedoptimus.messages.BeginData(settings, 0, ("lab",), (300,), (300,)))
     party.handle(fedoptimus.messages.FinishData())
 
     def recall(driver: str) -> Any:
-        psi.align(home.engine("b2/predict", driver), IDS)
-        party = home.runs.open("b2/predict", "predicting", driver)
+        psi.align(site.engine("b2/predict", driver), IDS)
+        party = site.runs.open("b2/predict", "predicting", driver)
         return party.handle(predicting.Recall(run, torch.arange(16)))
 
     assert recall("lab").embedding_BE.shape == (16, 4)
@@ -211,24 +211,26 @@ def test_one_message_of_a_selection_tells_which_rows_are_of_one_class() -> None:
     assert isinstance(drawn, selection.Chosen)
     first, others = drawn.samples_N[0], torch.arange(1, 300)
     lists = torch.zeros(299, 1, dtype=torch.int32)
-    said = owner.handle(selection.Nearest(1, others, lists, torch.zeros(299, 1, dtype=torch.bool)))
-    assert isinstance(said, selection.Decided)
+    threshold = owner.handle(
+        selection.Nearest(1, others, lists, torch.zeros(299, 1, dtype=torch.bool))
+    )
+    assert isinstance(threshold, selection.Decided)
     alike = labels_N[drawn.samples_N[1:]] == labels_N[first]
-    assert torch.equal(~said.open_B, alike)
+    assert torch.equal(~threshold.open_B, alike)
 
 
-def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(at_home: Any) -> None:
+def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(site_of: Any) -> None:
     """The mean of 200 runs a day would be without noise."""
 
     def released(noise: float, driver: str, run: str, seed: int) -> Tensor:
         once = f"[apfed.distil]\nrelease = {{ width = 2, noise = {noise} }}"
-        home = at_home(f'algorithms = ["align", "apfed-d"]\n{once}', align=False)
-        psi.align(home.engine("a1", driver), IDS)
-        party = home.runs.open(f"a1/apfed-d/{run}", "distil", driver)
+        site = site_of(f'algorithms = ["align", "apfed-d"]\n{once}', align=False)
+        psi.align(site.engine("a1", driver), IDS)
+        party = site.runs.open(f"a1/apfed-d/{run}", "distil", driver)
         party.handle(distil.Begin(("released",), 1, 2, seed))
         asked = torch.arange(300), False, False
         codes: Tensor = party.handle(distil.Encode(("released",), (), none, *asked)).code_ND
-        return codes[home.runs._stored("a1", driver).rows_S.argsort()]
+        return codes[site.runs._stored("a1", driver).rows_S.argsort()]
 
     none = torch.zeros(0, 0)
     first = released(0.5, "bank", "seed-0", 0)
@@ -238,33 +240,33 @@ def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(at_home:
     assert (other - first).std() > 0.5  # and not the same noise, a little larger
 
 
-def first_gradient(home: Any, run: str) -> Tensor:
-    party = home.runs.open(run, "apfed", "bank")
+def first_gradient(site: Any, run: str) -> Tensor:
+    party = site.runs.open(run, "apfed", "bank")
     party.handle(BEGIN)
     gradient: Tensor = party.handle(codes(torch.arange(64))).gradient_BD
     return gradient
 
 
 def test_no_two_runs_begin_with_the_same_network_and_their_number_a_day_has_an_end(
-    at_home: Any,
+    site_of: Any,
 ) -> None:
     """One network that is met in each of many runs could be asked 64 rows' questions in each."""
-    home = at_home("max_runs_per_day = 5")
+    site = site_of("max_runs_per_day = 5")
     runs = [f"a1/apfed/seed-{number}" for number in range(5)]
-    gradients = [first_gradient(home, run) for run in runs[:3]]
-    home = at_home("max_runs_per_day = 5", align=False)
-    gradients += [first_gradient(home, run) for run in runs[3:]]
+    gradients = [first_gradient(site, run) for run in runs[:3]]
+    site = site_of("max_runs_per_day = 5", align=False)
+    gradients += [first_gradient(site, run) for run in runs[3:]]
     for one in range(5):
         assert not any(torch.allclose(gradients[one], other) for other in gradients[one + 1 :])
     for _ in range(2):
         with pytest.raises(LimitError, match=r"begun 5 in 24 hours.*max_runs_per_day is 5"):
-            first_gradient(home, "a1/apfed/more")
-        home = at_home("max_runs_per_day = 5", align=False)
+            first_gradient(site, "a1/apfed/more")
+        site = site_of("max_runs_per_day = 5", align=False)
 
 
-def test_going_back_to_an_earlier_state_is_for_a_driver_that_fell(at_home: Any) -> None:
-    home = at_home("max_runs_per_day = 3")
-    party = home.runs.open(RUN, "apfed", "bank")
+def test_going_back_to_an_earlier_state_is_for_a_driver_that_fell(site_of: Any) -> None:
+    site = site_of("max_runs_per_day = 3")
+    party = site.runs.open(RUN, "apfed", "bank")
     party.handle(BEGIN)
     party.handle(Save("apfed", 1, 0))
     party.handle(codes(torch.arange(64)))
@@ -272,31 +274,31 @@ def test_going_back_to_an_earlier_state_is_for_a_driver_that_fell(at_home: Any) 
         with pytest.raises(LimitError, match="refuses to go back to an earlier state in the mid"):
             party.handle(message)
 
-    home.runs.restarted("bank")  # another process of the driver: it resumes
+    site.runs.restarted("bank")  # another process of the driver: it resumes
     assert party.handle(Restore("apfed", 1, True)).done == 1
     with pytest.raises(LimitError, match="refuses to go back"):
         party.handle(Restore("apfed", 1, True))
 
     # One that lost everything begins anew: a run more of its day, and another network.
     for _ in range(2):
-        home.runs.restarted("bank")
+        site.runs.restarted("bank")
         party.handle(Restore("apfed", 0, True))
         party.handle(BEGIN)
-    home.runs.restarted("bank")
+    site.runs.restarted("bank")
     party.handle(Restore("apfed", 0, True))
     with pytest.raises(LimitError, match="max_runs_per_day is 3"):
         party.handle(BEGIN)
 
 
-def test_a_sample_is_answered_for_max_uses_times_a_run_whoever_is_restarted(at_home: Any) -> None:
-    home = at_home("max_uses = 6")
-    party = home.runs.open(RUN, "apfed", "bank")
+def test_a_sample_is_answered_for_max_uses_times_a_run_whoever_is_restarted(site_of: Any) -> None:
+    site = site_of("max_uses = 6")
+    party = site.runs.open(RUN, "apfed", "bank")
     party.handle(BEGIN)
     for number in range(4):
         party.handle(codes(torch.arange(64)))
         if number == 1:
             party.handle(Save("apfed", 1, 0))
-    home.runs.restarted("bank")
+    site.runs.restarted("bank")
     party.handle(Restore("apfed", 1, True))  # the state goes back, the count does not
     for _ in range(2):
         party.handle(codes(torch.arange(64)))
@@ -304,29 +306,29 @@ def test_a_sample_is_answered_for_max_uses_times_a_run_whoever_is_restarted(at_h
         party.handle(codes(torch.arange(60, 130)))
     party.handle(codes(torch.arange(64, 128)))
     party.handle(Save("apfed", 2, 1))
-    party = at_home("max_uses = 6", align=False).runs.open(RUN, "apfed", "bank")
+    party = site_of("max_uses = 6", align=False).runs.open(RUN, "apfed", "bank")
     with pytest.raises(LimitError, match=r"policy\.max_uses"):
         party.handle(codes(torch.arange(64)))
 
 
-def test_a_party_that_is_killed_forgets_no_answer_since_it_saved(at_home: Any) -> None:
+def test_a_party_that_is_killed_forgets_no_answer_since_it_saved(site_of: Any) -> None:
     """Who makes it die would be answered anew by the network that was saved, as often again."""
-    party = at_home("max_uses = 4").runs.open(RUN, "apfed", "bank")
+    party = site_of("max_uses = 4").runs.open(RUN, "apfed", "bank")
     party.handle(BEGIN)
     party.handle(codes(torch.arange(64)))
     party.handle(Save("apfed", 1, 0))
     for _ in range(2):
         party.handle(codes(torch.arange(64)))
     party.handle(codes(torch.arange(32, 96)))
-    home = at_home("max_uses = 4", align=False)  # a process that knows what is written down
-    party = home.runs.open(RUN, "apfed", "bank")
+    site = site_of("max_uses = 4", align=False)  # a process that knows what is written down
+    party = site.runs.open(RUN, "apfed", "bank")
     party.handle(codes(torch.arange(32)))
     with pytest.raises(LimitError, match=r"answered 4 times in this run: its policy\.max_uses"):
         party.handle(codes(torch.arange(31, 50)))
     party.handle(codes(torch.arange(64, 96)))
     party.handle(Save("apfed", 2, 1))
-    assert not list(home.path.rglob("*.asked"))
-    party = at_home("max_uses = 4", align=False).runs.open(RUN, "apfed", "bank")
+    assert not list(site.path.rglob("*.asked"))
+    party = site_of("max_uses = 4", align=False).runs.open(RUN, "apfed", "bank")
     for samples in (torch.arange(16), torch.arange(40, 60)):
         with pytest.raises(LimitError, match=r"policy\.max_uses"):
             party.handle(codes(samples))
@@ -334,13 +336,13 @@ def test_a_party_that_is_killed_forgets_no_answer_since_it_saved(at_home: Any) -
         party.handle(codes(torch.arange(64, 96)))
 
 
-def test_a_prediction_by_its_name_trains_nothing(at_home: Any) -> None:
+def test_a_prediction_by_its_name_trains_nothing(site_of: Any) -> None:
     """Its rows are neither watched nor told as an alignment's, nor are they those of a proposal."""
-    home = at_home('algorithms = ["align", "apfed", "tvfl"]')
-    psi.align(home.engine("b2/predict"), IDS[:20])
+    site = site_of('algorithms = ["align", "apfed", "tvfl"]')
+    psi.align(site.engine("b2/predict"), IDS[:20])
     for algorithm in ("apfed", "vertical"):
         with pytest.raises(ConfigError, match=f"refuses '{algorithm}' in 'b2/predict'"):
-            home.runs.open("b2/predict", algorithm, "bank")
+            site.runs.open("b2/predict", algorithm, "bank")
 
 
 def test_what_a_home_agrees_to_unless_it_says_more() -> None:
@@ -352,7 +354,7 @@ def test_what_a_home_agrees_to_unless_it_says_more() -> None:
 
 @pytest.mark.slow
 def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
-    """Simulated, they have no policies; the same settings between homes are answered to the end."""
+    """Simulated, they have no policies; the same settings between sites are answered to the end."""
     root = Path(__file__).parents[2]
     shipped = json.loads((root / "tests" / "runs" / "run_files.json").read_text())
     files = [root / "runs" / name for name in shipped]
@@ -375,8 +377,8 @@ def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
         steps = settings.steps_per_epoch or 0
         passes = settings.epochs * max(1, steps * settings.batch_size / rows)
         limits.check_run("shop", rows, batch_size=settings.batch_size, passes=passes)
-        stages = len(run.baselines) + 1
-        assert len(run.all_seeds()) * stages <= PolicySection().max_runs_per_day
+        variants = len(run.baselines) + 1
+        assert len(run.all_seeds()) * variants <= PolicySection().max_runs_per_day
     assert asked > 100
 
 
@@ -386,10 +388,10 @@ def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
 def bank(num_rows: int, **settings: Any) -> apfed.Active:
     x = torch.randn(num_rows, 3, generator=torch.Generator().manual_seed(1))
     everybody = torch.arange(300)
-    own = torch.where(everybody < num_rows, everybody, -1)
+    rows = torch.where(everybody < num_rows, everybody, -1)
     return apfed.Active(
         PartyData("bank", everybody[:num_rows].numpy(), {"own": x}, (x[:, 0] > 0).long()),
-        Alignment({"bank": own, "shop": everybody}),
+        Alignment({"bank": rows, "shop": everybody}),
         Classification(("no", "yes")),
         apfed.Config(**{"epochs": 3, "batch_size": 64, **settings}),
         Local("bank"),
@@ -413,23 +415,23 @@ class Listens:
         return self.party.handle(message)
 
 
-def asked(home: Any, active: apfed.Active, run: str = RUN) -> list[int]:
+def asked(site: Any, active: apfed.Active, run: str = RUN) -> list[int]:
     """How many rows each question of a whole run is about; none may be refused."""
-    shop = Listens(home.runs.open(run, "apfed", "bank"))
+    shop = Listens(site.runs.open(run, "apfed", "bank"))
     for epoch in apfed.train(active, InProcess({"shop": shop}, driver="bank")):
         assert not epoch.missed, epoch.reasons
     return shop.sizes
 
 
-def test_a_last_batch_that_is_too_small_joins_the_one_before(at_home: Any) -> None:
-    home = at_home()
-    assert asked(home, bank(130)) == 3 * [64, 66]
-    assert asked(home, bank(144), "a1/apfed/2") == 3 * [64, 64, 16]  # enough: as ever
+def test_a_last_batch_that_is_too_small_joins_the_one_before(site_of: Any) -> None:
+    site = site_of()
+    assert asked(site, bank(130)) == 3 * [64, 66]
+    assert asked(site, bank(144), "a1/apfed/2") == 3 * [64, 64, 16]  # enough: as ever
 
 
-def test_who_shares_few_rows_of_a_batch_is_asked_about_more_of_its_own(at_home: Any) -> None:
+def test_who_shares_few_rows_of_a_batch_is_asked_about_more_of_its_own(site_of: Any) -> None:
     """A fifth of the bank's rows are the shop's, so that a batch of 64 has 13 of them."""
-    home = at_home()
+    site = site_of()
     active = bank(300)
     assert active.questions.alignment is not None
     shop = torch.where(torch.arange(300) % 5 == 0, torch.arange(300), -1)
@@ -443,7 +445,7 @@ def test_who_shares_few_rows_of_a_batch_is_asked_about_more_of_its_own(at_home: 
                 assert set(message.samples_B.tolist()) <= set(range(0, 300, 5))
             return super().handle(message)
 
-    party = Shop(home.runs.open(RUN, "apfed", "bank"))
+    party = Shop(site.runs.open(RUN, "apfed", "bank"))
     lab = apfed.Passive(
         _rows("lab"),
         apfed.PassiveConfig(loss="reconstruction"),
@@ -461,14 +463,14 @@ def _rows(name: str) -> SharedRows:
     return SharedRows(name, torch.zeros(300, 2), torch.arange(300))
 
 
-def test_a_run_that_cannot_keep_a_limit_says_so_before_it_begins(at_home: Any) -> None:
-    home = at_home("max_uses = 2")
+def test_a_run_that_cannot_keep_a_limit_says_so_before_it_begins(site_of: Any) -> None:
+    site = site_of("max_uses = 2")
     with pytest.raises(ConfigError, match=r"'shop' 3 times about each sample, and it answers 2"):
-        asked(home, bank(300))
+        asked(site, bank(300))
     with pytest.raises(ConfigError, match=r"asked about 8 samples at a time .*policy\.min_rows"):
-        asked(home, bank(300, epochs=1, batch_size=8), "a1/apfed/2")
+        asked(site, bank(300, epochs=1, batch_size=8), "a1/apfed/2")
     with pytest.raises(ConfigError, match=r"'shop' shares 10 samples .* answers about 16 or more"):
-        asked(home, bank(10, epochs=1), "a1/apfed/3")
+        asked(site, bank(10, epochs=1), "a1/apfed/3")
 
 
 def test_the_limits_are_told_when_a_run_begins() -> None:
@@ -479,15 +481,15 @@ def test_the_limits_are_told_when_a_run_begins() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["apfed", "vertical", "distil"])
 def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
-    at_home: Any, algorithm: str, monkeypatch: pytest.MonkeyPatch
+    site_of: Any, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a method forgets to hand on, this finds: a party at home draws with its secret."""
+    """Whatever a method forgets to hand on, this finds: a party there draws with its secret."""
     begins = {
         "apfed": BEGIN,
         "vertical": vertical.Open(0),
         "distil": distil.Begin(("network",), 1, 2, 0),
     }
-    home = at_home('algorithms = ["align", "apfed", "tvfl", "apfed-d"]')
+    site = site_of('algorithms = ["align", "apfed", "tvfl", "apfed-d"]')
     drawn: list[bytes | None] = []
     given = randomness.generator
 
@@ -496,7 +498,7 @@ def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
         return given(seed, *purpose, secret=secret)
 
     monkeypatch.setattr(randomness, "generator", seen)
-    home.runs.open(f"a1/{algorithm}/seed-0", algorithm, "bank").handle(begins[algorithm])
+    site.runs.open(f"a1/{algorithm}/seed-0", algorithm, "bank").handle(begins[algorithm])
     assert drawn
     assert all(each is not None and len(each) == 16 for each in drawn)
 
@@ -506,7 +508,7 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
     known = methods.METHODS["fedoptimus"].algorithms["fedoptimus"]
     policy = PolicySection(algorithms=("fedoptimus",), max_uses=2)
     labels_S = torch.arange(1100) % 2
-    config = fedoptimus.Config(embedding=2, top=(4,), decide=Decide())
+    config = fedoptimus.Config(embedding=2, top=(4,), decide=ThresholdSettings())
     begin = fedoptimus.messages.BeginLabels(config.model_dump_json(), 0, "")
 
     def guarded() -> Callable[[Message], Any]:

@@ -24,10 +24,10 @@ def federation(tmp_path: Path) -> Iterator[Town]:
         yield made
 
 
-def told(federation: Town, *arguments: str, code: int) -> str:
+def output_of(federation: Town, *arguments: str, code: int) -> str:
     done = federation.start("ledger", *arguments)
-    assert done.ended() == code, done.said()
-    return done.said()
+    assert done.ended() == code, done.printed()
+    return done.printed()
 
 
 def wait_for_lines(federation: Town, number: int) -> None:
@@ -50,25 +50,25 @@ def test_books_agree_after_kills_and_resumes_and_every_change_is_found(federatio
     driver.signal(signal.SIGKILL)
     driver.ended()
     again = federation.start("train", "run.toml", "--out", "out", "--resume", "-q")
-    assert again.ended() == 0, again.said()
+    assert again.ended() == 0, again.printed()
     shop.signal(signal.SIGINT)
-    assert shop.ended() in (0, 130), shop.said()
+    assert shop.ended() in (0, 130), shop.printed()
 
     authority = ("--ca", "certificates/bank/ca.pem")
     both = ("verify", "bank.site", "shop.site", *authority)
-    said = told(federation, *both, code=0)
+    output = output_of(federation, *both, code=0)
     for sender, receiver in (("bank", "shop"), ("shop", "bank")):
-        found = re.search(rf"'{sender}' -> '{receiver}': ([\d,]+) messages are in both", said)
-        assert found is not None, said
-        assert int(found[1].replace(",", "")) > 100, said
+        matched = re.search(rf"'{sender}' -> '{receiver}': ([\d,]+) messages are in both", output)
+        assert matched is not None, output
+        assert int(matched[1].replace(",", "")) > 100, output
         # The last head reaches all but the few lines that telling it took.
-        after = re.search(rf"heads of the ledger of '{sender}'.*; (\d+) lines stand behind", said)
-        assert after is not None, said
-        assert int(after[1]) <= 3, said
+        after = re.search(rf"heads of the ledger of '{sender}'.*; (\d+) lines stand behind", output)
+        assert after is not None, output
+        assert int(after[1]) <= 3, output
     # Two kills: each costs a message in each direction at most.
-    lost = re.findall(r"^  .* left for .*: (.*)$", said, re.MULTILINE)
+    lost = re.findall(r"^  .* left for .*: (.*)$", output, re.MULTILINE)
     assert len(lost) <= 4
-    assert all(re.search("ended there|was lost there", why) for why in lost), said
+    assert all(re.search("ended there|was lost there", why) for why in lost), output
 
     # One line, proved to whoever has the authority's certificate and nothing else.
     index_of = next(
@@ -79,13 +79,13 @@ def test_books_agree_after_kills_and_resumes_and_every_change_is_found(federatio
         if "apfed.CodeGradient" in line or "apfed.Codes" in line
     )
     proof = ("--out", "proof.json")
-    told(federation, "prove", "shop.site", str(index_of), "--by", "bank.site", *proof, code=0)
-    shown = told(federation, "check", "proof.json", *authority, code=0)
+    output_of(federation, "prove", "shop.site", str(index_of), "--by", "bank.site", *proof, code=0)
+    shown = output_of(federation, "check", "proof.json", *authority, code=0)
     assert f"is line {index_of:,} of the ledger of 'shop'" in shown
     assert "signed by it" in shown
     text = (federation.folder / "proof.json").read_text()
     (federation.folder / "proof.json").write_text(text.replace("apfed.", "tvfl.", 1))
-    assert "was changed" in told(federation, "check", "proof.json", *authority, code=2)
+    assert "was changed" in output_of(federation, "check", "proof.json", *authority, code=2)
 
     # One byte, one line, and the whole book with hashes that fit.
     path = federation.folder / "shop.site" / "ledger.jsonl"
@@ -94,25 +94,25 @@ def test_books_agree_after_kills_and_resumes_and_every_change_is_found(federatio
     number = len(lines) // 2
     changed = lines[number].replace(b'"sequence":', b'"Sequence":')
     path.write_bytes(b"".join([*lines[:number], changed, *lines[number + 1 :]]))
-    assert f"ledger.jsonl: line {number + 1} was changed" in told(federation, *both, code=2)
+    assert f"ledger.jsonl: line {number + 1} was changed" in output_of(federation, *both, code=2)
     path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
     words = rf"line {number + 1} does not follow line {number}"
-    assert words in told(federation, *both, code=2)
+    assert words in output_of(federation, *both, code=2)
 
     path.write_bytes(honest)
-    gone = json.loads(lines[number])["message"]
-    rewritten(path, without=gone)
+    missing = json.loads(lines[number])["message"]
+    rewritten(path, without=missing)
     assert verify(path).num_lines < len(lines)  # by itself it is a ledger
-    found = told(federation, *both, code=2)
-    assert "the ledger of 'shop' is not the one it was on" in found
+    matched = output_of(federation, *both, code=2)
+    assert "the ledger of 'shop' is not the one it was on" in matched
     first = next(
         number
         for number, line in enumerate(
             (federation.folder / "bank.site" / "ledger.jsonl").read_text().splitlines(), start=1
         )
-        if f'"{gone}"' in line
+        if f'"{missing}"' in line
     )
-    assert f"line {first} says that {gone}" in found
+    assert f"line {first} says that {missing}" in matched
     # Without any head of it, too: the books differ.
     shutil.rmtree(federation.folder / "bank.site" / "heads")
-    assert f"line {first} says that {gone}" in told(federation, *both, code=2)
+    assert f"line {first} says that {missing}" in output_of(federation, *both, code=2)

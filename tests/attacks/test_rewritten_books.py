@@ -54,28 +54,28 @@ def test_a_book_written_anew_is_found_by_the_heads_that_the_other_holds(
     federation.write(epochs=4)
     federation.join("shop")
     driver = federation.start("train", "run.toml", "--out", "out")
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     bank, shop = (federation.folder / f"{name}.site" for name in ("bank", "shop"))
     authority = ("--ca", "certificates/bank/ca.pem")
 
     agreed = federation.start("ledger", "bank.site", "shop.site", *authority)
-    assert agreed.ended() == 0, agreed.said()
+    assert agreed.ended() == 0, agreed.printed()
     for holder, of in (("shop", "bank"), ("bank", "shop")):
         words = rf"'{holder}' holds [12] heads of the ledger of '{of}', [12] of them signed: all"
-        assert re.search(words, agreed.said()), agreed.said()
+        assert re.search(words, agreed.printed()), agreed.printed()
 
     path = (shop if liar == "shop" else bank) / "ledger.jsonl"
     before = verify(path)
     rewritten(path, without="apfed.CodeGradient" if liar == "shop" else "apfed.Codes")
     assert verify(path).num_lines < before.num_lines  # it verifies by itself: nobody would see it
-    found = federation.start("ledger", "bank.site", "shop.site", *authority)
-    assert found.ended() == 2, found.said()
+    done = federation.start("ledger", "bank.site", "shop.site", *authority)
+    assert done.ended() == 2, done.printed()
     other = "bank" if liar == "shop" else "shop"
     words = (
         rf"the ledger of '{liar}' is not the one it was on .*: '{other}' holds the head that "
         rf"'{liar}' signed of line \d+, .*, and no line has it"
     )
-    assert re.search(words, found.said()), found.said()
+    assert re.search(words, done.printed()), done.printed()
 
 
 # --- In this process ------------------------------------------------------------------------------
@@ -83,47 +83,49 @@ def test_a_book_written_anew_is_found_by_the_heads_that_the_other_holds(
 
 def exchanged(tmp_path: Path, *, lines: int = 3) -> dict[str, Path]:
     """Homes of two that have told each other where their ledgers stand; no certificates."""
-    homes = {name: tmp_path / name for name in ("bank", "shop")}
-    books = {}
-    for name, home in homes.items():
-        home.mkdir()
-        books[name] = LedgerFile(home / "ledger.jsonl", name)
+    site_folders = {name: tmp_path / name for name in ("bank", "shop")}
+    ledgers = {}
+    for name, site_folder in site_folders.items():
+        site_folder.mkdir()
+        ledgers[name] = LedgerFile(site_folder / "ledger.jsonl", name)
     for number in range(lines):
-        for name, book in books.items():
-            book.record("shop" if name == "bank" else "bank", Failed(f"{number}"), run="r")
-    told = {name: Heads(book).own() for name, book in books.items()}
-    Heads(books["bank"]).keep("shop", told["shop"])
-    Heads(books["shop"]).keep("bank", told["bank"])
-    for book in books.values():
-        book.close()
-    return homes
+        for name, ledger in ledgers.items():
+            ledger.record("shop" if name == "bank" else "bank", Failed(f"{number}"), run="r")
+    heads = {name: Heads(ledger).current() for name, ledger in ledgers.items()}
+    Heads(ledgers["bank"]).keep("shop", heads["shop"])
+    Heads(ledgers["shop"]).keep("bank", heads["bank"])
+    for ledger in ledgers.values():
+        ledger.close()
+    return site_folders
 
 
 def test_lines_cut_off_at_the_end_are_found(tmp_path: Path) -> None:
-    homes = exchanged(tmp_path)
-    path = homes["shop"] / "ledger.jsonl"
+    site_folders = exchanged(tmp_path)
+    path = site_folders["shop"] / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert verify(path).num_lines == 3
-    _, _, (of_bank, of_shop) = compare(homes["bank"], homes["shop"])
+    _, _, (of_bank, of_shop) = compare(site_folders["bank"], site_folders["shop"])
     assert (of_bank.why, of_bank.heads, of_bank.lines, of_bank.after) == ("", 1, 4, 0)
     assert "holds the head that 'shop' told of line 4" in of_shop.why
 
 
 def test_a_rewritten_book_that_goes_on_does_not_wash_the_older_head_away(tmp_path: Path) -> None:
-    homes = exchanged(tmp_path)
-    rewritten(homes["shop"] / "ledger.jsonl", without="nothing")  # the same lines: nothing to find
-    assert not compare(homes["bank"], homes["shop"])[2][1].why
-    path = homes["shop"] / "ledger.jsonl"
+    site_folders = exchanged(tmp_path)
+    rewritten(
+        site_folders["shop"] / "ledger.jsonl", without="nothing"
+    )  # the same lines: nothing to find
+    assert not compare(site_folders["bank"], site_folders["shop"])[2][1].why
+    path = site_folders["shop"] / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     with (
-        LedgerFile(path, "shop") as book,
-        LedgerFile(homes["bank"] / "ledger.jsonl", "bank") as bank,
+        LedgerFile(path, "shop") as ledger,
+        LedgerFile(site_folders["bank"] / "ledger.jsonl", "bank") as bank,
     ):
         held = Heads(bank)
         for number in range(5):
-            book.record("bank", Failed(f"anew {number}"))
-            held.keep("shop", Heads(book).own())
-    why = compare(homes["bank"], homes["shop"])[2][1].why
+            ledger.record("bank", Failed(f"anew {number}"))
+            held.keep("shop", Heads(ledger).current())
+    why = compare(site_folders["bank"], site_folders["shop"])[2][1].why
     assert "holds the head that 'shop' told of line 4" in why
 
 
@@ -134,28 +136,28 @@ def test_a_head_that_was_made_up_is_no_proof(federation: Town) -> None:
 
     federation.write()
     bank, shop = (Certified(federation.credentials(name)) for name in ("bank", "shop"))
-    home = federation.folder / "bank.site"
+    site_folder = federation.folder / "bank.site"
     for name in ("bank", "shop"):
         (federation.folder / f"{name}.site").mkdir()
     with (
-        LedgerFile(home / "ledger.jsonl", "bank") as own,
+        LedgerFile(site_folder / "ledger.jsonl", "bank") as ledger,
         LedgerFile(federation.folder / "shop.site" / "ledger.jsonl", "shop") as theirs,
     ):
-        honest = Heads(theirs, shop).own()
-        Heads(own, bank).keep("shop", honest)
-        for told, words in (
-            (Heads(own, bank).own(), "'shop' is signed with the certificate of another"),
+        honest = Heads(theirs, shop).current()
+        Heads(ledger, bank).keep("shop", honest)
+        for statement, words in (
+            (Heads(ledger, bank).current(), "'shop' is signed with the certificate of another"),
             (honest.replace("[1,", "[7,"), "'shop' is not what it has signed"),
-            (Heads(theirs).own(), "'shop' is not signed"),
+            (Heads(theirs).current(), "'shop' is not signed"),
             ("[1, 2]", "is no head"),
             ("x" * 30_000, "is no head"),
         ):
             with pytest.raises(MessageError, match=words):
-                Heads(own, bank).keep("shop", told)
-    path = home / "heads" / "shop.jsonl"
+                Heads(ledger, bank).keep("shop", statement)
+    path = site_folder / "heads" / "shop.jsonl"
     head = json.loads(path.read_text())
     path.write_text(json.dumps({**head, "hash": "0" * 64}) + "\n")
-    _, _, (_, of_shop) = compare(home, federation.folder / "shop.site")
+    _, _, (_, of_shop) = compare(site_folder, federation.folder / "shop.site")
     assert "'shop' is not what it has signed" in of_shop.why
 
 
@@ -169,10 +171,10 @@ def test_a_book_that_grew_goes_on_in_a_new_file_and_is_one_chain(
     path = tmp_path / "ledger.jsonl"
     noted = []
     for start in range(4):
-        with LedgerFile(path, "shop") as book:
+        with LedgerFile(path, "shop") as ledger:
             for number in range(3):
-                book.record("bank", Failed(f"{start} {number}"), run="r")
-            noted.append(book.last_hash)
+                ledger.record("bank", Failed(f"{start} {number}"), run="r")
+            noted.append(ledger.last_hash)
     names = sorted(each.name for each in tmp_path.iterdir())
     assert names == [*(f"ledger-000{number}.jsonl" for number in (1, 2, 3)), "ledger.jsonl"]
     whole = verify(path)
@@ -196,13 +198,15 @@ def test_a_book_that_grew_goes_on_in_a_new_file_and_is_one_chain(
 def test_two_books_of_one_party_and_a_noted_hash_are_no_comparison(tmp_path: Path) -> None:
     from dovetail.cli.main import app
 
-    homes = exchanged(tmp_path)
+    site_folders = exchanged(tmp_path)
     with pytest.raises(NetworkError, match="both of party 'bank'"):
-        compare(homes["bank"], homes["bank"])
-    done = CliRunner().invoke(app, ["ledger", str(homes["bank"]), str(homes["shop"]), "--json"])
-    told = json.loads(done.output)
-    assert told["agree"] is True
-    assert {(each["holder"], each["of"]) for each in told["compared"]} == {
+        compare(site_folders["bank"], site_folders["bank"])
+    done = CliRunner().invoke(
+        app, ["ledger", str(site_folders["bank"]), str(site_folders["shop"]), "--json"]
+    )
+    report = json.loads(done.output)
+    assert report["agree"] is True
+    assert {(each["holder"], each["of"]) for each in report["compared"]} == {
         ("shop", "bank"),
         ("bank", "shop"),
     }

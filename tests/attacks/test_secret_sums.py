@@ -48,8 +48,8 @@ def member(name: str, sums: SecretSums | None = None, *, secret_only: bool = Fal
     table = table_from_arrays(name, dict(zip((*COMMON, "a", "b"), x.T, strict=True)))
     labels = torch.from_numpy(x[:, 0] > 0).long()
     data = PartyData(name, np.arange(24), labels=labels, tables={"columns": table})
-    home = chfl.Home(data, Classification((0, 1)), COMMON, secure=secret_only)
-    return chfl.Member(home, Local(name, sums=lambda members: sums))
+    local_data = chfl.ChflData(data, Classification((0, 1)), COMMON, secure=secret_only)
+    return chfl.Member(local_data, Local(name, sums=lambda members: sums))
 
 
 def begin(config: chfl.Config = CONFIG) -> chfl.Begin:
@@ -72,10 +72,10 @@ class Attacker:
 
     def honest(self, name: str) -> Tensor:
         """What only this member should know."""
-        own = self.members[name]
-        own = own.party if isinstance(own, Checkpointed) else own  # type: ignore[assignment]
-        assert isinstance(own, chfl.Member)
-        return own.common_vector()
+        member = self.members[name]
+        member = member.party if isinstance(member, Checkpointed) else member  # type: ignore[assignment]
+        assert isinstance(member, chfl.Member)
+        return member.common_vector()
 
     def train(self, number: int) -> None:
         for each in self.members.values():
@@ -148,9 +148,9 @@ def test_weights_told_differently_to_each_member_give_noise(attacker: Attacker) 
     keys = attacker.keys(1, NAMES)
     shares = []
     for index, name in enumerate(NAMES):
-        own = 0.6 if not index else 0.01
-        others = [(1 - own) / 3] * 3
-        weights = [*others[:index], own, *others[index:]]
+        weight = 0.6 if not index else 0.01
+        others = [(1 - weight) / 3] * 3
+        weights = [*others[:index], weight, *others[index:]]
         shares.append(attacker.share(1, name, keys, weights))
     got = from_fixed(total(shares))
     # Uniform over 2^64 / 2^32: nothing of a column whose values lie near 0.
@@ -239,12 +239,12 @@ def test_one_key_serves_no_second_share(attacker: Attacker) -> None:
 
 @pytest.mark.parametrize("trick", ["train again", "begin again", "restore", "forget", "restart"])
 def test_no_message_makes_a_member_forget_that_it_has_shared(tmp_path: Path, trick: str) -> None:
-    def home(name: str) -> Checkpointed:
+    def member_of(name: str) -> Checkpointed:
         rounds = GivenSums(tmp_path / name / "sums", "hub", "a1/chfl")
         sums = SecretSums(name, run="a1/chfl", driver="hub", rounds=rounds)
         return Checkpointed(member(name, sums), tmp_path / name / "states")
 
-    attacker = Attacker({name: home(name) for name in NAMES})
+    attacker = Attacker({name: member_of(name) for name in NAMES})
     for each in attacker.members.values():
         each.handle(Save("chfl", 0, 0))
     attacker.train(1)
@@ -259,7 +259,7 @@ def test_no_message_makes_a_member_forget_that_it_has_shared(tmp_path: Path, tri
             case "forget":
                 each.handle(Restore("chfl", 0, exactly=True))
             case "restart":  # of its process; or the driver opened eight other runs
-                attacker.members[name] = home(name)
+                attacker.members[name] = member_of(name)
                 attacker.members[name].resume_latest()  # type: ignore[union-attr]
     attacker.train(1)
     keys = attacker.keys(1, NAMES[:3])
@@ -310,14 +310,14 @@ def in_the_middle(
     keys: Mapping[str, chfl.PublicKey], victim: str
 ) -> tuple[dict[str, chfl.PublicKey], dict[str, SecretSums]]:
     """Keys of the coordinator's own in place of all but the victim's, each under its old proof."""
-    own = {name: SecretSums(name) for name in keys if name != victim}
+    made = {name: SecretSums(name) for name in keys if name != victim}
     put = {
         name: key
         if name == victim
-        else chfl.PublicKey(torch.tensor(list(own[name].key(1)[0]), dtype=torch.uint8), key.proof)
+        else chfl.PublicKey(torch.tensor(list(made[name].key(1)[0]), dtype=torch.uint8), key.proof)
         for name, key in keys.items()
     }
-    return put, own
+    return put, made
 
 
 def test_signed_keys_are_summed_as_before(shown: dict[str, Credentials]) -> None:
@@ -337,13 +337,13 @@ def test_without_certificates_whoever_carries_keys_sees_through_the_masks(
     attacker: Attacker,
 ) -> None:
     """Why they are signed: this is what the coordinator gets where they are not."""
-    keys, own = in_the_middle(attacker.keys(1, NAMES), "ada")
+    keys, sums_put = in_the_middle(attacker.keys(1, NAMES), "ada")
     shares = [attacker.share(1, "ada", keys, EVEN)]
     publics = [bytes(key.key.tolist()) for key in keys.values()]
     nothing = torch.zeros(len(attacker.theta_P))
-    for sums in own.values():
-        told = attacker.members["ada"].told  # type: ignore[union-attr]  # as it told her
-        shares.append(sums.share(1, NAMES, EVEN, publics, [b""] * 4, nothing, told=told))
+    for sums in sums_put.values():
+        context = attacker.members["ada"].weights_digest  # type: ignore[union-attr]  # as it told her
+        shares.append(sums.share(1, NAMES, EVEN, publics, [b""] * 4, nothing, bound_to=context))
     got = 4 * from_fixed(total(shares))
     torch.testing.assert_close(got, attacker.honest("ada"), rtol=1e-5, atol=1e-6)
 

@@ -32,23 +32,23 @@ encoder = [8, 4]
 
 
 @pytest.fixture
-def saved(shop_at_home: Any, tmp_path: Path) -> Callable[..., Any]:
+def saved(shop_site: Any, tmp_path: Path) -> Callable[..., Any]:
     """The shop, which has saved step 7 of a run with the bank, and ``restart``."""
-    home = shop_at_home(IDS, POLICY)
-    psi.align(home.engine("a1"), np.array(IDS))
-    party = home.runs.open(RUN, "apfed", "bank")
+    site = shop_site(IDS, POLICY)
+    psi.align(site.engine("a1"), np.array(IDS))
+    party = site.runs.open(RUN, "apfed", "bank")
     party.handle(apfed.Begin((4,), 0, 0))
     party.handle(ASK)
     assert isinstance(party.handle(Save("apfed", 7, 0)), Saved)
 
     def restart(policy: str = POLICY, change: Callable[[Path], None] = lambda table: None) -> Any:
-        return shop_at_home(IDS, policy, change)
+        return shop_site(IDS, policy, change)
 
     return restart
 
 
-def states(home: Path) -> list[Path]:
-    return sorted((home / "checkpoints").glob("bank/*/apfed/*.safetensors"))
+def states(site_folder: Path) -> list[Path]:
+    return sorted((site_folder / "checkpoints").glob("bank/*/apfed/*.safetensors"))
 
 
 def other_value(path: Path) -> None:
@@ -59,14 +59,14 @@ def other_value(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def refused(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (home / "refusals.jsonl").read_text().splitlines()]
+def refused(site_folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (site_folder / "refusals.jsonl").read_text().splitlines()]
 
 
 def test_other_values_under_the_same_ids_are_noticed_and_the_run_is_refused(saved: Any) -> None:
-    home = saved(POLICY.replace("min_rows = 1", "min_rows = 1\nmax_begins = 9"), other_value)
-    kept = [path.read_bytes() for path in states(home.path)]
-    engine = home.engine(RUN, algorithm="apfed")
+    site = saved(POLICY.replace("min_rows = 1", "min_rows = 1\nmax_begins = 9"), other_value)
+    kept = [path.read_bytes() for path in states(site.path)]
+    engine = site.engine(RUN, algorithm="apfed")
     asked = [ASK, apfed.Begin((4,), 0, 0), Save("apfed", 8, 7), Restore("apfed", 7, exactly=False)]
     for message in asked:  # nor does it begin anew in the middle of a run
         (failure,) = engine.ask({"shop": message}, Saved).failures.values()
@@ -74,31 +74,31 @@ def test_other_values_under_the_same_ids_are_noticed_and_the_run_is_refused(save
             "party 'shop': refuses to go on from step 7: since it saved that, its table changed; "
             "put back what was there and start it again, or align and train anew"
         )
-    lines = [line for line in refused(home.path) if "its table changed" in line["why"]]
+    lines = [line for line in refused(site.path) if "its table changed" in line["why"]]
     assert {(line["driver"], line["run"]) for line in lines} == {("bank", RUN)}
-    assert home.said("refused apfed.Codes of 'bank': refuses to go on from step 7")
-    assert [path.read_bytes() for path in states(home.path)] == kept
+    assert site.printed("refused apfed.Codes of 'bank': refuses to go on from step 7")
+    assert [path.read_bytes() for path in states(site.path)] == kept
 
 
 def test_the_table_that_was_put_back_goes_on(saved: Any) -> None:
     engine = saved(change=other_value).engine(RUN, algorithm="apfed")
     assert engine.ask({"shop": ASK}, apfed.CodeGradient).failures
-    home = saved()
-    home.engine(RUN, algorithm="apfed").ask({"shop": ASK}, apfed.CodeGradient).or_raise()
-    assert home.said("goes on from step 7")
+    site = saved()
+    site.engine(RUN, algorithm="apfed").ask({"shop": ASK}, apfed.CodeGradient).or_raise()
+    assert site.printed("goes on from step 7")
 
 
 def test_another_network_of_the_same_code_width_is_noticed(saved: Any) -> None:
-    home = saved(POLICY.replace("[8, 4]", "[16, 4]"))
-    engine = home.engine(RUN, algorithm="apfed")
+    site = saved(POLICY.replace("[8, 4]", "[16, 4]"))
+    engine = site.engine(RUN, algorithm="apfed")
     with pytest.raises(PartyError, match=r"its \[apfed\] section changed; put back"):
         engine.ask({"shop": ASK}, apfed.CodeGradient).or_raise()
 
 
 def test_another_rate_of_the_same_network_is_noticed(saved: Any) -> None:
     """Weights of the same shapes fit, so that nothing else would tell."""
-    home = saved(POLICY + "learning_rate = 0.5\n", other_value)
-    engine = home.engine(RUN, algorithm="apfed")
+    site = saved(POLICY + "learning_rate = 0.5\n", other_value)
+    engine = site.engine(RUN, algorithm="apfed")
     with pytest.raises(PartyError, match=r"its table and its \[apfed\] section changed; put back"):
         engine.ask({"shop": ASK}, apfed.CodeGradient).or_raise()
 
@@ -121,18 +121,18 @@ def test_a_state_that_does_not_say_of_what_it_is_goes_on(saved: Any, tmp_path: P
 
 
 def test_a_member_of_classic_vertical_learning_refuses_when_it_is_told_to_go_on(
-    saved: Any, shop_at_home: Any
+    saved: Any, shop_site: Any
 ) -> None:
     run = "a1/tvfl/seed-0"
     before = saved().engine(run, algorithm="vertical")
     before.ask({"shop": vertical.Open(0)}, vertical.Opened).or_raise()
     before.ask({"shop": Save("vertical", 1, 0)}, Saved).or_raise()
-    home = saved(change=other_value)
+    site = saved(change=other_value)
     with pytest.raises(PartyError, match="from step 1: since it saved that, its table changed"):
-        home.engine(run, algorithm="vertical").ask(
+        site.engine(run, algorithm="vertical").ask(
             {"shop": Restore("vertical", 1, exactly=True)}, Restored
         ).or_raise()
-    assert any("its table changed" in line["why"] for line in refused(home.path))
+    assert any("its table changed" in line["why"] for line in refused(site.path))
 
 
 def test_a_table_that_only_moved_is_the_same(saved: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dovetail.audit.attacks.views import whitened
 from dovetail.data import SharedRows
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.limits import LimitError, Limits, Uses, asked_for, code_rank
 from dovetail.models import Perceptron
 from dovetail.network import InProcess
@@ -52,58 +52,58 @@ def test_made_up_codes_are_refused_at_a_real_join_and_written_down(
     assert "shop" in engine.ask({"shop": usual}, apfed.CodeGradient)
 
 
-def read(home: PartnerHome, local: Local, x_NF: Tensor, *, known: int) -> float:
+def read(local_data: PartnerData, local: Local, x_NF: Tensor, *, known: int) -> float:
     """R2 of a partner's columns from 64 random codes about each row, 1024 rows a message."""
     rng = torch.Generator().manual_seed(0)
-    engine = InProcess({"shop": home.party(local)}, driver="bank")
+    engine = InProcess({"shop": local_data.party(local)}, driver="bank")
     engine.ask({"shop": apfed.Begin((8,), 8, 0)}, apfed.Ready).or_raise()
     base_MD = torch.randn(4, 8, generator=rng)
-    told = []
+    gradients = []
     for _ in range(8):  # the least rank that is answered, and what it tells added up
         code_ND = base_MD[torch.arange(len(x_NF)) % 4]
         asked = apfed.Codes(torch.arange(len(x_NF)), code_ND)
         reply = engine.ask({"shop": asked}, apfed.CodeGradient).or_raise()["shop"]
-        told.append(reply.gradient_BD)
-    views = [whitened(torch.cat(told, dim=1)[each::4].numpy()) for each in range(4)]
+        gradients.append(reply.gradient_BD)
+    views = [whitened(torch.cat(gradients, dim=1)[each::4].numpy()) for each in range(4)]
     rows = [x_NF[each::4].numpy() for each in range(4)]
-    found = []
+    shares = []
     for view, x in zip(views, rows, strict=True):
         ridge = RidgeCV(np.logspace(-8, 3, 23)).fit(view[:known], x[:known])
         left = ((ridge.predict(view[known:]) - x[known:]) ** 2).sum(axis=0)
-        found.append(1 - left / ((x[known:] - x[known:].mean(axis=0)) ** 2).sum(axis=0))
-    return float(np.mean(found))
+        shares.append(1 - left / ((x[known:] - x[known:].mean(axis=0)) ** 2).sum(axis=0))
+    return float(np.mean(shares))
 
 
 def test_a_site_s_answers_are_of_what_it_released_once_and_no_more():
     """Codes of a higher rank pass; then noise that was drawn once bounds what answers tell."""
     x_NF = torch.randn(1000, 5, generator=torch.Generator().manual_seed(3))
     shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
-    found = {}
+    shares = {}
     for exact in (True, False):
         config = apfed.PassiveConfig(loss="reconstruction", exact=exact)
-        home = PartnerHome(config, Perceptron((16, 8)), shared=shared)
+        local_data = PartnerData(config, Perceptron((16, 8)), shared=shared)
         local = Local("shop", secret=lambda: bytes(16), lasting=bytes(range(16)))
-        found[exact] = read(home, local, x_NF, known=60)
-    assert found[True] > 0.95
-    assert found[False] < 0.3
+        shares[exact] = read(local_data, local, x_NF, known=60)
+    assert shares[True] > 0.95
+    assert shares[False] < 0.3
 
 
 def test_a_site_releases_its_columns_once_for_all_runs():
     x_NF = torch.randn(300, 4, generator=torch.Generator().manual_seed(3))
-    home = PartnerHome(
+    local_data = PartnerData(
         apfed.PassiveConfig(), Perceptron((8, 4)),
         shared=SharedRows("shop", x_NF, torch.arange(300)),
     )  # fmt: skip
 
     def rows(lasting: bytes | None) -> Tensor:
-        party = home.party(Local("shop", secret=lambda: bytes(16), lasting=lasting))
+        party = local_data.party(Local("shop", secret=lambda: bytes(16), lasting=lasting))
         assert isinstance(party, apfed.Passive)
         return party.shared.x
 
     assert torch.equal(rows(bytes(16)), rows(bytes(16)))
     assert not torch.equal(rows(bytes(16)), rows(bytes(range(16))))
     assert torch.equal(rows(None), x_NF)  # simulated
-    (cost,) = home.party(Local("shop", lasting=bytes(16))).spent()
+    (cost,) = local_data.party(Local("shop", lasting=bytes(16))).spent()
     assert cost["releases"] == 1
 
 
@@ -114,19 +114,19 @@ def test_codes_of_classic_vertical_learning_are_of_what_a_site_released_once():
     found = {}
     for exact in (True, False):
         config = apfed.PassiveConfig(exact=exact)
-        home = PartnerHome(
+        local_data = PartnerData(
             config, Perceptron((64, 32)), shared=shared, test=shared, side="vertical"
         )
         local = Local("shop", secret=lambda: bytes(16), lasting=bytes(range(16)))
-        engine = InProcess({"shop": home.party(local)}, driver="bank")
+        engine = InProcess({"shop": local_data.party(local)}, driver="bank")
         engine.ask({"shop": vertical.Open(0)}, vertical.Opened).or_raise()
-        told = []
+        reported = []
         for test in (False, True):
             ask = vertical.Encode(torch.arange(len(x_NF)), training=False, test=test)
-            told.append(engine.ask({"shop": ask}, vertical.Codes).or_raise()["shop"].code_BD)
-        assert torch.equal(*told)  # drawn once for both
-        ridge = RidgeCV(np.logspace(-8, 3, 23)).fit(told[0][:100], x_NF[:100])
-        left = ((ridge.predict(told[0][100:]) - x_NF[100:].numpy()) ** 2).mean(axis=0)
+            reported.append(engine.ask({"shop": ask}, vertical.Codes).or_raise()["shop"].code_BD)
+        assert torch.equal(*reported)  # drawn once for both
+        ridge = RidgeCV(np.logspace(-8, 3, 23)).fit(reported[0][:100], x_NF[:100])
+        left = ((ridge.predict(reported[0][100:]) - x_NF[100:].numpy()) ** 2).mean(axis=0)
         found[exact] = float(np.mean(1 - left / x_NF[100:].numpy().var(axis=0)))
     assert found[True] > 0.9
     assert found[False] < 0.3
@@ -138,9 +138,9 @@ def test_two_drivers_put_together_know_no_more_of_a_site_than_one():
     shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
     seen = []
     for run in range(2):  # each run of each driver draws other networks
-        home = PartnerHome(apfed.PassiveConfig(), Perceptron((8,)), shared=shared)
+        local_data = PartnerData(apfed.PassiveConfig(), Perceptron((8,)), shared=shared)
         local = Local("shop", secret=lambda run=run: bytes([run] * 16), lasting=bytes(range(16)))
-        party = home.party(local)
+        party = local_data.party(local)
         assert isinstance(party, apfed.Passive)
         seen.append(party.shared.x)
     assert torch.equal(*seen)

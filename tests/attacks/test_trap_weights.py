@@ -49,16 +49,16 @@ def guesses(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
         (one - other).detach().double().diff(dim=0)
         for one, other in zip(before, after, strict=True)
     )
-    found = (moved_weight / moved_bias[:, None]).float()
-    return found[(moved_bias.abs() > 1e-9) & found.isfinite().all(dim=1)]
+    rows = (moved_weight / moved_bias[:, None]).float()
+    return rows[(moved_bias.abs() > 1e-9) & rows.isfinite().all(dim=1)]
 
 
 def asked_of_hyfem(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     """What one message with one step on all rows tells of them: (M, F) guesses."""
     labels = (x_NF[:, 0] > 0).long()
     data = PartyData("clinic", np.arange(len(x_NF)), {"block": x_NF}, labels)
-    home = hyfem.Home(data, TASK, widths=(16,), private=private)
-    party = hyfem.Member(home, Local("clinic"))
+    local_data = hyfem.HyfemData(data, TASK, widths=(16,), private=private)
+    party = hyfem.Member(local_data, Local("clinic"))
     spec = Perceptron((NEURONS,))
     settings = hyfem.Settings(local_steps=1, batch_size=len(x_NF), learning_rate=1e4)
     extractors = (json.dumps(spec.to_json()),)
@@ -80,7 +80,7 @@ def asked_of_chfl(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     table = table_from_arrays("clinic", dict(zip(names, x_NF.double().numpy().T, strict=True)))
     labels = (x_NF[:, 0] > 0).long()
     data = PartyData("clinic", np.arange(len(x_NF)), labels=labels, tables={chfl.BLOCK: table})
-    member = chfl.Member(chfl.Home(data, TASK, names, private=private), Local("clinic"))
+    member = chfl.Member(chfl.ChflData(data, TASK, names, private=private), Local("clinic"))
     settings = chfl.Config(
         method="common",
         widths=(NEURONS, 16),

@@ -89,10 +89,10 @@ def test_one_false_place_beside_those_that_are_shared_is_found(num_shared: int) 
     bank = attack(shop)
     ids = SHOP_IDS[:num_shared] + OUTSIDE[:1]
     theirs, doubled = bank.compare(times(MINE, points_of(ids)))
-    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    assert len(own) == num_shared
+    mine, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    assert len(mine) == num_shared
     unshared = next(index for index in ALL if index not in indices)
-    bank.claim(np.append(indices, unshared), np.append(own, num_shared))
+    bank.claim(np.append(indices, unshared), np.append(mine, num_shared))
     with pytest.raises(PartyError, match=f"1 of {num_shared + 1} that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
@@ -102,8 +102,8 @@ def test_two_places_exchanged_are_found() -> None:
     shop = Responder("shop", SHOP_IDS)
     bank = attack(shop)
     theirs, doubled = bank.compare(times(MINE, points_of(SHOP_IDS[:2])))
-    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    bank.claim(indices, own[::-1].copy())
+    mine, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    bank.claim(indices, mine[::-1].copy())
     with pytest.raises(PartyError, match="2 of 2 that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
@@ -116,9 +116,9 @@ def test_of_many_places_a_part_is_checked_and_a_tenth_of_false_ones_does_not_pas
     shop = Responder("shop", ids)
     bank = attack(shop, 16_384)
     theirs, doubled = bank.compare(times(MINE, points_of(ids[:1800] + OUTSIDE[:200])))
-    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    rest_own, rest_indices = (np.setdiff1d(np.arange(2000), each) for each in (own, indices))
-    bank.claim(np.append(indices, rest_indices), np.append(own, rest_own))
+    mine, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    rest_local, rest_indices = (np.setdiff1d(np.arange(2000), each) for each in (mine, indices))
+    bank.claim(np.append(indices, rest_indices), np.append(mine, rest_local))
     with pytest.raises(PartyError, match=r"the 2000 places.*of 400 that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
@@ -139,8 +139,8 @@ def test_claims_that_are_true_are_believed() -> None:
     shop = Responder("shop", SHOP_IDS)
     bank = attack(shop, batch_size=7)
     theirs, doubled = bank.compare(times(MINE, points_of(SHOP_IDS[10:50] + OUTSIDE)))
-    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    bank.claim(indices, own)
+    mine, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    bank.claim(indices, mine)
     assert bank.prove(lambda asked: times(MINE, asked)) == 40
     assert sorted(shop.rows_S[shop.rows_S >= 0].tolist()) == list(range(10, 50))
 
@@ -236,14 +236,14 @@ class Liar:
 
 
 def test_a_partner_that_has_one_id_does_not_get_codes_of_all() -> None:
-    liar, found = Liar(), []
+    liar, outcomes = Liar(), []
     for _ in range(60):  # the bet is won in a third of all runs
         engine = InProcess({"shop": liar}, driver="bank")
         try:
-            found.append(str(align(engine, SHOP_IDS[:3]).overlap["shop"]))
+            outcomes.append(str(align(engine, SHOP_IDS[:3]).overlap["shop"]))
         except PartyError as refused:
-            found.append(str(refused))
-    caught = [words for words in found if words != "0"]
+            outcomes.append(str(refused))
+    caught = [words for words in outcomes if words != "0"]
     assert caught
     for words in caught:  # one in three may be the id that it has
         assert "party 'shop': cannot prove what it claims to share: " in words

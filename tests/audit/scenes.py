@@ -19,18 +19,18 @@ def planted(leak: float, *, classes: int = 3, num: int = NUM) -> tuple[Scene, Ta
     rng = torch.Generator().manual_seed(7)
     labels = torch.randint(classes, (num,), generator=rng)
     x = torch.randn(num, 4, generator=rng)
-    own = torch.randn(num, 3, generator=rng)
+    columns = torch.randn(num, 3, generator=rng)
     scene = Scene(
         Classification(CLASSES[:classes]),
         {
             "bank": Holding(x, ("age", "income", "rent", "debt"), labels),
-            "shop": Holding(own, ("visits", "basket", "hour")),
+            "shop": Holding(columns, ("visits", "basket", "hour")),
         },
         {"": {"bank": torch.arange(num), "shop": torch.arange(num)}},
         lambda *_: (),
     )
-    told = torch.nn.functional.one_hot(labels, classes).float()
-    codes = torch.cat([4 * leak * told, leak * x[:, :2]], dim=1)
+    one_hot = torch.nn.functional.one_hot(labels, classes).float()
+    codes = torch.cat([4 * leak * one_hot, leak * x[:, :2]], dim=1)
     codes += 0.5 * torch.randn(codes.shape, generator=rng)
     return scene, heard(scene, Channel("shop", "bank", "codes"), codes)
 

@@ -16,14 +16,14 @@ LINEAR = Settings(network=False)
 RECIPES = "likelihood ratio", "shadow models (LiRA)", "difficulty calibrated by trees"
 
 
-def found(leak):
+def measured_at(leak):
     scene, tape = planted(leak)
     findings = attack("apfed", scene, tape, {}, LINEAR)
     return {(each.target, each.threat.attack): each for each in findings}
 
 
 def test_a_planted_leak_is_high_and_names_the_column_worst_off():
-    findings = found(1.0)
+    findings = measured_at(1.0)
     assert {each.verdict for each in findings.values()} == {"high"}
     inverted = findings["columns", "inversion by ridge regression"]
     assert inverted.worst[0] in ("age", "income")  # the codes have no other
@@ -32,7 +32,7 @@ def test_a_planted_leak_is_high_and_names_the_column_worst_off():
 
 
 def test_random_messages_are_none():
-    findings = found(0.0).values()
+    findings = measured_at(0.0).values()
     assert len(findings) == 4
     assert worst_of(list(findings)) == "none"
 
@@ -88,8 +88,8 @@ def test_a_model_that_learned_rows_by_heart_tells_them_and_another_does_not():
         return 0.5 + 0.45 * known @ (2 * right - 1)
 
     inside, outside = (x[:200], y[:200]), (x[200:], y[200:])
-    told, bound = membership.membership(by_heart, inside, outside)
-    assert interval(told)[1] > 0.9
+    finding, bound = membership.membership(by_heart, inside, outside)
+    assert interval(finding)[1] > 0.9
     assert bound > 1
     silent, bound = membership.membership(lambda r: torch.full((len(r), 2), 0.5), inside, outside)
     assert interval(silent)[1] == pytest.approx(0.5, abs=0.06)
@@ -111,12 +111,12 @@ def test_shadow_models_tell_members_that_the_loss_alone_does_not():
         return torch.from_numpy(np.asarray(model.predict_proba(rows_.numpy())))
 
     x, y = torch.from_numpy(x), torch.from_numpy(y)
-    said: list[str] = []
+    text: list[str] = []
     inside, outside = (x[:400], y[:400]), (x[400:], y[400:])
-    told, _ = membership.membership(probability, inside, outside, say=said.append)
-    assert said[-1] == "shadow model 16 of 16"
-    assert told.variants["shadow models (LiRA)"] > told.variants["loss alone"] + 0.05
-    assert interval(told)[1] == max(told.variants[n] for n in RECIPES)
+    reported, _ = membership.membership(probability, inside, outside, print_line=text.append)
+    assert text[-1] == "shadow model 16 of 16"
+    assert reported.variants["shadow models (LiRA)"] > reported.variants["loss alone"] + 0.05
+    assert interval(reported)[1] == max(reported.variants[n] for n in RECIPES)
 
 
 def test_a_row_that_drives_a_neuron_alone_is_read_from_the_change():

@@ -49,20 +49,20 @@ def audited(run: Any) -> Audit:
     return audit(run, (0,), settings=Settings(network=False))
 
 
-def channels(found: Audit) -> set[tuple[str, str, str, str]]:
-    return {(each.observer, each.owner, each.channel, each.target) for each in found.findings}
+def channels(audited: Audit) -> set[tuple[str, str, str, str]]:
+    return {(each.observer, each.owner, each.channel, each.target) for each in audited.findings}
 
 
 @pytest.mark.usefixtures("few_draws")
 def test_classic_vertical_learning_tells_labels_by_its_gradients():
     apfed = {"encoder": [8], "head": [8], "epochs": 2}
-    found = audited(run_of("tvfl", COLUMNS, apfed=apfed))
+    result = audited(run_of("tvfl", COLUMNS, apfed=apfed))
     assert {
         ("clinic", "lab", "codes", "columns"),
         ("lab", "clinic", "gradients", "labels"),
-    } <= channels(found)
-    told = [each for each in found.findings if each.channel == "gradients"]
-    assert max(each.score for each in told) > 0.95
+    } <= channels(result)
+    findings = [each for each in result.findings if each.channel == "gradients"]
+    assert max(each.score for each in findings) > 0.95
 
 
 @pytest.mark.slow
@@ -71,9 +71,9 @@ def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
     distil = {"students": ["linear"], "max_steps": 60, "folds": 2, "copies": 1}
     distil["exchange"] = "gradients"
     run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
-    found = audited(run)
-    assert ("clinic", "lab", "codes", "columns") in channels(found)
-    (sign,) = [each for each in found.findings if each.channel == "output gradients"]
+    result = audited(run)
+    assert ("clinic", "lab", "codes", "columns") in channels(result)
+    (sign,) = [each for each in result.findings if each.channel == "output gradients"]
     assert (sign.observer, sign.owner) == ("lab", "clinic")
     assert sign.score > 0.99
     assert sign.verdict == "high"
@@ -95,13 +95,13 @@ def test_coordinator_and_owners_of_fedoptimus_are_read():
         "batch_size": 32,
         "selection": {"share": 1.0, "rows": 120, "queries": 60},
     }
-    found = channels(audited(run_of("fedoptimus", owners, fedoptimus=fedoptimus)))
+    read = channels(audited(run_of("fedoptimus", owners, fedoptimus=fedoptimus)))
     for label_owner in ("label-1", "label-2"):
-        assert ("coordinator", label_owner, "gradients", "labels") in found
-        assert (label_owner, "the data owners together", "codes", "columns") in found
-    assert {each[1] for each in found if each[2:] == ("codes", "columns")} >= {"clinic", "lab"}
-    assert ("coordinator", "lab", "distances", "columns") in found
-    assert ("lab", "label-1", "gradients", "labels") in found
+        assert ("coordinator", label_owner, "gradients", "labels") in read
+        assert (label_owner, "the data owners together", "codes", "columns") in read
+    assert {each[1] for each in read if each[2:] == ("codes", "columns")} >= {"clinic", "lab"}
+    assert ("coordinator", "lab", "distances", "columns") in read
+    assert ("lab", "label-1", "gradients", "labels") in read
 
 
 @pytest.mark.usefixtures("few_draws")
@@ -113,7 +113,7 @@ def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
     honest, within, lifted = (each for each in found.findings if each.observer == "clinic")
     assert (honest.owner, honest.channel, honest.target) == ("lab", "numbers", "columns")
     assert honest.score > honest.baseline + 0.05
-    assert (within.stage, lifted.stage) == ("apfed-s, steered", "apfed-s, steered, no limits")
+    assert (within.variant, lifted.variant) == ("apfed-s, steered", "apfed-s, steered, no limits")
     assert within.score > honest.score  # twelve numbers of a row, the policy's default
     assert within.verdict == "high"
 
@@ -123,11 +123,11 @@ def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
 def test_weights_of_chfl_are_attacked_unless_they_are_summed_in_secret():
     partition = {"kind": "common-unique", "parties": 3, "common": 0.3}
     chfl = {"widths": [8, 8], "rounds": 2, "local_epochs": 1, "batch_size": 16}
-    found = channels(audited(run_of("chfl", partition, chfl=chfl)))
-    driver = {each[0] for each in found if each[2] == "weights"}
+    read = channels(audited(run_of("chfl", partition, chfl=chfl)))
+    driver = {each[0] for each in read if each[2] == "weights"}
     assert len(driver) == 1
     for target in ("rows", "membership"):
-        assert {each[1] for each in found if each[2:] == ("weights", target)} == {
+        assert {each[1] for each in read if each[2:] == ("weights", target)} == {
             "party-1", "party-2", "party-3"
         }  # fmt: skip
     secret = channels(audited(run_of("chfl", partition, chfl={**chfl, "secure": True})))
@@ -148,11 +148,11 @@ def test_weights_of_hyfem_are_attacked():
         "disjoint": True,
     }
     hyfem = {"rounds": 2, "local_steps": 2, "widths": [8], "extractors": {"*": [8]}}
-    found = channels(audited(run_of("hyfem", blocks, hyfem=hyfem)))
+    read = channels(audited(run_of("hyfem", blocks, hyfem=hyfem)))
     for target in ("membership", "rows"):
-        told = {each[1] for each in found if each[2:] == ("weights", target)}
-        assert told == {"clinic", "lab"}
-    assert {each[1] for each in found if each[2:] == ("model", "membership")} == {"clinic", "lab"}
+        owners_read = {each[1] for each in read if each[2:] == ("weights", target)}
+        assert owners_read == {"clinic", "lab"}
+    assert {each[1] for each in read if each[2:] == ("model", "membership")} == {"clinic", "lab"}
 
 
 @pytest.mark.slow
@@ -216,8 +216,10 @@ def test_a_grid_of_fedoptimus_noises_embeddings_and_gradients():
     assert as_it_is.advantage["labels from gradients"] > 0.9
     assert gradients.advantage["labels from gradients"] < 0.5
     assert embeddings.advantage["labels from gradients"] > 0.5
-    told = [each.advantage["columns from codes"] for each in (as_it_is, gradients, embeddings)]
-    assert told[2] < min(told[:2]) - 0.2
+    advantages = [
+        each.advantage["columns from codes"] for each in (as_it_is, gradients, embeddings)
+    ]
+    assert advantages[2] < min(advantages[:2]) - 0.2
     assert as_it_is.epsilon is None
     assert None not in (gradients.epsilon, embeddings.epsilon)
     assert as_it_is.held_out > 0.8
@@ -264,11 +266,13 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
 
     def steered(**passive: Any) -> dict[str, Any]:
         run = run_of("apfed-r", COLUMNS, apfed=apfed, passive={"encoder": [8], **passive})
-        found = audit(run, (0,), settings=Settings(network=False), malicious=True)
-        assert "--malicious" not in str(found.not_tried)
-        told = [each for each in found.findings if each.stage == "apfed-r, steered"]
-        assert {each.observer for each in told} == {"lab"}  # a site refuses codes all alike
-        lifted = [each for each in found.findings if each.stage == "apfed-r, steered, no limits"]
+        audited = audit(run, (0,), settings=Settings(network=False), malicious=True)
+        assert "--malicious" not in str(audited.not_tried)
+        findings = [each for each in audited.findings if each.variant == "apfed-r, steered"]
+        assert {each.observer for each in findings} == {"lab"}  # a site refuses codes all alike
+        lifted = [
+            each for each in audited.findings if each.variant == "apfed-r, steered, no limits"
+        ]
         assert {each.observer for each in lifted} == {"clinic", "lab"}
         return {each.threat.attack: each for each in lifted if each.observer == "clinic"}
 
@@ -285,10 +289,10 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
 def test_a_driver_that_steers_an_encoder_reads_its_codes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(malicious, "_LONG", malicious._STEPS)  # without limits it may take longer
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
-    found = audit(run, (0,), settings=Settings(network=False), malicious=True)
-    steered = [each for each in found.findings if each.channel == "steered codes"]
+    audited = audit(run, (0,), settings=Settings(network=False), malicious=True)
+    steered = [each for each in audited.findings if each.channel == "steered codes"]
     hijacked, lifted = steered
-    assert (hijacked.stage, lifted.stage) == ("tvfl, steered", "tvfl, steered, no limits")
+    assert (hijacked.variant, lifted.variant) == ("tvfl, steered", "tvfl, steered, no limits")
     assert hijacked.score > 0.8
     assert lifted.note == "steered with no limit in force"
 
@@ -297,26 +301,26 @@ def test_what_cannot_be_audited_here_is_refused():
     with pytest.raises(ConfigError, match=r"--try is for simulated runs of apfed.* is of 'alone'"):
         try_defences(run_of("alone", COLUMNS), (0,))
     run = run_of("tvfl", COLUMNS)
-    with pytest.raises(ConfigError, match="the run has no stage 'alone'"):
-        audit(run, (0,), stages=("alone",))
+    with pytest.raises(ConfigError, match="the run has no variant 'alone'"):
+        audit(run, (0,), variants=("alone",))
 
 
 def test_what_was_configured_names_the_settings_of_each_method():
     def set_of(method: str, partition: dict[str, Any], **sections: Any) -> dict[str, str]:
-        told = defences(resolved(run_of(method, partition, **sections), 0))
-        return {key: value for key, value in told.items() if value != "off"}
+        settings = defences(resolved(run_of(method, partition, **sections), 0))
+        return {key: value for key, value in settings.items() if value != "off"}
 
     codes = {"clip": 1.0, "noise": 2.0}
     lab = {"codes": {"clip": 0.5, "noise": 4.0}}
     sections = {"apfed": {"gradients": codes, "label_epsilon": 2.0}, "passive": {"lab": lab}}
-    told = set_of("tvfl", COLUMNS, **sections)
-    assert told.keys() == {
+    settings = set_of("tvfl", COLUMNS, **sections)
+    assert settings.keys() == {
         "apfed.gradients", "apfed.label_epsilon", "apfed.label_stages", "passive.lab.codes"
     }  # fmt: skip
-    assert "noise = 4.0" in told["passive.lab.codes"]
+    assert "noise = 4.0" in settings["passive.lab.codes"]
     owners = {"kind": "owners", "data_owners": {"clinic": ["mean *"]}, "label_owners": 2}
     fedoptimus = {"embeddings": codes, "selection": {"secure": True}}
-    told = set_of("fedoptimus", owners, fedoptimus=fedoptimus)
-    assert told.keys() == {"fedoptimus.embeddings", "fedoptimus.selection.secure"}
+    settings = set_of("fedoptimus", owners, fedoptimus=fedoptimus)
+    assert settings.keys() == {"fedoptimus.embeddings", "fedoptimus.selection.secure"}
     common = {"kind": "common-unique", "parties": 3, "common": 0.3}
     assert set_of("chfl", common, chfl={"private": {"noise": 4.0}}).keys() == {"chfl.private"}

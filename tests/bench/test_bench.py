@@ -120,12 +120,14 @@ def test_other_scores_have_columns_of_their_own_beside_the_papers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(95.244, "▲ +0.00"), (95.236, "▲ +0.00"), (95.234, "▼ −0.01")]
+    ("value", "shown_value"), [(95.244, "▲ +0.00"), (95.236, "▲ +0.00"), (95.234, "▼ −0.01")]
 )
-def test_ours_is_above_where_it_is_at_least_what_the_paper_prints(value: float, said: str) -> None:
+def test_ours_is_above_where_it_is_at_least_what_the_paper_prints(
+    value: float, shown_value: str
+) -> None:
     line = Line({"data": "MNIST"}, "alone", Figure(95.24, 0.12), [value])
     _, rows = bench.grid(Table(name="toy", title="Toy", cells=()), [line])
-    assert rows[0][4] == said
+    assert rows[0][4] == shown_value
 
 
 def test_a_difference_to_a_baseline_is_taken_run_by_run() -> None:
@@ -180,9 +182,9 @@ def test_a_wide_table_is_shown_as_far_as_the_terminal_has_room(
     for columns, shown in ((80, False), (140, True)):
         monkeypatch.setenv("COLUMNS", str(columns))
         benchrun._show(session, SimpleNamespace(out=Path("out")))  # type: ignore[arg-type]
-        said = capsys.readouterr().out
-        assert "+1.0" in said
-        assert ("R8" in said) == shown
+        output = capsys.readouterr().out
+        assert "+1.0" in output
+        assert ("R8" in output) == shown
 
 
 def test_cells_of_one_group_are_pooled() -> None:
@@ -196,9 +198,9 @@ def test_cells_of_one_group_are_pooled() -> None:
 def test_one_partys_score_is_read_where_a_cell_names_it(tmp_path: Path) -> None:
     cell = Cell(name="c", run="", labels={}, scores={"local@north": "", "local": ""}, score="auc")
     of_parties = {"north": {"auc": 0.9}, "south": {"auc": 0.7}}
-    stages = {"local": {"seconds": 2.0, "scores": {"local": of_parties}}}
+    variants = {"local": {"seconds": 2.0, "scores": {"local": of_parties}}}
     result = {"method": "chfl", "mean": {"auc": 0.6}, "baselines": {"local": {"auc": 0.8}}}
-    run = bench.read_run(cell, 0, tmp_path, {**result, "stages": stages})
+    run = bench.read_run(cell, 0, tmp_path, {**result, "variants": variants})
     assert run.scores == {"chfl": 0.6, "local": 0.8, "local@north": 0.9}
 
 
@@ -231,8 +233,8 @@ def test_the_picture_has_a_panel_for_each_data_set(tmp_path: Path) -> None:
     panels = root.findall(f"{SVG}g")
     assert [panel.find(f"{SVG}text").text for panel in panels] == ["A", "B"]
     for panel in panels:
-        said = [each.text for each in panel.iter(f"{SVG}title")]
-        assert said == ["alone, λ 0: 50.00", "alone, λ 1: 50.00"]
+        titles = [each.text for each in panel.iter(f"{SVG}title")]
+        assert titles == ["alone, λ 0: 50.00", "alone, λ 1: 50.00"]
     assert root.get("aria-label") == root.find(f"{SVG}title").text == "Toy"
     assert root.find(f"{SVG}desc").text == (
         "A: alone, λ 0: 50.00; alone, λ 1: 50.00. B: alone, λ 0: 50.00; alone, λ 1: 50.00."
@@ -249,8 +251,8 @@ def test_scores_are_drawn_over_epochs_where_a_line_is_a_round(
     one = cell("one", scores={"fedoptimus": "FedAvg"})
     (tmp_path / "run.toml").write_text(f"evaluate_every = {every}\n[fedoptimus]\nepochs = 3\n")
     scored = (17, 34) if every else (34,)  # of 0 the last alone
-    lines = [{"stage": "fedoptimus", "round": 16}]
-    lines += [{"stage": "fedoptimus", "round": at, "accuracy": at / 100} for at in scored]
+    lines = [{"variant": "fedoptimus", "round": 16}]
+    lines += [{"variant": "fedoptimus", "round": at, "accuracy": at / 100} for at in scored]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     table = Table(name="toy", title="Toy", cells=(one,), over=over)
     made = Run(one, 0, {"fedoptimus": 0.34}, 1.0, tmp_path)

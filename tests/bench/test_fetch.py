@@ -113,9 +113,9 @@ def test_a_table_without_its_data_says_once_where_they_come_from(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DOVETAIL_DATA", raising=False)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         app(["bench", "apfed-table2", "--only", "mnist-2-1-*"], standalone_mode=False)
-    assert str(told.value) == (
+    assert str(reported.value) == (
         "apfed-table2 needs mnist, which Dovetail does not bring and which DOVETAIL_DATA names no "
         "folder of: python -m benchmarks.fetch --into data mnist && export DOVETAIL_DATA=$PWD/data"
     )

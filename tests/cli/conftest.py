@@ -64,10 +64,10 @@ def dovetail(
         monkeypatch.setattr("sys.argv", ["dovetail", *map(str, arguments)])
         with pytest.raises(SystemExit) as done:
             main()
-        said = capsys.readouterr()
+        captured = capsys.readouterr()
         code = int(done.value.code or 0)
         del done  # and with its traceback the tables that the command had open
-        return Done(code, said.out, said.err)
+        return Done(code, captured.out, captured.err)
 
     return run
 

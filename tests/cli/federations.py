@@ -32,14 +32,16 @@ def free_port() -> int:
         return port
 
 
-def command(folder: Path, output: Path, arguments: Sequence[str], own_secrets: bool = True) -> None:
+def command(
+    folder: Path, output: Path, arguments: Sequence[str], local_secrets: bool = True
+) -> None:
     """``dovetail ARGUMENTS`` in a folder, as a process of its own has it.
 
-    Without ``own_secrets`` its home draws what parties of one process draw.
+    Without ``local_secrets`` its site draws what parties of one process draw.
     """
     from dovetail.cli.main import main
 
-    if not own_secrets:
+    if not local_secrets:
         as_in_one_process()
     os.chdir(folder)
     with output.open("wb") as file:
@@ -60,18 +62,18 @@ def lying_command(
 
     def answer(self: Host, opened: Any, driver: str) -> Any:
         nonlocal left
-        told = real(self, opened, driver)
-        if told.wire_name() != kind:
-            return told
+        answer = real(self, opened, driver)
+        if answer.wire_name() != kind:
+            return answer
         left -= 1
         if left >= 0:
-            return told
+            return answer
         lies: dict[str, Any] = {
-            name: x * math.nan for name, x in told.tensors().items() if x.is_floating_point()
+            name: x * math.nan for name, x in answer.tensors().items() if x.is_floating_point()
         }
         if kind == "distil.Ready":  # which has no numbers that can be NaN
             lies = {"code_widths": ()}
-        return replace(told, **lies)
+        return replace(answer, **lies)
 
     Host._answer = answer  # type: ignore[method-assign]
     command(folder, output, arguments)
@@ -91,15 +93,15 @@ class Process:
         alive: bool = self.process.is_alive()
         return alive
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.output.read_text()
 
     def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> float:
         """When these words were seen."""
         deadline = time.monotonic() + timeout_s
-        while not re.search(words, self.said()):
-            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
-            assert self.running(), self.said()
+        while not re.search(words, self.printed()):
+            assert time.monotonic() < deadline, f"no {words!r} in: {self.printed()}"
+            assert self.running(), self.printed()
             time.sleep(0.01)
         return time.monotonic()
 
@@ -114,7 +116,7 @@ class Process:
         if self.running():
             self.signal(signal.SIGABRT)  # Python then tells where it is
             self.process.join()
-            raise AssertionError(f"it did not end in {timeout_s} s: {self.said()}")
+            raise AssertionError(f"it did not end in {timeout_s} s: {self.printed()}")
         code: int = self.process.exitcode
         return code
 
@@ -126,17 +128,17 @@ class Federation:
     Attributes:
         port: where the driver listens.
         joining: more arguments of ``dovetail join``.
-        own_secrets: every home has its own secret, as users' have; else runs repeat bit for bit.
+        local_secrets: every site has its own secret, as users' have; else runs repeat bit for bit.
     """
 
     folder: Path
     port: int
     joining: tuple[str, ...] = ()
     started: list[Process] = field(default_factory=list)
-    own_secrets: bool = False
+    local_secrets: bool = False
 
     def start(self, *arguments: object) -> Process:
-        return self._begin(command, tuple(map(str, arguments)), self.own_secrets)
+        return self._begin(command, tuple(map(str, arguments)), self.local_secrets)
 
     def _begin(self, target: Callable[..., None], *given: Any) -> Process:
         output = self.folder / f"output-{len(self.started)}"
@@ -182,8 +184,8 @@ class Federation:
         path = self.folder / out / "metrics.jsonl"
         deadline = time.monotonic() + PATIENCE_S
         while not path.exists() or path.read_bytes().count(b"\n") < number:
-            assert time.monotonic() < deadline, driver.said()
-            assert driver.running(), driver.said()
+            assert time.monotonic() < deadline, driver.printed()
+            assert driver.running(), driver.printed()
             time.sleep(0.005)
         return time.monotonic()
 
@@ -194,25 +196,25 @@ class Federation:
             for line in self.lines(out)[since:]:
                 if "missed" in line:
                     return line
-            assert time.monotonic() < deadline, driver.said()
-            assert driver.running(), driver.said()
+            assert time.monotonic() < deadline, driver.printed()
+            assert driver.running(), driver.printed()
             time.sleep(0.02)
 
     def train_whole_and_killed(self, num_rounds: int, *settings: str) -> None:
         """The run of network.toml twice: in "whole", and in "stopped", killed and resumed."""
         train = ("train", "network.toml", *settings)
         whole = self.start(*train, "--out", "whole")
-        assert whole.ended() == 0, whole.said()
+        assert whole.ended() == 0, whole.printed()
         driver = self.start(*train, "--out", "stopped")
         self.wait_for_lines("stopped", 5, driver)
         driver.signal(signal.SIGKILL)
         driver.ended()
         assert len(self.lines("stopped")) < num_rounds
         again = self.start(*train, "--out", "stopped", "--resume")
-        assert again.ended() == 0, again.said()
+        assert again.ended() == 0, again.printed()
 
     def kept_models(self, name: str) -> dict[str, Path]:
-        """Stage -> the model that a party saved at its home."""
+        """Variant -> the model that a party saved at its site."""
         folders = (self.folder / f"{name}.site" / "models").iterdir()
         return {folder.name.split("+")[1]: folder for folder in folders}
 

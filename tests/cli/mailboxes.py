@@ -105,8 +105,8 @@ class Letters:
     def once(self, name: str, *more: object) -> str:
         """What a job that answers what is there has said."""
         job = self.join(name, "--once", *more)
-        assert job.ended() == 0, job.said()
-        return job.said()
+        assert job.ended() == 0, job.printed()
+        return job.printed()
 
     def train(self, *more: object) -> Process:
         return self.federation.start("train", "network.toml", "--out", "out", *more)
@@ -114,17 +114,17 @@ class Letters:
     def align(self, name: str) -> None:
         """Align with this party, which has ended then."""
         joined, driver = self.join(name), self.federation.start("align", "network.toml")
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         joined.signal(signal.SIGTERM)
-        assert joined.ended() == 0, joined.said()
+        assert joined.ended() == 0, joined.printed()
 
     def models(self) -> dict[str, dict[str, Any]]:
         """Whose model -> its tensors: the driver's, and those that parties keep."""
         folders = {f"driver: {each.name}": each for each in (self.folder / "out").glob("models/*")}
         for name in self.case.partners:
-            for stage in (self.folder / f"{name}.site").glob("models/*"):
-                if (stage / "model.json").exists():
-                    folders[f"{name}: {stage.name.split('+')[1]}"] = stage
+            for variant in (self.folder / f"{name}.site").glob("models/*"):
+                if (variant / "model.json").exists():
+                    folders[f"{name}: {variant.name.split('+')[1]}"] = variant
         return {whose: dict(load(path).network.state_dict()) for whose, path in folders.items()}
 
     def book(self, name: str) -> str:
@@ -150,12 +150,12 @@ def kill(process: Process) -> None:
 
 
 def written(
-    folder: Path, name: str, deal: Callable[..., Any], dovetail: Callable[..., Any], place: str
+    folder: Path, name: str, deal: Callable[..., Any], dovetail: Callable[..., Any], index: str
 ) -> Letters:
     """A case's party files, certificates and network.toml.
 
     Args:
-        place: where letters lie; "" dials.
+        index: where letters lie; "" dials.
     """
     case = CASES[name]
     folder.mkdir()
@@ -167,14 +167,14 @@ def written(
             agreed = f'"align", "{case.method}"]\ndrivers = ["clinic"]'
             dealt.change(f"{each}.toml", ('"align", "apfed", "tvfl"]', agreed))
     federation = Federation(folder, free_port(), ("--name", case.driver))
-    engine = MAILBOX if place else STREAM
+    engine = MAILBOX if index else STREAM
     partners = json.dumps(list(case.partners))
-    told = engine.format(place=place, partners=partners, port=federation.port)
-    (folder / "network.toml").write_text(case.run + told)
+    reported = engine.format(place=index, partners=partners, port=federation.port)
+    (folder / "network.toml").write_text(case.run + reported)
     named = (case.driver, *case.partners, "--driver", case.driver, "--host", "127.0.0.1")
     done = dovetail("certificates", *named, "--out", folder / "certificates", "-q")
     assert done.code == 0, done.err
-    return Letters(case, federation, place)
+    return Letters(case, federation, index)
 
 
 def impatient_command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
@@ -183,4 +183,4 @@ def impatient_command(folder: Path, output: Path, arguments: Sequence[str]) -> N
 
     assert Watch.__init__.__kwdefaults__["late_s"] == 60
     Watch.__init__.__kwdefaults__["late_s"] = 0.5
-    command(folder, output, arguments, own_secrets=False)
+    command(folder, output, arguments, local_secrets=False)

@@ -15,7 +15,7 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import config
-from dovetail.methods.chfl.stages import stage_config
+from dovetail.methods.chfl.variant_settings import variant_config
 from dovetail.methods.training import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
@@ -83,7 +83,7 @@ algorithms = ["align", "{method}"]
 """
 
 
-def own_part(
+def part_of(
     pooled: Any, names: Sequence[str], name: str, method: str
 ) -> tuple[Any, list[str], str, str]:
     """A party's rows and columns, its blocks in its file, and its section there."""
@@ -91,8 +91,8 @@ def own_part(
     if method == "fedoptimus":  # north has labels, the others columns of partly the same people
         part = pooled.take(np.arange(20 * index, 300 + 20 * index))
         globs = ([], ["mean *"], ["worst *"])[index]
-        own = "[fedoptimus]\nbottom = [8]" if globs else ""
-        return part, part.x.select(globs) if globs else [], "", own
+        settings = "[fedoptimus]\nbottom = [8]" if globs else ""
+        return part, part.x.select(globs) if globs else [], "", settings
     part = pooled.take(np.arange(index, pooled.num_rows, len(names)))
     if method == "chfl":
         return part, [*part.x.select(["mean *"]), OWN[name]], "", '[chfl]\ncommon = ["mean *"]'
@@ -107,7 +107,7 @@ def write_members(
     """A table and a party file for each, with these lines in its policy."""
     pooled, _ = dd.load("breast-cancer")
     for name in names:
-        part, columns, blocks, own = own_part(pooled, names, name, method)
+        part, columns, blocks, settings = part_of(pooled, names, name, method)
         values = {column: part.x.column(column).values for column in columns}
         has_labels = method != "fedoptimus" or not columns
         if has_labels:
@@ -115,15 +115,15 @@ def write_members(
         dd.write_table(folder / f"{name}.csv", {"row": part.ids, **values})
         label = 'label = "diagnosis"' if has_labels else ""
         text = PARTY.format(
-            name=name, method=method, label=label, blocks=blocks, policy=policy, own=own
+            name=name, method=method, label=label, blocks=blocks, policy=policy, own=settings
         )
         (folder / f"{name}.toml").write_text(text)
 
 
 def state_of(kept: Path) -> dict[str, Tensor]:
     """The weights of a model, or of a data owner's part of one."""
-    found = load_bottom(kept) if (kept / "bottom.json").exists() else package.load(kept)
-    state: dict[str, Tensor] = found.network.state_dict()
+    model = load_bottom(kept) if (kept / "bottom.json").exists() else package.load(kept)
+    state: dict[str, Tensor] = model.network.state_dict()
     return state
 
 
@@ -142,8 +142,8 @@ def looped(run_file: Path) -> dict[str, dict[str, Tensor]]:
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
     assert isinstance(task, Training)
-    members = task.parties(task.homes)
-    settings = stage_config(config(task.settings), "chfl", {})
+    members = task.parties(task.party_data)
+    settings = variant_config(config(task.settings), "chfl", {})
     coordinator = chfl.Coordinator(settings, seed=0)
     for _ in chfl.train(coordinator, InProcess(members, driver="coordinator")):
         pass

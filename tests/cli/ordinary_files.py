@@ -57,11 +57,11 @@ def write_sites(
         keys: more of the run file, before the method's section.
     """
     for seed, name in enumerate(("north", "south")):
-        own = table(name, seed, shared=method in _SHARED)
+        rows = table(name, seed, shared=method in _SHARED)
         has_label = method not in _SHARED or name == "north"
         if not has_label:
-            del own["sick"]
-        write(folder / f"{name}.csv", own)
+            del rows["sick"]
+        write(folder / f"{name}.csv", rows)
         label = 'label = "sick"\n' + (f'task = "{task}"\n' if task else "")
         text = _PARTY.format(
             name=name,

@@ -62,6 +62,6 @@ def write_owners(folder: Path, *, policy: str = "") -> None:
         rows = np.random.default_rng(index).permutation(rows)
         write_table(folder / f"{name}.csv", rows, *globs, label=not globs)
         label = "" if globs else 'label = "diagnosis"'
-        own = "bottom = [8]" if globs else ""
-        text = PARTY.format(name=name, label=label, policy=policy, own=own)
+        settings = "bottom = [8]" if globs else ""
+        text = PARTY.format(name=name, label=label, policy=policy, own=settings)
         (folder / f"{name}.toml").write_text(text)

@@ -24,19 +24,19 @@ def test_a_run_is_audited_from_its_folder_and_fails_a_pipeline(
     trained = json.loads((tmp_path / "out/run/result.json").read_text())
     done = dovetail("audit", "out/run", "--fast", "--fail-over", "high")
     assert done.code == 1, done.err  # ten columns in eight numbers: a lab learns them
-    for said in ("lab <- clinic", "labels from codes", "Worst off", "Not tried", "audit.html"):
-        assert said in done.out
-    found = json.loads((tmp_path / "out/run/audit.json").read_text())
-    assert found["verdict"] == "high"
-    assert found["scores"]["apfed-c"] == trained["parties"]["clinic"]  # the run, bit for bit
-    assert found["messages"]["apfed-c"]["apfed.Codes"] == 12
-    inverted = [each for each in found["findings"] if each["channel"] == "codes"]
+    for words in ("lab <- clinic", "labels from codes", "Worst off", "Not tried", "audit.html"):
+        assert words in done.out
+    report = json.loads((tmp_path / "out/run/audit.json").read_text())
+    assert report["verdict"] == "high"
+    assert report["scores"]["apfed-c"] == trained["parties"]["clinic"]  # the run, bit for bit
+    assert report["messages"]["apfed-c"]["apfed.Codes"] == 12
+    inverted = [each for each in report["findings"] if each["channel"] == "codes"]
     inverted = [each for each in inverted if each["target"] == "columns"]
     assert inverted[0]["score"] > inverted[0]["baseline"]
     assert inverted[0]["worst"][0].startswith("worst ")
     page = (tmp_path / "out/run/audit.html").read_text()
-    for said in ("Verdict: high", "What was not tried", "apfed.label_epsilon", "Under which"):
-        assert said in page
+    for words in ("Verdict: high", "What was not tried", "apfed.label_epsilon", "Under which"):
+        assert words in page
 
 
 @pytest.mark.slow
@@ -90,19 +90,19 @@ def test_a_budget_that_is_spent_ends_with_a_usable_model(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        (("--stage", "tvfl"), "the run has no stage 'tvfl'; it has apfed-c, alone"),
+        (("--variant", "tvfl"), "the run has no variant 'tvfl'; it has apfed-c, alone"),
         (("--fail-over", "much"), "--fail-over takes low or high"),
         (("--set", "passive.gradients.noise=1.0"), "set clip"),
     ],
 )
 def test_mistakes_are_one_sentence(
-    dovetail: Any, write_run: Any, arguments: tuple[str, ...], said: str
+    dovetail: Any, write_run: Any, arguments: tuple[str, ...], words: str
 ) -> None:
     done = dovetail("audit", write_run(), *arguments)
     assert done.code == 2
-    assert said in done.err
+    assert words in done.err
 
 
 @pytest.mark.slow

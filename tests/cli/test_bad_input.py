@@ -267,7 +267,7 @@ def test_a_setting_with_a_mistake_is_named(
     assert_refused(dovetail("train", "run.toml", "--set", text), re.escape(words))
 
 
-def own_table(tmp_path: Path, **columns: Any) -> None:
+def local_table(tmp_path: Path, **columns: Any) -> None:
     from dovetail import data as dd
 
     numbers = np.arange(20.0)
@@ -279,20 +279,20 @@ SOURCE = ('source = "breast-cancer"', 'source = "own.csv"\nlabel = "sick"')
 
 
 def test_a_label_of_one_class_is_named(dovetail: Any, write_run: Any, tmp_path: Path) -> None:
-    own_table(tmp_path, sick=np.ones(20, dtype=int))
+    local_table(tmp_path, sick=np.ones(20, dtype=int))
     write_run(SOURCE)
     assert_refused(dovetail("train", "run.toml"), r"label 'sick' has one class only \(1\)")
 
 
 def test_a_label_that_is_text_is_no_number(dovetail: Any, write_run: Any, tmp_path: Path) -> None:
-    own_table(tmp_path, sick=np.array(["a", "b"] * 10, dtype=object))
+    local_table(tmp_path, sick=np.array(["a", "b"] * 10, dtype=object))
     write_run(SOURCE, ("test = 0.25", 'test = 0.25\ntask = "regression"'))
     words = r"label 'sick' is text \('\w'\); a regression needs"
     assert_refused(dovetail("train", "run.toml"), words)
 
 
 def test_an_id_that_repeats_is_named(dovetail: Any, write_run: Any, tmp_path: Path) -> None:
-    own_table(tmp_path, number=np.arange(20) // 2)
+    local_table(tmp_path, number=np.arange(20) // 2)
     write_run(SOURCE, ("test = 0.25", 'test = 0.25\nid = "number"'))
     assert_refused(dovetail("train", "run.toml"), r"column 'number' of .*own\.csv: 10 of 20 ids")
 

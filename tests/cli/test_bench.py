@@ -141,9 +141,9 @@ def test_what_is_done_is_not_run_again_and_more_seeds_add_to_it(dovetail: Any, h
     dovetail("bench", "toy", "-q")
     dovetail("bench", "toy", "-q")
     assert len(Here.began) == 1
-    told = json.loads(dovetail("bench", "toy", "--seeds", 3, "--json").out)
+    report = json.loads(dovetail("bench", "toy", "--seeds", 3, "--json").out)
     assert [each[each.index("--seed") + 1] for each in Here.began] == ["0", "1", "2"]
-    assert [line["runs"] for line in told["lines"]] == [3, 3]
+    assert [line["runs"] for line in report["lines"]] == [3, 3]
 
 
 def test_runs_on_images_are_known_again(dovetail: Any, here: Any, write_run: Any) -> None:
@@ -167,8 +167,8 @@ def test_a_run_that_was_stopped_goes_on(
     here(cell("one", "apfed.epochs=4"))
     epoch = RunFolder.epoch
 
-    def interrupted(self: RunFolder, stage: str, line: Any) -> None:
-        epoch(self, stage, line)
+    def interrupted(self: RunFolder, variant: str, line: Any) -> None:
+        epoch(self, variant, line)
         if line["epoch"] == 2:  # the first is saved by then
             raise KeyboardInterrupt
 
@@ -257,15 +257,15 @@ def test_a_wide_table_says_how_far_what_it_compares_against_is_behind_the_best()
     table = bench.TABLES["worth"]
     values = {"linear": (60, 61), "boosting": (64, 58), "network": (61, 61), "best alone": (60, 62)}
     lines = [
-        Line({"data": "a"}, method, None, list(map(float, told)), planned=2)
-        for method, told in values.items()
+        Line({"data": "a"}, method, None, list(map(float, values_here)), planned=2)
+        for method, values_here in values.items()
     ]
     lines.append(Line({"data": "a"}, "APFed-D", None, [64.0, 63.0], gains=[4.0, 1.0], planned=2))
-    said = body(table, lines)
+    text = body(table, lines)
     # Boosting and the network both have a mean of 61; of the first run boosting is 4 points ahead.
-    assert "| +2.5 ± 19.1 | +0.0 | 2 |" in said
+    assert "| +2.5 ± 19.1 | +0.0 | 2 |" in text
     assert (
-        "behind it in 0 of 1 lines; behind the best of each run, seen afterwards, in 1 of 2" in said
+        "behind it in 0 of 1 lines; behind the best of each run, seen afterwards, in 1 of 2" in text
     )
 
 
@@ -349,11 +349,11 @@ def test_no_process_outlives_the_command_that_began_it(write_run: Any, tmp_path:
     parent.wait()
     parent.stdout.close()
 
-    def gone() -> bool:
+    def ended() -> bool:
         try:
             return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
         except FileNotFoundError:
             return True
 
-    until(gone)
+    until(ended)
     assert not (tmp_path / "out/result.json").exists()

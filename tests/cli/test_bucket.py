@@ -110,7 +110,7 @@ def command_there(
 ) -> None:
     """``dovetail ARGUMENTS`` where a store is reached."""
     os.environ.update(environment)
-    command(folder, output, arguments, own_secrets=False)
+    command(folder, output, arguments, local_secrets=False)
 
 
 @NEEDS_SERVER
@@ -136,8 +136,8 @@ def test_a_party_that_is_killed_twice_changes_no_bit(
         stack.enter_context(letters.federation.ending())
 
         def start(*arguments: object) -> Process:
-            said = [str(each) for each in arguments]
-            return letters.federation._begin(command_there, said, store)
+            reported = [str(each) for each in arguments]
+            return letters.federation._begin(command_there, reported, store)
 
         def join(party: str) -> Process:
             return start("join", f"{party}.toml", "--mailbox", PLACE, "--poll", "0.1")
@@ -148,7 +148,7 @@ def test_a_party_that_is_killed_twice_changes_no_bit(
         first = join(killed)
         if name == "apfed-s":
             aligned = start("align", "network.toml")
-            assert aligned.ended() == 0, aligned.said()
+            assert aligned.ended() == 0, aligned.printed()
         driver = start("train", "network.toml", "--out", "out")
         letters.wait_for_book(letters.case.driver, letters.case.first)
         kill(first)
@@ -156,7 +156,7 @@ def test_a_party_that_is_killed_twice_changes_no_bit(
         letters.wait_for_book(killed, letters.case.first)
         kill(second)
         join(killed)
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         assert_same(letters.models(), trained_on_lines(write, name))
         assert_reconciled(letters, dovetail)
     for key, value in store.items():

@@ -37,7 +37,7 @@ def test_training_leaves_a_card_with_what_left_whom_and_an_audit_is_told_on_it(
     done = dovetail("card", folder, patients, "--by", "mean radius", "-q")
     assert done.code == 0, done.err
     finding = {
-        "stage": "apfed-c",
+        "variant": "apfed-c",
         "observer": "lab",
         "owner": "clinic",
         "channel": "gradients",
@@ -66,7 +66,7 @@ def test_a_card_compares_its_party_with_the_baselines_of_that_party(
     done = dovetail("train", "run.toml", "--out", "out", "-q")
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    alone = result["stages"]["standalone"]["scores"]["standalone"]
+    alone = result["variants"]["standalone"]["scores"]["standalone"]
     for name in MEMBERS:
         folder = tmp_path / "out" / "models" / name
         card = json.loads((folder / "card.json").read_text())["run"]

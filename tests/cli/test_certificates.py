@@ -82,12 +82,12 @@ def test_a_site_that_makes_its_own_key_sends_a_request_only(dovetail: Any) -> No
     files = sorted(path.name for path in Path("certificates/shop").iterdir())
     assert files == ["ca.pem", "shop.pem"]  # and no key
     assert "send certificates/shop/ca.pem and shop.pem back to 'shop'" in signed.out
-    (told,) = re.findall(r"by telephone: (.*)\n", asked.out)
-    assert told in signed.out
+    (digest,) = re.findall(r"by telephone: (.*)\n", asked.out)
+    assert digest in signed.out
     for file in files:
         shutil.copy(Path("certificates/shop", file), "at-shop/shop")
     loaded = Credentials.load(Path("at-shop/shop"), "shop")
-    assert fingerprint(certificate("shop").public_key()) == told  # type: ignore[arg-type]
+    assert fingerprint(certificate("shop").public_key()) == digest  # type: ignore[arg-type]
     assert loaded.ca == Path("certificates/ca/ca.pem").read_bytes()
 
 
@@ -189,9 +189,9 @@ def test_every_certificate_is_written_down(dovetail: Any) -> None:
 
 def test_json_says_what_was_made(dovetail: Any) -> None:
     done = dovetail("certificates", "bank", "--driver", "bank", "--json")
-    said = json.loads(done.out)
-    assert (said["created"], said["authority"]) == (True, "certificates/ca")
-    assert said["parties"]["bank"] == {
+    report = json.loads(done.out)
+    assert (report["created"], report["authority"]) == (True, "certificates/ca")
+    assert report["parties"]["bank"] == {
         "folder": "certificates/bank",
         "has_key": True,
         "driver": True,

@@ -30,7 +30,7 @@ def test_renewal_costs_a_run_nothing_and_a_revoked_partner_leaves_it_at_once(
         partner.wait_for("the certificate was renewed; the line to clinic begins anew")
         partner.wait_for(r"(?s)begins anew.*connected to clinic")
     assert len(federation.lines("renewed")) < 100  # it was in the middle
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     here = federation.write_here(*LONG)
     as_in_one_process(monkeypatch.setattr)
     assert dovetail("train", here, "--out", "here", "-q").code == 0
@@ -49,7 +49,7 @@ def test_renewal_costs_a_run_nothing_and_a_revoked_partner_leaves_it_at_once(
     line = federation.first_missed("revoked", 5, driver)
     assert list(line["missed"]) == ["registry"]
     driver.signal(signal.SIGINT)
-    assert driver.ended() == 130, driver.said()
+    assert driver.ended() == 130, driver.printed()
     for partner in partners.values():
         partner.signal(signal.SIGINT)
         assert partner.ended() == 0

@@ -14,7 +14,7 @@ import torch
 import dovetail as package
 from dovetail import data as dd
 from dovetail.files import grid_cells
-from dovetail.methods.chfl.stages import pool
+from dovetail.methods.chfl.variant_settings import pool
 from dovetail.methods.training import Training
 from dovetail.models import Columns, load
 from dovetail.runs import RunFolder
@@ -70,12 +70,12 @@ def party_files(tmp_path: Path) -> Path:
     """Three clinics with other patients, some columns in common; a run of theirs."""
     pooled, _ = dd.load("breast-cancer")
     assert isinstance(pooled.x, dd.Table)
-    for index, (name, own) in enumerate(
+    for index, (name, private) in enumerate(
         {"north": "worst area", "south": "worst texture", "east": "worst radius"}.items()
     ):
         part = pooled.take(np.arange(index, pooled.num_rows, 3))
         assert isinstance(part.x, dd.Table)
-        names = [*part.x.select(["mean *"]), own]
+        names = [*part.x.select(["mean *"]), private]
         dd.write_table(
             tmp_path / f"{name}.csv",
             {
@@ -101,14 +101,14 @@ def party_files(tmp_path: Path) -> Path:
 def test_a_run_scores_every_party_and_its_baselines(dovetail: Any, run_file: Path) -> None:
     done = dovetail("train", "run.toml")
     assert (done.code, "CHFL, predicts alone: mean of 3 parties" in done.out) == (0, True), done.err
-    said = result(run_file.parent / "out" / "run")
-    assert said["parties"].keys() == {"party-1", "party-2", "party-3"}
-    accuracies = [each["accuracy"] for each in said["parties"].values()]
-    assert said["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
-    assert said["baselines"].keys() == {
+    outcome = result(run_file.parent / "out" / "run")
+    assert outcome["parties"].keys() == {"party-1", "party-2", "party-3"}
+    accuracies = [each["accuracy"] for each in outcome["parties"].values()]
+    assert outcome["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert outcome["baselines"].keys() == {
         "chfl-mu0", "common", "local", "fedprox", "simple", "pooled",
     }  # fmt: skip
-    assert all(each["accuracy"] > 0.6 for each in (said["mean"], *said["baselines"].values()))
+    assert all(each["accuracy"] > 0.6 for each in (outcome["mean"], *outcome["baselines"].values()))
 
 
 def test_a_model_predicts_from_its_partys_raw_columns(dovetail: Any, run_file: Path) -> None:
@@ -124,23 +124,23 @@ def test_a_model_predicts_from_its_partys_raw_columns(dovetail: Any, run_file: P
     dd.write_table(run_file.parent / "all.csv", {"diagnosis": pooled.labels.values, **columns})
     done = dovetail("predict", out / "models" / "party-2", "all.csv", "--json")
     assert done.code == 0, done.err
-    said = json.loads(done.out)
-    assert said["scores"]["accuracy"] > 0.6
+    report = json.loads(done.out)
+    assert report["scores"]["accuracy"] > 0.6
     assert model.about["method"] == "chfl"
     assert model.about["label"] == "diagnosis"
 
 
 def test_rounds_are_told_with_validation_and_the_best_so_far(dovetail: Any, run_file: Path) -> None:
     dovetail("train", "run.toml", "-q", "--set", 'baselines=["local"]', "--set", "evaluate_every=2")
-    told = lines(run_file.parent / "out" / "run")
-    assert [(line["stage"], line["round"]) for line in told] == [
-        (stage, number) for stage in ("chfl", "local") for number in (1, 2, 3)
+    all_lines = lines(run_file.parent / "out" / "run")
+    assert [(line["variant"], line["round"]) for line in all_lines] == [
+        (variant, number) for variant in ("chfl", "local") for number in (1, 2, 3)
     ]
-    for own in (told[:3], told[3:]):
-        assert all("validation" in line for line in own)
-        losses = [line["validation_loss"] for line in own]
-        assert own[-1]["best"] == 1 + losses.index(min(losses))
-        assert ["accuracy" in line for line in own] == [False, True, True]
+    for round_lines in (all_lines[:3], all_lines[3:]):
+        assert all("validation" in line for line in round_lines)
+        losses = [line["validation_loss"] for line in round_lines]
+        assert round_lines[-1]["best"] == 1 + losses.index(min(losses))
+        assert ["accuracy" in line for line in round_lines] == [False, True, True]
 
 
 def test_scores_are_of_the_round_that_validation_chose(dovetail: Any, run_file: Path) -> None:
@@ -158,12 +158,12 @@ def ledger(folder: Path) -> list[Any]:
 def test_all_stages_but_learning_alone_send_weights(dovetail: Any, run_file: Path) -> None:
     dovetail("train", "run.toml", "-q")
     weights = {
-        (line["stage"], line["from"])
+        (line["variant"], line["from"])
         for line in ledger(run_file.parent / "out" / "run")
         if line["message"] == "chfl.Trained" and line["bytes"]
     }
     sending = ("chfl", "chfl-mu0", "common", "fedprox", "simple")
-    assert weights == {(stage, f"party-{k}") for stage in sending for k in (1, 2, 3)}
+    assert weights == {(variant, f"party-{k}") for variant in sending for k in (1, 2, 3)}
 
 
 @pytest.mark.slow
@@ -220,14 +220,14 @@ def test_a_search_logs_what_it_tried_and_trains_with_the_best(
     dovetail: Any, run_file: Path
 ) -> None:
     dovetail("train", "run.toml", "-q", "--set", 'baselines=["chfl-mu0"]', *SEARCH)
-    told = lines(run_file.parent / "out" / "run")
+    round_lines = lines(run_file.parent / "out" / "run")
     tried = {
         line["trial"]["mu"]: line["validation_loss"]
-        for line in told
+        for line in round_lines
         if "mu" in line.get("trial", ())
     }
     assert tried.keys() == {0.25, 1.0}
-    chosen = {line["stage"]: line["chosen"] for line in told if "chosen" in line}
+    chosen = {line["variant"]: line["chosen"] for line in round_lines if "chosen" in line}
     assert tried[chosen["chfl"]["mu"]] == min(tried.values())
     assert chosen["chfl-mu0"] == {"learning_rate": 0.01}  # mu does not matter there
     model = package.load(run_file.parent / "out" / "run" / "models" / "party-1")
@@ -246,7 +246,7 @@ def test_with_a_seed_of_its_own_the_search_is_done_once_for_all_seeds(
     assert sum("trial" in line for line in first) == 2
     assert sum("trial" in line for line in second) == 0
     one, other = (
-        next(line["chosen"] for line in told if "chosen" in line) for told in (first, second)
+        next(line["chosen"] for line in rounds if "chosen" in line) for rounds in (first, second)
     )
     assert one == other
 
@@ -255,10 +255,10 @@ def test_with_a_seed_of_its_own_the_search_is_done_once_for_all_seeds(
 def test_what_a_stage_is_given_is_not_searched(dovetail: Any, run_file: Path) -> None:
     dovetail(
         "train", "run.toml", "-q", "--set", 'baselines=["local"]', *SEARCH,
-        "--set", "chfl.stages.chfl.mu=0.5", "--set", "chfl.stages.chfl.learning_rate=0.02",
+        "--set", "chfl.variants.chfl.mu=0.5", "--set", "chfl.variants.chfl.learning_rate=0.02",
     )  # fmt: skip
     out = run_file.parent / "out" / "run"
-    assert {line["stage"] for line in lines(out) if "trial" in line} == {"local"}
+    assert {line["variant"] for line in lines(out) if "trial" in line} == {"local"}
     about = package.load(out / "models" / "party-1").about
     assert (about["mu"], about["learning_rate"]) == (0.5, 0.02)
 
@@ -280,22 +280,22 @@ def test_a_stopped_run_resumes_as_if_it_had_not(
     assert dovetail("train", "run.toml", *options, "--out", "whole").code == 0
     epoch = RunFolder.epoch
 
-    def interrupted(self: RunFolder, stage: str, line: Any) -> None:
-        epoch(self, stage, line)
+    def interrupted(self: RunFolder, variant: str, line: Any) -> None:
+        epoch(self, variant, line)
         if len(lines(stopped)) == num_lines:
             raise KeyboardInterrupt
 
     whole, stopped = run_file.parent / "whole", run_file.parent / "stopped"
-    said = [without_seconds(line) for line in lines(whole)]
+    expected_lines = [without_seconds(line) for line in lines(whole)]
     train, resumed = ("train", "run.toml", *options, "--out", "stopped"), []
     for num_lines in (1, 4, 7):  # one run, stopped again and again
         with monkeypatch.context() as patched:
             patched.setattr(RunFolder, "epoch", interrupted)
             assert dovetail(*train, *resumed).code == 130
-        assert [without_seconds(line) for line in lines(stopped)] == said[:num_lines]
+        assert [without_seconds(line) for line in lines(stopped)] == expected_lines[:num_lines]
         resumed = ["--resume"]
     assert dovetail(*train, *resumed).code == 0
-    assert [without_seconds(line) for line in lines(stopped)] == said
+    assert [without_seconds(line) for line in lines(stopped)] == expected_lines
     assert result(stopped)["parties"] == result(whole)["parties"]
     for party in ("party-1", "party-2", "party-3"):
         name = Path("models") / party / "model.safetensors"
@@ -309,17 +309,19 @@ def test_party_files_train_on_the_columns_that_all_offer(dovetail: Any, party_fi
     done = dovetail("train", "parties.toml", "-q", "--set", "baselines=[]")
     assert done.code == 0, done.err
     out = party_files.parent / "out" / "parties"
-    said = result(out)
-    assert said["parties"].keys() == {"north", "south", "east"}
-    assert said["mean"]["accuracy"] > 0.6
+    outcome = result(out)
+    assert outcome["parties"].keys() == {"north", "south", "east"}
+    assert outcome["mean"]["accuracy"] > 0.6
     encoders = [
         package.load(out / "models" / name).inputs["columns"] for name in ("north", "south")
     ]
     north, south = (each.to_json()["columns"] for each in encoders)
-    histograms = [[column.pop("seen") for column in own] for own in (north, south)]
+    histograms = [[column.pop("seen") for column in columns] for columns in (north, south)]
     assert north[:10] == south[:10]  # common columns are encoded alike
     # What training rows had of a column is each party's own: none has the other's.
-    assert all(one != other for one, other in zip(*(own[:10] for own in histograms), strict=True))
+    assert all(
+        one != other for one, other in zip(*(columns[:10] for columns in histograms), strict=True)
+    )
     assert (north[10]["name"], south[10]["name"]) == ("worst area", "worst texture")
     done = dovetail("predict", out / "models" / "north", "north.csv", "-q", "--out", "said.csv")
     assert done.code == 0, done.err
@@ -364,8 +366,11 @@ def refused(done: Any) -> str:
         ("chfl.mu=1.5", "chfl.mu: input should be less than or equal to 1"),
         ("chfl.mu=-0.1", "chfl.mu: input should be greater than or equal to 0"),
         ("chfl.search.mu=[0.5, 2.0]", "[chfl.search]: mu"),
-        ("chfl.stages.chfl.mu=7", "[chfl.stages.chfl]: mu"),
-        ("chfl.stages.chfll.mu=0.5", "[chfl.stages.chfll] is no stage; there are chfl, chfl-mu0"),
+        ("chfl.variants.chfl.mu=7", "[chfl.variants.chfl]: mu"),
+        (
+            "chfl.variants.chfll.mu=0.5",
+            "[chfl.variants.chfll] is no variant; there are chfl, chfl-mu0",
+        ),
         ('chfl.method="common"', "leave method out here"),
         ("data.partition.common=0", "partition"),
         ("data.partition.parties=600", "too few for 600 parties"),
@@ -454,10 +459,10 @@ def test_pooled_rows_are_everybodys_with_the_common_columns_only(run_file: Path)
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
     assert isinstance(task, Training)
-    homes = list(task.homes.values())
-    rows = pool(task.homes)
-    assert rows.train.num_rows == sum(home.train.num_rows for home in homes)
-    assert tuple(rows.table.names) == tuple(rows.common) == tuple(homes[0].common)
+    party_data = list(task.party_data.values())
+    rows = pool(task.party_data)
+    assert rows.train.num_rows == sum(local_data.train.num_rows for local_data in party_data)
+    assert tuple(rows.table.names) == tuple(rows.common) == tuple(party_data[0].common)
 
 
 # --- Run files that ship -----------------------------------------------------------------------

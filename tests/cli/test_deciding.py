@@ -49,11 +49,11 @@ def test_every_method_tells_what_people_decide_by(
     scores = result["parties"]["north"]
     for name in ("macro_f1", "balanced_accuracy", "average_precision", "brier", "ece"):
         assert 0 <= scores[name] <= 1
-    details = result["stages"][method]["details"][method]["north"]
+    details = result["variants"][method]["details"][method]["north"]
     assert sum(map(sum, details["confusion"])) == details["rows"]
     low, high = details["intervals"]["accuracy"]
     assert low <= scores["accuracy"] <= high
-    if scores["auc"] < result["stages"]["best-alone"]["scores"]["best-alone"]["north"]["auc"]:
+    if scores["auc"] < result["variants"]["best-alone"]["scores"]["best-alone"]["north"]["auc"]:
         assert any("'north'" in each and "local model" in each for each in result["warnings"])
     done = dovetail("report", "out/run", "--out", "page.html")
     assert done.code == 0, done.err
@@ -75,12 +75,12 @@ def test_every_method_tells_what_people_decide_by(
 
 def costs(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     """Rows whose label is what their care costs, in thousands."""
-    own = table(name, seed, shared=shared)
+    rows = table(name, seed, shared=shared)
     cost = [
         1000 + 200 * float(age) + 50 * float(dose)
-        for age, dose in zip(own["age"], own["seen"], strict=True)
+        for age, dose in zip(rows["age"], rows["seen"], strict=True)
     ]
-    return {**own, "sick": [f"{value:.2f}" for value in cost]}
+    return {**rows, "sick": [f"{value:.2f}" for value in cost]}
 
 
 @pytest.mark.slow
@@ -98,15 +98,15 @@ def test_every_method_predicts_numbers_from_party_files(
     assert result["baselines"]["linear"]["r2"] > 0.9
     assert result["baselines"]["linear"]["rmse"] < 100  # in the label's own unit
     assert result["baselines"]["majority"]["r2"] < 0.1
-    low, high = result["stages"][method]["details"][method]["north"]["intervals"]["rmse"]
+    low, high = result["variants"][method]["details"][method]["north"]["intervals"]["rmse"]
     assert low <= scores["rmse"] <= high
     if method == "fedoptimus":  # its label owners predict with the data owners
         return
     model = tmp_path / "out" / "run" / "models" / "north"
     done = dovetail("predict", model, "north.csv", "--id", "id", "--out", "said.csv", "-q")
     assert done.code == 0, done.err
-    said = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
-    assert 500 < np.mean([float(row["sick"]) for row in said]) < 1500
+    predictions = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
+    assert 500 < np.mean([float(row["sick"]) for row in predictions]) < 1500
     for name in ("north", "south"):  # who forgot to say so is told
         path = tmp_path / f"{name}.toml"
         path.write_text(path.read_text().replace('task = "regression"\n', ""))

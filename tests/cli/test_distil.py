@@ -54,11 +54,11 @@ wait_s = 180
 @pytest.fixture
 def dealt(deal: Any) -> Any:
     """Party files that agree to APFed-D, and run.toml."""
-    found = deal()
+    deal_made = deal()
     for name in ("lab", "registry"):
-        found.change(f"{name}.toml", AGREED)
-    (found.folder / "run.toml").write_text(RUN + SECTION)
-    return found
+        deal_made.change(f"{name}.toml", AGREED)
+    (deal_made.folder / "run.toml").write_text(RUN + SECTION)
+    return deal_made
 
 
 def table_of(text: str) -> list[dict[str, str]]:
@@ -91,22 +91,22 @@ def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_part
     assert isinstance(joint.spec, JointSpec)
     assert joint.spec.partial  # some of the clinic's patients are at one partner only
 
-    own = write_new(dealt.folder, "clinic")
+    new = write_new(dealt.folder, "clinic")
     whole = write_new(dealt.folder, "clinic", "lab", "registry")
-    alone = dovetail("predict", "out", own, "--id", "person")
+    alone = dovetail("predict", "out", new, "--id", "person")
     assert alone.code == 0, alone.err
     # Its partner is gone: the same command says so, and gives the solo model's word.
-    fallen_back = dovetail("predict", "out/models/joint", own, "--id", "person")
+    fallen_back = dovetail("predict", "out/models/joint", new, "--id", "person")
     assert fallen_back.code == 0, fallen_back.err
     assert "every row is predicted by the model that needs none" in fallen_back.err
     assert [{**row, "answered": ""} for row in table_of(alone.out)] == table_of(fallen_back.out)
     together = dovetail("predict", "out/models/joint", whole, "--id", "person", "--json")
     assert together.code == 0, together.err
-    said = json.loads(together.out)
-    assert said["answered"] == ["lab", "registry"]
-    assert said["predicted_together"] == said["rows"] > 0
-    assert set(said["columns"]["answered"]) == {"lab registry"}
-    assert "auc" in said["scores"]
+    report = json.loads(together.out)
+    assert report["answered"] == ["lab", "registry"]
+    assert report["predicted_together"] == report["rows"] > 0
+    assert set(report["columns"]["answered"]) == {"lab registry"}
+    assert "auc" in report["scores"]
     # The model of the folder is the one that was scored.
     assert solo.about["learner"] == result["distilled"]["choice"]
 
@@ -127,9 +127,11 @@ def test_a_gate_that_stays_closed_keeps_the_best_model_alone_bit_for_bit(
         for out in ("closed", "alone")
     ]
     assert files[0].read_bytes() == files[1].read_bytes()
-    own = json.loads((dealt.folder / "alone" / "result.json").read_text())
+    scores_alone = json.loads((dealt.folder / "alone" / "result.json").read_text())
     assert (
-        own["parties"]["clinic"] == result["parties"]["clinic"] == result["baselines"]["best-alone"]
+        scores_alone["parties"]["clinic"]
+        == result["parties"]["clinic"]
+        == result["baselines"]["best-alone"]
     )
 
 
@@ -188,8 +190,8 @@ def test_parties_on_machines_of_their_own_distil_the_same_and_predict_together(
     folder = federation.folder
     lab, registry = federation.join("lab"), federation.join("registry")
     driver = federation.start("train", "network.toml", "--out", "apart")
-    assert driver.ended() == 0, driver.said()
-    assert "codes leave it" in lab.said()
+    assert driver.ended() == 0, driver.printed()
+    assert "codes leave it" in lab.printed()
     assert dovetail("train", "run.toml", "--out", "here", "-q").code == 0
     weights = [
         folder / out / "models" / "clinic" / "model.safetensors" for out in ("apart", "here")
@@ -203,37 +205,37 @@ def test_parties_on_machines_of_their_own_distil_the_same_and_predict_together(
     for name in ("lab", "registry"):  # where its own record stood when it last told
         assert card["heads"][name]["hash"] in (folder / f"{name}.site/ledger.jsonl").read_text()
 
-    own = write_new(folder, "clinic", "lab", "registry")
+    new = write_new(folder, "clinic", "lab", "registry")
     listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
-    asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")
+    asked = ("predict", "apart", new, "--party", "clinic.toml", *listen, "--json")
 
     def predicted(*options: str) -> tuple[Any, str]:
         done = federation.start(*asked, *options)
-        assert done.ended() == 0, done.said()
-        (line,) = [each for each in done.said().splitlines() if each.startswith("{")]
-        return json.loads(line), done.said()
+        assert done.ended() == 0, done.printed()
+        (line,) = [each for each in done.printed().splitlines() if each.startswith("{")]
+        return json.loads(line), done.printed()
 
-    said, _ = predicted("--wait", str(PATIENCE_S))
-    assert said["answered"] == ["lab", "registry"]
-    done = dovetail("predict", "here/models/joint", own, "--id", "person", "--json")
+    report, _ = predicted("--wait", str(PATIENCE_S))
+    assert report["answered"] == ["lab", "registry"]
+    done = dovetail("predict", "here/models/joint", new, "--id", "person", "--json")
     together = json.loads(done.out)["columns"]
     for name, values in together.items():
         if name.startswith("p("):
-            assert said["columns"][name] == pytest.approx(values, abs=2e-6)
+            assert report["columns"][name] == pytest.approx(values, abs=2e-6)
     # Everybody is gone: the same command goes on with the solo model, and says so.
     for each in (lab, registry):
         each.signal(signal.SIGTERM)
-        assert each.ended() == 0, each.said()
-    said, told = predicted("--wait", "1")
-    assert "every row is predicted by the model that needs none" in told
-    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]
-    assert said["columns"]["p(malignant)"] == alone["p(malignant)"]
+        assert each.ended() == 0, each.printed()
+    report, text = predicted("--wait", "1")
+    assert "every row is predicted by the model that needs none" in text
+    alone = json.loads(dovetail("predict", "apart", new, "--json").out)["columns"]
+    assert report["columns"]["p(malignant)"] == alone["p(malignant)"]
     for name, *messages in (
         ("clinic", "distil.Encode"),
         ("lab", "distil.Codes", "recalling.Recal"),
     ):
-        book = (folder / f"{name}.site" / "ledger.jsonl").read_text()
-        assert all(message in book for message in messages)
+        ledger = (folder / f"{name}.site" / "ledger.jsonl").read_text()
+        assert all(message in ledger for message in messages)
 
 
 @pytest.mark.network
@@ -248,9 +250,9 @@ def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     driver.signal(signal.SIGKILL)
     driver.ended()
     again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
-    assert again.ended() == 0, again.said()
+    assert again.ended() == 0, again.printed()
     whole = federation.start("train", "network.toml", "--out", "whole", *settings)
-    assert whole.ended() == 0, whole.said()
+    assert whole.ended() == 0, whole.printed()
     assert federation.result("stopped")["parties"] == federation.result("whole")["parties"]
 
     dying = federation.start(
@@ -258,11 +260,11 @@ def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     )
     federation.wait_for_lines("dying", 3, dying)
     federation.started[1].signal(signal.SIGKILL)  # the registry
-    assert dying.ended() == 0, dying.said()
+    assert dying.ended() == 0, dying.printed()
     result = federation.result("dying")
     assert result["distilled"]["partners"] == ["lab"]
     assert result["missed"]["registry"]["steps"] > 0
-    assert "was left out of" in dying.said()
+    assert "was left out of" in dying.printed()
     # The lab, which begins a run once, went on with what it had.
     begun = (federation.folder / "lab.site" / "runs.jsonl").read_text().splitlines()
     assert len(begun) == len({json.loads(line)["run"] for line in begun}) == 3
@@ -277,27 +279,27 @@ def test_a_joint_model_in_service_asks_who_is_there_and_answers_alone_when_they_
     folder = federation.folder
     lab, registry = federation.join("lab"), federation.join("registry")
     driver = federation.start("train", "network.toml", "--out", "apart")
-    assert driver.ended() == 0, driver.said()
-    own = write_new(folder, "clinic", "lab", "registry")
+    assert driver.ended() == 0, driver.printed()
+    new = write_new(folder, "clinic", "lab", "registry")
     listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
-    asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")
+    asked = ("predict", "apart", new, "--party", "clinic.toml", *listen, "--json")
     predicting = federation.start(*asked, "--wait", str(PATIENCE_S))
-    assert predicting.ended() == 0, predicting.said()
-    (line,) = [each for each in predicting.said().splitlines() if each.startswith("{")]
+    assert predicting.ended() == 0, predicting.printed()
+    (line,) = [each for each in predicting.printed().splitlines() if each.startswith("{")]
     together = json.loads(line)["columns"]["p(malignant)"]
-    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]["p(malignant)"]
+    alone = json.loads(dovetail("predict", "apart", new, "--json").out)["columns"]["p(malignant)"]
     assert together != pytest.approx(alone, abs=1e-4)
 
     options = ("--party", "clinic.toml", *listen, "--port", "0", "--within", "2")
     serving = federation.start("serve", "apart", *options)
     serving.wait_for(r"serving .* at http://127.0.0.1:\d+")
-    found = re.search(r"http://127.0.0.1:(\d+)", serving.said())
-    assert found is not None
-    address = f"http://127.0.0.1:{found[1]}/predict"
+    matched = re.search(r"http://127.0.0.1:(\d+)", serving.printed())
+    assert matched is not None
+    address = f"http://127.0.0.1:{matched[1]}/predict"
     columns = [*load(folder / "apart" / "models" / "clinic").inputs["own"].columns, "person"]
     rows = [
         {name: row[name] if name == "person" else float(row[name]) for name in columns}
-        for row in csv.DictReader(own.read_text().splitlines())
+        for row in csv.DictReader(new.read_text().splitlines())
     ]
 
     def answered(by: list[str]) -> dict[str, Any]:
@@ -308,37 +310,37 @@ def test_a_joint_model_in_service_asks_who_is_there_and_answers_alone_when_they_
                 address, json.dumps(rows).encode(), {"content-type": "application/json"}
             )
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
-                told: dict[str, Any] = json.loads(reply.read())
-            if all(each["answered"] == by for each in told["predictions"]):
-                return told
-            assert time.monotonic() < deadline, told
+                answer_json: dict[str, Any] = json.loads(reply.read())
+            if all(each["answered"] == by for each in answer_json["predictions"]):
+                return answer_json
+            assert time.monotonic() < deadline, answer_json
             time.sleep(0.2)
 
-    def said(told: dict[str, Any]) -> list[float]:
-        return [each["probabilities"]["malignant"] for each in told["predictions"]]
+    def probabilities(reply: dict[str, Any]) -> list[float]:
+        return [each["probabilities"]["malignant"] for each in reply["predictions"]]
 
-    told = answered(["lab", "registry"])
-    assert said(told) == pytest.approx(together, abs=2e-6)
-    assert {each["said_by"] for each in told["predictions"]} == {"joint"}
-    assert told["missing"] == {}
+    reply = answered(["lab", "registry"])
+    assert probabilities(reply) == pytest.approx(together, abs=2e-6)
+    assert {each["said_by"] for each in reply["predictions"]} == {"joint"}
+    assert reply["missing"] == {}
     lab.signal(signal.SIGKILL)
-    told = answered(["registry"])
-    assert told["missing"].keys() == {"lab"}
-    assert said(told) != pytest.approx(together, abs=1e-4)
+    reply = answered(["registry"])
+    assert reply["missing"].keys() == {"lab"}
+    assert probabilities(reply) != pytest.approx(together, abs=1e-4)
     registry.signal(signal.SIGSTOP)  # it has a line, and says nothing
-    told = answered([])
-    assert told["missing"].keys() == {"lab", "registry"}
-    assert said(told) == pytest.approx(alone, abs=2e-6)
-    assert {each["said_by"] for each in told["predictions"]} == {"solo"}
+    reply = answered([])
+    assert reply["missing"].keys() == {"lab", "registry"}
+    assert probabilities(reply) == pytest.approx(alone, abs=2e-6)
+    assert {each["said_by"] for each in reply["predictions"]} == {"solo"}
     registry.signal(signal.SIGKILL)
-    told = answered([])
-    assert told["missing"].keys() == {"lab", "registry"}
-    assert told["missing"]["lab"] == "is not connected"
+    reply = answered([])
+    assert reply["missing"].keys() == {"lab", "registry"}
+    assert reply["missing"]["lab"] == "is not connected"
     federation.join("lab")
-    told = answered(["lab"])
-    assert said(told) != pytest.approx(alone, abs=1e-4)
+    reply = answered(["lab"])
+    assert probabilities(reply) != pytest.approx(alone, abs=1e-4)
     rows = [{name: value for name, value in row.items() if name != "person"} for row in rows]
     assert "is among those" in answered([])["missing"]["lab"]  # nobody says who they are
     serving.signal(signal.SIGINT)
     serving.ended()
-    assert "Traceback" not in serving.said()
+    assert "Traceback" not in serving.printed()

@@ -96,13 +96,13 @@ def federation(deal: Any, dovetail: Any) -> Iterator[Clinics]:
 
 
 def assert_refused(done: Any, words: str) -> None:
-    said = [
+    lines = [
         line for line in done.err.splitlines() if not re.match("dovetail: (waiting|here|at )", line)
     ]
     assert done.code == 2, done
-    assert len(said) == 1, done.err
-    assert re.search(words, said[0]), done.err
-    assert said[0].startswith("dovetail: ")
+    assert len(lines) == 1, done.err
+    assert re.search(words, lines[0]), done.err
+    assert lines[0].startswith("dovetail: ")
 
 
 @pytest.mark.parametrize(
@@ -249,30 +249,30 @@ def test_parties_on_machines_of_their_own_train_the_same_model(
     is_mixed = losses[0] != losses[1]
     if is_mixed:  # as typed, the driver too
         driver = federation.start("train", run, "--out", "apart")
-        assert driver.ended() == 0, driver.said()
-        assert "waiting at 127.0.0.1" in driver.said()
-        assert "here: lab, registry" in driver.said()
+        assert driver.ended() == 0, driver.printed()
+        assert "waiting at 127.0.0.1" in driver.printed()
+        assert "here: lab, registry" in driver.printed()
     else:
         done = dovetail("train", run, "--out", "apart", "-q")
         assert (done.code, done.err) == (0, "")
     dovetail("train", federation.write_here(), "--out", "here", "-q")
     here, apart = federation.folder / "here", federation.folder / "apart"
     assert weights(here) == weights(apart)
-    told = result(apart)
-    assert told["missed"] == {}
-    assert told.keys() == result(here).keys()
-    for key in ("parties", "baselines", "stages"):
-        assert told[key] == result(here)[key]
+    reported = result(apart)
+    assert reported["missed"] == {}
+    assert reported.keys() == result(here).keys()
+    for key in ("parties", "baselines", "variants"):
+        assert reported[key] == result(here)[key]
 
     for partner in partners:
         partner.signal(signal.SIGINT)
     for name, partner in zip(("lab", "registry"), partners, strict=True):
         assert partner.ended() == 0
-        assert "clinic has closed the line" in partner.said()
+        assert "clinic has closed the line" in partner.printed()
         assert verify(federation.folder / f"{name}.site" / "ledger.jsonl").party == name
-    own = verify(federation.folder / "clinic.site" / "ledger.jsonl")
-    assert own.party == "clinic"
-    assert own.bytes_to().keys() == {"lab", "registry"}
+    verified = verify(federation.folder / "clinic.site" / "ledger.jsonl")
+    assert verified.party == "clinic"
+    assert verified.bytes_to().keys() == {"lab", "registry"}
     if is_mixed:
         predicted = dovetail("predict", "apart", "clinic.csv", "--id", "person")
         assert predicted.code == 0
@@ -287,11 +287,11 @@ def test_a_partner_whose_gradients_are_refused_reads_why_in_its_own_terminal(
     registry = federation.join("registry")
     run = federation.write_run()
     driver = federation.start("train", run, "--out", "apart", "--set", "min_participation=0")
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     why = "epoch 1, step 2: apfed.CodeGradient: the gradient is not finite"
-    assert f"party 'lab' is left out of {why}" in driver.said()
+    assert f"party 'lab' is left out of {why}" in driver.printed()
     lab.wait_for(rf"\d\d:\d\d  run \S+: 'clinic' leaves this party out of {why}\n")
-    assert "leaves this party out" not in registry.said()
+    assert "leaves this party out" not in registry.printed()
 
 
 @pytest.mark.network
@@ -315,7 +315,7 @@ def test_a_partner_that_a_run_ends_of_reads_so_in_its_own_terminal(
         changed += ("--set", "apfed.distil.exchange=gradients")
     driver = federation.start("train", federation.write_run(), "--out", "apart", *changed)
     assert driver.ended() == 2
-    assert re.search(rf"party 'lab': .*({why})", driver.said()), driver.said()
+    assert re.search(rf"party 'lab': .*({why})", driver.printed()), driver.printed()
     lab.wait_for(rf"run \S+: 'clinic' ends the run: .*({why})")
 
 
@@ -336,7 +336,7 @@ def test_aligning_finds_the_intersection_and_a_run_of_another_alignment_is_refus
     assert (counted["mode"], counted["shared"]) == ("cardinality", shared)
     assert not (folder / "clinic.site" / "aligned").exists()
 
-    own = folder / "clinic.site" / "aligned" / "clinic.safetensors"
+    kept_file = folder / "clinic.site" / "aligned" / "clinic.safetensors"
     done = json.loads(dovetail("align", *both, "--json").out)
     assert done == {
         "mode": "intersection",
@@ -344,9 +344,9 @@ def test_aligning_finds_the_intersection_and_a_run_of_another_alignment_is_refus
         "rows": {"clinic": 160, "lab": 100, "registry": 100},
         "shared": shared,
         "shared_by_all": dealt.shared("clinic", "lab", "registry"),
-        "files": {"clinic": str(own.relative_to(folder))},
+        "files": {"clinic": str(kept_file.relative_to(folder))},
     }
-    mine = load_rows(own, "clinic", dealt.ids("clinic").astype(np.str_))
+    mine = load_rows(kept_file, "clinic", dealt.ids("clinic").astype(np.str_))
     for name in ("lab", "registry"):
         path = folder / f"{name}.site" / "aligned" / "clinic.safetensors"
         theirs = load_rows(path, name, dealt.ids(name).astype(np.str_))
@@ -358,11 +358,11 @@ def test_aligning_finds_the_intersection_and_a_run_of_another_alignment_is_refus
             == dealt.held["clinic"][mine.rows_S[has]].tolist()
         )
 
-    older = own.read_bytes()
+    older = kept_file.read_bytes()
     run = federation.write_run()
     again = dovetail("align", run)  # a run file says the same
     assert (again.code, "Each party keeps its own part" in again.out) == (0, True)
-    own.write_bytes(older)
+    kept_file.write_bytes(older)
     assert_refused(
         dovetail("train", run, "-q"),
         r"party 'lab': the run is of alignment '\w+', and this party's rows are of '\w+' with "
@@ -393,10 +393,10 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
     first = federation.start(*train)
     federation.wait_for_lines("apart", 2, first)
     stopped_at = first.signal(signal.SIGINT)
-    assert first.ended() == 130, first.said()
+    assert first.ended() == 130, first.printed()
     ended_s = time.monotonic() - stopped_at
     assert ended_s < LIMIT_S
-    assert "Traceback" not in first.said()
+    assert "Traceback" not in first.printed()
     second = federation.start(*train, "--resume")
     federation.wait_for_lines("apart", 5, second)
     killed_at = second.signal(signal.SIGKILL)
@@ -410,7 +410,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
     print(f"Ctrl-C: the driver ended after {ended_s:.1f} s; resumed and done {took_s:.1f} s after")
     for partner in partners:
         assert partner.running()
-        assert len(re.findall(r"apfed/seed-0/\w+ \(apfed\) begins", partner.said())) == 1
+        assert len(re.findall(r"apfed/seed-0/\w+ \(apfed\) begins", partner.printed())) == 1
 
 
 @pytest.mark.network
@@ -432,7 +432,7 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     epoch = 10
     for fault in ("kill -9", "kill -9 again"):
         federation.wait_for_lines("apart", epoch, driver)
-        num_before = driver.said().count("lost 'lab'")
+        num_before = driver.printed().count("lost 'lab'")
         struck_at = lab.signal(signal.SIGKILL)
         lab.ended()
         lost_at = driver.wait_for(f"(?s)(lost 'lab'.*){{{num_before + 1}}}")
@@ -450,7 +450,7 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     on_at = federation.wait_for_lines("apart", len(federation.lines("apart")) + 2, driver)
     woken_at = lab.signal(signal.SIGCONT)
     while "missed" in federation.lines("apart")[-1]:
-        assert time.monotonic() < woken_at + PATIENCE_S, driver.said()
+        assert time.monotonic() < woken_at + PATIENCE_S, driver.printed()
         assert driver.running(), "it was not taken back in time"
         time.sleep(0.005)
     back_at = time.monotonic()
@@ -458,23 +458,23 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
         f"SIGSTOP: goes on without it after {on_at - struck_at:.1f} s; "
         f"SIGCONT: with it after {back_at - woken_at:.1f} s"
     )
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
 
     lines = (federation.folder / "apart" / "metrics.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    assert "lab" not in told[-1].get("missed", {}), "it was not taken back in time"
+    metrics = [json.loads(line) for line in lines]
+    assert "lab" not in metrics[-1].get("missed", {}), "it was not taken back in time"
     missed = result(federation.folder / "apart")["missed"]
     assert missed.keys() == {"lab"}
-    assert re.search(r"has not answered apfed\.Code\w+ since", json.dumps(told))
-    told_of = [line for line in driver.said().splitlines() if "is left out of epoch" in line]
-    assert len(told_of) == len(str(missed["lab"]["steps"])), told_of  # the 1st, 10th, 100th, ...
-    said = [line for line in driver.said().splitlines() if line not in told_of]
+    assert re.search(r"has not answered apfed\.Code\w+ since", json.dumps(metrics))
+    warnings = [line for line in driver.printed().splitlines() if "is left out of epoch" in line]
+    assert len(warnings) == len(str(missed["lab"]["steps"])), warnings  # the 1st, 10th, 100th, ...
+    left_out_lines = [line for line in driver.printed().splitlines() if line not in warnings]
     # Lost and back, and who missed what; not a line a step. Stopped while all save: lost as well.
-    assert len(said) in (2 * 2 + 1, 3 * 2 + 1), said
+    assert len(left_out_lines) in (2 * 2 + 1, 3 * 2 + 1), left_out_lines
     assert re.search(
-        rf"party 'lab' was left out of \d+ of {num_steps} steps; first in epoch", said[-1]
+        rf"party 'lab' was left out of \d+ of {num_steps} steps; first in epoch", left_out_lines[-1]
     )
-    found = result(federation.folder / "apart")["parties"]["clinic"]["accuracy"]
-    assert found > 0.8  # 0.875 and 0.9 where nobody is missed, of two seeds
-    figures.append(f"accuracy {found:.3f}, {missed['lab']['steps']} of {num_steps} steps missed")
+    accuracy = result(federation.folder / "apart")["parties"]["clinic"]["accuracy"]
+    assert accuracy > 0.8  # 0.875 and 0.9 where nobody is missed, of two seeds
+    figures.append(f"accuracy {accuracy:.3f}, {missed['lab']['steps']} of {num_steps} steps missed")
     print("\n".join(figures))

@@ -23,7 +23,7 @@ from dovetail import cli
 from dovetail.cli import precheck
 from dovetail.cli.main import COMMANDS, module_of
 from dovetail.errors import ConfigError, DataError, DovetailError
-from dovetail.methods import METHODS, stages
+from dovetail.methods import METHODS, variants
 from dovetail.node import partyfile
 from dovetail.runs import runfile
 
@@ -75,13 +75,15 @@ def _below(annotation: Any) -> dict[str, Any] | None:
 
 def all_keys() -> dict[str, Any]:
     """What ``keys.json`` is to hold: of Dovetail's own methods."""
-    own = {name: METHODS[name] for name in ("apfed", "chfl", "hyfem", "fedoptimus")}
-    run = tuple((name, method.Settings) for name, method in own.items())
-    home = tuple((name, m.HomeSettings) for name, m in own.items() if m.HomeSettings is not None)
+    table = {name: METHODS[name] for name in ("apfed", "chfl", "hyfem", "fedoptimus")}
+    run = tuple((name, method.Settings) for name, method in table.items())
+    party_sections = tuple(
+        (name, m.PartySettings) for name, m in table.items() if m.PartySettings is not None
+    )
     return {
         "run": keys_of(runfile._of_sections(run)),
-        "party": keys_of(partyfile._of_sections(home)),
-        "methods": [*stages()],
+        "party": keys_of(partyfile._of_sections(party_sections)),
+        "methods": [*variants()],
     }
 
 
@@ -92,8 +94,8 @@ def test_the_keys_told_early_are_those_of_the_settings() -> None:
 def test_the_list_of_commands_says_what_their_functions_say() -> None:
     for name, line in COMMANDS.items():
         command = getattr(module_of(name), name)
-        said = command.__doc__ if name != "flare" else command.info.help
-        assert " ".join(said.split("\n\n")[0].split()) == line
+        help_text = command.__doc__ if name != "flare" else command.info.help
+        assert " ".join(help_text.split("\n\n")[0].split()) == line
 
 
 #: Reads the command and nothing else; for each line, a copy of this process is the command.
@@ -122,14 +124,14 @@ def typed() -> Iterator[Callable[[Path, list[str]], tuple[int, str, str]]]:
     one of its own: that takes a third of a second of processor time to start."""
     command = [sys.executable, "-c", FRESH]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
-        given, told = process.stdin, process.stdout
+        given, output = process.stdin, process.stdout
         assert given
-        assert told
+        assert output
 
         def run(folder: Path, words: list[str]) -> tuple[int, str, str]:
             given.write(json.dumps([str(folder), words]) + "\n")
             given.flush()
-            code = int(told.readline())
+            code = int(output.readline())
             return code, (folder / "out").read_text(), (folder / "err").read_text()
 
         yield run

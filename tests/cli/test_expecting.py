@@ -23,11 +23,11 @@ def test_a_score_that_rises_with_labels_says_how_often_partners_then_helped() ->
     x = torch.randn(60, 30, generator=rng)
     labels = (x[:, :8].sum(1) + torch.randn(60, generator=rng) > 0).long()
     task = Classification(("no", "yes"))
-    told = expected("bank", x, labels, task, unlabelled=500)
-    assert told is not None
-    assert (told.score, told.labels, told.rises) == ("auc", 60, True)
-    assert told.at_half < told.at_all < 1
-    seen, hint = told.sentences()
+    forecast = expected("bank", x, labels, task, unlabelled=500)
+    assert forecast is not None
+    assert (forecast.score, forecast.labels, forecast.rises) == ("auc", 60, True)
+    assert forecast.at_half < forecast.at_all < 1
+    seen, hint = forecast.sentences()
     assert "with 30 labels" in seen
     assert "Labels still add much, and 500 shared rows have none. In 10 of 15 measured" in hint
     few = expected("bank", x, labels, task, unlabelled=10)
@@ -38,10 +38,10 @@ def test_a_score_that_rises_with_labels_says_how_often_partners_then_helped() ->
 @pytest.mark.slow
 def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     x = torch.linspace(-1, 1, 400)[:, None]
-    told = expected("bank", x, (x[:, 0] > 0).long(), Classification((0, 1)), unlabelled=500)
-    assert told is not None
-    assert "expect little of partners" in told.sentences()[1]
-    assert "look for a column that is known only once the label is" in told.sentences()[1]
+    gain = expected("bank", x, (x[:, 0] > 0).long(), Classification((0, 1)), unlabelled=500)
+    assert gain is not None
+    assert "expect little of partners" in gain.sentences()[1]
+    assert "look for a column that is known only once the label is" in gain.sentences()[1]
     values = expected("bank", x, x[:, 0] * 2, Regression(), unlabelled=None)
     assert values is not None
     assert values.score == "r2"
@@ -52,11 +52,11 @@ def test_a_score_that_rises_by_less_than_it_varies_is_flat() -> None:
     rng = torch.Generator().manual_seed(5)
     x = torch.randn(60, 3, generator=rng)
     labels = (x[:, 0] + 2 * torch.randn(60, generator=rng) > 0).long()
-    told = expected("bank", x, labels, Classification(("no", "yes")), unlabelled=500)
-    assert told is not None
-    assert 0.01 < told.at_all - told.at_half < told.spread
-    assert not told.rises
-    assert told.sentences()[1] == (
+    forecast = expected("bank", x, labels, Classification(("no", "yes")), unlabelled=500)
+    assert forecast is not None
+    assert 0.01 < forecast.at_all - forecast.at_half < forecast.spread
+    assert not forecast.rises
+    assert forecast.sentences()[1] == (
         "The second half of the labels added no more than noise. In 7 of 16 measured settings of "
         "this kind the solo model gained a point or more: a weak hint, and only training tells."
     )

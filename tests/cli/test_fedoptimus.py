@@ -104,12 +104,12 @@ def test_a_label_owner_predicts_with_the_data_owners(
 ) -> None:
     done = dovetail("predict", folder, table(tmp_path, "*"), "--json")
     assert done.code == 0, done.err
-    said = json.loads(done.out)
-    assert said["answered"] == ["clinic", "lab", "registry"]
-    assert said["missing"] == []
-    assert said["scores"]["accuracy"] > 0.85
+    report = json.loads(done.out)
+    assert report["answered"] == ["clinic", "lab", "registry"]
+    assert report["missing"] == []
+    assert report["scores"]["accuracy"] > 0.85
     one = dovetail("predict", folder / "models" / "south", tmp_path / "patients.csv", "--json")
-    assert json.loads(one.out)["columns"] == said["columns"]  # tops are one model
+    assert json.loads(one.out)["columns"] == report["columns"]  # tops are one model
 
 
 def test_an_owner_whose_columns_are_missing_is_left_out_and_named(
@@ -120,8 +120,8 @@ def test_an_owner_whose_columns_are_missing_is_left_out_and_named(
     assert done.code == 0, done.err
     assert "with the data owners clinic, lab; left out of the mean" in done.err
     assert "registry" in done.err
-    said = dd.read_table(tmp_path / "said.csv")
-    assert set(said.column("answered").values) == {"clinic lab"}
+    predicted = dd.read_table(tmp_path / "said.csv")
+    assert set(predicted.column("answered").values) == {"clinic lab"}
     assert json.loads(dovetail("predict", folder, path, "--json").out)["missing"] == ["registry"]
 
 
@@ -229,8 +229,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert whole.code == 0, whole.err
     epoch = RunFolder.epoch
 
-    def stop(self: RunFolder, stage: str, line: Any) -> None:
-        epoch(self, stage, line)
+    def stop(self: RunFolder, variant: str, line: Any) -> None:
+        epoch(self, variant, line)
         if line["round"] == 7:
             raise KeyboardInterrupt
 
@@ -261,8 +261,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
         (("epochs = 6", "epochs = 6\nshare = 0.0"), "share"),
         (("epochs = 6", "epochs = 6\nshare = 1.5"), "share"),
         (("epochs = 6", "epochs = 6\nshare = 0.5\nselection = {}"), "give one of them"),
-        (("epochs = 6", "epochs = 6\nstages.elsewhere = {}"), "is no stage"),
-        (("epochs = 6", "epochs = 6\nstages.classic = { epochs = 0 }"), "stages.classic"),
+        (("epochs = 6", "epochs = 6\nvariants.elsewhere = {}"), "is no variant"),
+        (("epochs = 6", "epochs = 6\nvariants.classic = { epochs = 0 }"), "variants.classic"),
         (('kind = "owners"', 'kind = "owner"'), "owners"),
         (("bottom = [8]", 'bottom = "strip-cnn"'), "columns take widths"),
         (('method = "fedoptimus"', 'method = "chfl"'), "not simulated on the partition 'owners'"),

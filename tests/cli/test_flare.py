@@ -18,9 +18,9 @@ import torch
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.node.flaresite import CLASSES
-from dovetail.node.home import Refusals
 from dovetail.node.partyfile import open_sites
 from dovetail.node.runs import Runs
+from dovetail.node.site_folder import Refusals
 from dovetail.node.status_line import StatusLine
 from dovetail.runs import flarerun
 from dovetail.runs.flarerun import simulated
@@ -44,8 +44,8 @@ encoder = [8]
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests need no NVFlare."""
-    found = importlib.util.find_spec("dovetail")
-    monkeypatch.setattr("dovetail.cli.flare.find_spec", lambda name: found)
+    spec = importlib.util.find_spec("dovetail")
+    monkeypatch.setattr("dovetail.cli.flare.find_spec", lambda name: spec)
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def run_file(tmp_path: Path) -> Callable[..., Path]:
 def paths_of(value: Any) -> list[str]:
     """What any entry of a configuration names as a class."""
     if isinstance(value, dict):
-        own = [value["path"]] if "path" in value else []
-        return own + [path for each in value.values() for path in paths_of(each)]
+        here = [value["path"]] if "path" in value else []
+        return here + [path for each in value.values() for path in paths_of(each)]
     if isinstance(value, list):
         return [path for each in value for path in paths_of(each)]
     return []
@@ -195,8 +195,8 @@ def test_a_site_is_told_who_it_is_and_which_classes_a_job_may_name(
     folder = deal().folder
     done = dovetail("flare", "site", kit, "--party", "lab.toml", "--driver", "clinic")
     assert done.code == 0, done.err
-    said = tomllib.loads((kit / "local" / "dovetail.toml").read_text())
-    assert said == {"party": str(folder / "lab.toml"), "driver": "clinic"}
+    settings = tomllib.loads((kit / "local" / "dovetail.toml").read_text())
+    assert settings == {"party": str(folder / "lab.toml"), "driver": "clinic"}
     for _ in range(2):  # once is enough
         resources = json.loads((kit / "local" / "resources.json").read_text())
         assert resources["class_allow_list"] == ["nvflare.some.Thing", *CLASSES]
@@ -282,17 +282,17 @@ def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
 ) -> None:
     deal()
     missed = {"lab": {"steps": 9, "of": 10, "first": "epoch 1, step 2: its disk is full"}}
-    told = {"method": "apfed", "parties": {}, "baselines": {}, "missed": missed, "seconds": 1.0}
+    written = {"method": "apfed", "parties": {}, "baselines": {}, "missed": missed, "seconds": 1.0}
 
     def job_done(*args: Any, **settings: Any) -> None:
         Path("out/run").mkdir(parents=True)
-        Path("out/run/result.json").write_text(json.dumps(told))
+        Path("out/run/result.json").write_text(json.dumps(written))
 
     monkeypatch.setattr("dovetail.runs.flarerun.simulate", job_done)
     done = dovetail("flare", "simulate", "run.toml", "--json")
     assert done.code == 2
     assert "party 'lab' was left out of 9 of 10 steps (first: epoch 1, step 2: its d" in done.err
-    assert json.loads(done.out) == told
+    assert json.loads(done.out) == written
     again = dovetail("flare", "simulate", "run.toml", "--json")
     assert (again.code, "holds a run that finished: say the same with" in again.err) == (2, True)
 
@@ -308,23 +308,24 @@ def test_a_partner_without_a_file_cannot_be_simulated(deal: Callable[..., Any]) 
 def test_a_job_that_is_waited_for_is_told_of_at_growing_distances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     seconds = 0.0
     monkeypatch.setattr(flarerun.time, "monotonic", lambda: seconds)
     older = tmp_path / "seed-0" / "metrics.jsonl"
     older.parent.mkdir()
-    older.write_text('{"stage": "apfed", "epoch": 99}\n')
+    older.write_text('{"variant": "apfed", "epoch": 99}\n')
     os.utime(older, (1, 1))
-    look = flarerun._HowFar(tmp_path, said.append)
+    look = flarerun._HowFar(tmp_path, printed.append)
     for seconds in range(0, 200):
         if seconds == 15:
-            lines = '{"stage": "apfed", "epoch": 7}\n{"stage": "apfed", "auc": 0.9}\n{"stage": "al'
+            begun = '{"variant": "apfed", "epoch": 7}\n'
+            lines = begun + '{"variant": "apfed", "auc": 0.9}\n{"variant": "al'
             newer = tmp_path / "seed-1" / "metrics.jsonl"
             newer.parent.mkdir()
             newer.write_text(lines)
             os.utime(newer, (2**31, 2**31))
         look()
-    assert said == [
+    assert printed == [
         "after 10 s: no epoch or round is done yet",
         *(f"after {number} s: epoch 7 of apfed is done" for number in (20, 40, 80, 160)),
     ]

@@ -55,15 +55,18 @@ class Deployed:
         return kits
 
     def settle(
-        self, parties: Mapping[str, Path | None], *, driver: str, own: Path | None = None
+        self, parties: Mapping[str, Path | None], *, driver: str, driver_file: Path | None = None
     ) -> None:
         """Site -> its party file; the server has the driver's own."""
         for site, file in parties.items():
-            said = {"party": None if file is None else str(file), "driver": driver}
-            prepare_site(self.kits / site, said)
+            settings = {"party": None if file is None else str(file), "driver": driver}
+            prepare_site(self.kits / site, settings)
         prepare_site(
             self.kits / flarehere.SERVER,
-            {"party": None if own is None else str(own), "runs": str(self.folder / "runs")},
+            {
+                "party": None if driver_file is None else str(driver_file),
+                "runs": str(self.folder / "runs"),
+            },
         )
 
     def submit(self, job: Path) -> str:
@@ -115,8 +118,8 @@ def forked_jobs(deployed: Deployed) -> Iterator[None]:
 
 def outcome(folder: Path) -> Any:
     """What a run found, but seconds and what was told of them."""
-    found = json.loads((folder / "result.json").read_text())
-    return {key: found[key] for key in ("parties", "baselines", "missed")}
+    outcome = json.loads((folder / "result.json").read_text())
+    return {key: outcome[key] for key in ("parties", "baselines", "missed")}
 
 
 # --- APFed ----------------------------------------------------------------------------------------
@@ -171,7 +174,7 @@ def clinics(deal: Callable[..., Any], deployed: Deployed) -> Any:
     deployed.settle(
         {"site-1": folder / "lab.toml", "site-2": folder / "registry.toml"},
         driver="clinic",
-        own=folder / "clinic.toml",
+        driver_file=folder / "clinic.toml",
     )
     return dealt
 
@@ -191,8 +194,8 @@ def test_apfed_from_export_to_a_prediction_gives_the_weights_of_every_engine(
     assert str(folder) not in text
     assert not list(job.rglob("*.py"))
 
-    said = deployed.nvflare("job", "submit", "-j", job)
-    number = next(word for word in said.replace('"', " ").split() if word.count("-") == 4)
+    output = deployed.nvflare("job", "submit", "-j", job)
+    number = next(word for word in output.replace('"', " ").split() if word.count("-") == 4)
     status, fetched = deployed.finish(number)
     assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
     deployed.nvflare("job", "download", number, "-o", folder / "downloaded")
@@ -201,8 +204,8 @@ def test_apfed_from_export_to_a_prediction_gives_the_weights_of_every_engine(
     predicted = dovetail("predict", run, "clinic.csv", "--id", "person")
     assert predicted.code == 0, predicted.err
     assert len(predicted.out.splitlines()) == 161
-    own = verify(folder / "clinic.site" / "ledger.jsonl")
-    assert own.bytes_to().keys() == {"lab", "registry"}
+    verified = verify(folder / "clinic.site" / "ledger.jsonl")
+    assert verified.bytes_to().keys() == {"lab", "registry"}
     for name in ("lab", "registry"):
         assert verify(folder / f"{name}.site" / "ledger.jsonl").bytes_to().keys() == {"clinic"}
 
@@ -256,12 +259,12 @@ def test_a_site_that_must_sign_answers_the_job_that_all_have_signed(
     result = json.loads((fetched / "dovetail" / "result.json").read_text())
     assert result["proposal"] == name
     assert f"agreed-{name}" in (folder / "lab.site" / "ledger.jsonl").read_text()
-    homes = [f"{party}.site" for party in ("clinic", "lab", "registry")]
+    site_folders = [f"{party}.site" for party in ("clinic", "lab", "registry")]
     record = fetched / "dovetail" / "record.json"
-    shown = dovetail("ledger", "verify", "--record", record, *homes)
+    shown = dovetail("ledger", "verify", "--record", record, *site_folders)
     assert shown.code == 0, shown.err
     assert "proposal signed by 'registry'" in shown.out
-    assert dovetail("ledger", "verify", *homes).code == 0
+    assert dovetail("ledger", "verify", *site_folders).code == 0
 
 
 #: Variant of APFed -> keys of its run in the place of the method's.

@@ -141,19 +141,22 @@ def test_parties_and_server_have_scores_and_models_and_baselines_stand_beside(
     done = dovetail("train", run_file, "--out", "run")
     assert done.code == 0, done.err
     assert "HyFEM, the server's model (all blocks)" in done.out
-    said = result(tmp_path / "run")
-    assert set(said["parties"]) == {"north", "south", "east"}
-    mean = sum(each["accuracy"] for each in said["parties"].values()) / 3
-    assert said["mean"]["accuracy"] == pytest.approx(mean)  # without the server
-    stages = {"standalone", "pooled", "fedavg", "fedprox", "fedper"}
-    assert set(said["baselines"]) == {"server", *stages}
+    outcome = result(tmp_path / "run")
+    assert set(outcome["parties"]) == {"north", "south", "east"}
+    mean = sum(each["accuracy"] for each in outcome["parties"].values()) / 3
+    assert outcome["mean"]["accuracy"] == pytest.approx(mean)  # without the server
+    variants = {"standalone", "pooled", "fedavg", "fedprox", "fedper"}
+    assert set(outcome["baselines"]) == {"server", *variants}
     models = {folder.name for folder in (tmp_path / "run" / "models").iterdir()}
     assert models == {"north", "south", "east", "server"}
-    told = [line for line in lines(tmp_path / "run") if line["stage"] == "hyfem"]
-    assert ["server" in line for line in told] == [False, True, True]
+    round_lines = [line for line in lines(tmp_path / "run") if line["variant"] == "hyfem"]
+    assert ["server" in line for line in round_lines] == [False, True, True]
     # A line has the few scores that are told as training goes on; the last are the result's.
-    kept = {"server": said["stages"]["hyfem"]["scores"]["server"]["server"], **said["parties"]}
-    ended = {"server": told[-1]["server"], **told[-1]["parties"]}
+    kept = {
+        "server": outcome["variants"]["hyfem"]["scores"]["server"]["server"],
+        **outcome["parties"],
+    }
+    ended = {"server": round_lines[-1]["server"], **round_lines[-1]["parties"]}
     assert ended.keys() == kept.keys()
     for name, scores in ended.items():
         assert scores.keys() == {"accuracy", "log_loss"}
@@ -167,17 +170,17 @@ def test_what_leaves_a_party_is_its_weights_and_alone_nothing_leaves(
     assert dovetail("train", run_file, "--out", "run", "-q").code == 0
     text = (tmp_path / "run" / "ledger.jsonl").read_text()
     ledger = [json.loads(line) for line in text.splitlines()]
-    for stage in ("hyfem", "fedavg", "fedprox", "fedper"):
+    for variant in ("hyfem", "fedavg", "fedprox", "fedper"):
         left = {
             line["message"]: line["count"]
             for line in ledger
-            if line["stage"] == stage and line["from"] == "north"
+            if line["variant"] == variant and line["from"] == "north"
             if line["message"].startswith("hyfem.")
         }
         assert left == {f"hyfem.{name}": 1 for name in ("Holding", "Ready", "Finished")} | {
             "hyfem.Trained": 3
         }
-    assert not {"standalone", "pooled"} & {line["stage"] for line in ledger}
+    assert not {"standalone", "pooled"} & {line["variant"] for line in ledger}
 
 
 def test_every_models_prediction_needs_only_the_blocks_there_are(
@@ -208,11 +211,11 @@ def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Pat
     test = data.data.pooled_test
     assert test is not None
     assert test.labels is not None
-    for name, found in (("server", "server"), ("east", "hyfem")):
+    for name, stage_name in (("server", "server"), ("east", "hyfem")):
         model = outcome.models[name]
         outputs = model.outputs({block: test.blocks[block] for block in model.shapes})
         accuracy = (outputs.argmax(dim=1) == test.labels).double().mean().item()
-        assert outcome.scores[found][name]["accuracy"] == accuracy
+        assert outcome.scores[stage_name][name]["accuracy"] == accuracy
     assert set(outcome.models["server"].shapes) == set(test.blocks)
 
 
@@ -224,10 +227,10 @@ def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -
     recipe = task.kind.variant("standalone").settings(
         task, "standalone", 0, lambda *_: None, Checkpoint.none()
     )
-    for name, home in task.homes.items():
-        member = hyfem.Member(home, Local(name))
-        extractors = {block: recipe.extractors[block] for block in home.blocks}
-        server = hyfem.Coordinator(home.task, extractors, recipe.config, seed=0)
+    for name, local_data in task.party_data.items():
+        member = hyfem.Member(local_data, Local(name))
+        extractors = {block: recipe.extractors[block] for block in local_data.blocks}
+        server = hyfem.Coordinator(local_data.task, extractors, recipe.config, seed=0)
         list(train(server, InProcess({name: member}, driver="server")))
         for key, value in member.model().network.state_dict().items():
             assert torch.equal(outcome.models[name].network.state_dict()[key], value)
@@ -250,10 +253,10 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
 ) -> None:
     settings = ("--set", "hyfem.momentum=0.5", "--set", "hyfem.restart=false")
     assert dovetail("train", run_file, "--out", "whole", "-q", *settings).code == 0
-    told = RunFolder.epoch
+    log_epoch = RunFolder.epoch
 
-    def interrupted(self: RunFolder, stage: str, line: Any) -> None:
-        told(self, stage, line)
+    def interrupted(self: RunFolder, variant: str, line: Any) -> None:
+        log_epoch(self, variant, line)
         if len(lines(tmp_path / "stopped")) == num_lines:
             raise KeyboardInterrupt
 
@@ -261,8 +264,8 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
         return [{k: v for k, v in line.items() if k != "seconds"} for line in lines(folder)]
 
     def kept(folder: Path) -> Any:
-        said, ledger = result(folder), (folder / "ledger.jsonl").read_text()
-        return timeless(folder), said["parties"], said["baselines"], ledger
+        outcome, ledger = result(folder), (folder / "ledger.jsonl").read_text()
+        return timeless(folder), outcome["parties"], outcome["baselines"], ledger
 
     train, resumed = ("train", run_file, "--out", "stopped", "-q", *settings), []
     for num_lines in (2, 3, 5, 8, 17):  # one run, stopped again and again
@@ -320,8 +323,8 @@ def test_the_papers_recipe_has_its_regularisers_and_a_constant_rate(file: Path) 
 def test_extractors_and_widths_are_chosen_by_name(run_file: Path) -> None:
     section = load_run(run_file).hyfem
     shapes = {"bottom-right": (1, 4, 4), "top-left": (1, 4, 4)}
-    found = extractors_of(section, shapes, where="here")
-    assert found == {"bottom-right": Unchanged(), "top-left": SmallCnn((4,))}
+    extractors = extractors_of(section, shapes, where="here")
+    assert extractors == {"bottom-right": Unchanged(), "top-left": SmallCnn((4,))}
     assert widths_of(section, ["north", "east"], where="here") == {"north": (8,), "east": (6,)}
     with pytest.raises(ConfigError, match="names 'east', which is no party of this run"):
         widths_of(section, ["north"], where="here")
@@ -329,8 +332,8 @@ def test_extractors_and_widths_are_chosen_by_name(run_file: Path) -> None:
     with pytest.raises(ConfigError, match="names no widths for party 'north'"):
         widths_of(few, ["north", "east"], where="here")
     several = section.model_copy(update={"extractors": {"*": (1,), "ag*": (2,), "a*": (3,)}})
-    found = extractors_of(several, {"age": (2,), "art": (2,), "job": (2,)}, where="here")
-    assert found == {"age": Perceptron((2,)), "art": Perceptron((3,)), "job": Perceptron((1,))}
+    extractors = extractors_of(several, {"age": (2,), "art": (2,), "job": (2,)}, where="here")
+    assert extractors == {"age": Perceptron((2,)), "art": Perceptron((3,)), "job": Perceptron((1,))}
     usual = section.model_copy(update={"extractors": {}})
     assert extractors_of(usual, {"age": (2,)}, where="here")["age"].to_json()["widths"] == [32]
     plain = section.model_copy(update={"extractors": {"age": "unchanged"}})
@@ -345,8 +348,8 @@ def test_extractors_and_widths_are_chosen_by_name(run_file: Path) -> None:
         ("hyfem.widths={nobody=[8]}", "names 'nobody', which is no party"),
         ("hyfem.widths={east=[8,8],'*'=[8]}", "all need the same depth"),
         ("hyfem.width=2", "hidden layer 1 of the server must have at least 8 neurons"),
-        ("hyfem.stages.hyfem.rounds=0", "[hyfem.stages.hyfem]: rounds: "),
-        ("hyfem.stages.guess.rounds=1", "[hyfem.stages.guess] is no stage; there are hyfem"),
+        ("hyfem.variants.hyfem.rounds=0", "[hyfem.variants.hyfem]: rounds: "),
+        ("hyfem.variants.guess.rounds=1", "[hyfem.variants.guess] is no variant; there are hyfem"),
         ("hyfem.classes=[1,2]", "in simulation the data say"),
         ('baselines=["chfl"]', "'chfl' is no baseline beside 'hyfem'"),
         ('data.partition.assignment="where.csv"', "cannot read the assignment"),
@@ -396,9 +399,9 @@ def test_party_files_learn_together_and_each_predicts_from_its_own_table(
 ) -> None:
     done = dovetail("train", party_files, "--out", "run", "-q")
     assert done.code == 0, done.err
-    said = result(tmp_path / "run")
-    assert set(said["parties"]) == set(HELD)
-    assert set(said["baselines"]) == {"standalone", "fedper"}  # nobody has all blocks to test
+    outcome = result(tmp_path / "run")
+    assert set(outcome["parties"]) == set(HELD)
+    assert set(outcome["baselines"]) == {"standalone", "fedper"}  # nobody has all blocks to test
     for name in HELD:
         done = dovetail("predict", f"run/models/{name}", f"{name}.csv", "--id", "row", "--json")
         assert done.code == 0, done.err
@@ -422,12 +425,14 @@ def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
         # What training rows had of a column is each party's own; the server has no rows.
         seen = [[column.pop("seen", None) for column in each["columns"]] for each in inputs]
         assert all(len(holder) == len(inputs[0]["columns"]) for holder in seen)
-        assert all(own is not None for holder in seen[:-1] for own in holder)
+        assert all(width is not None for holder in seen[:-1] for width in holder)
         assert seen[-1] == [None] * len(seen[-1])
         assert all(one != other for one, other in zip(*seen[:-1], strict=True))
         assert all(each == inputs[0] for each in inputs)
         name = inputs[0]["columns"][0]["name"]
-        raw = [task.homes[holder].train.tables[block].column(name).values for holder in holders]
+        raw = [
+            task.party_data[holder].train.tables[block].column(name).values for holder in holders
+        ]
         pooled = np.concatenate(raw)
         assert inputs[0]["columns"][0]["mean"] == pytest.approx(pooled.mean())
         assert inputs[0]["columns"][0]["scale"] == pytest.approx(pooled.std())

@@ -82,22 +82,22 @@ def test_a_party_with_pictures_and_a_table_trains_and_predicts_from_both(
     shapes = {name: [*package.load(models / name).shapes] for name in ("both", "table", "images")}
     assert shapes == {"both": ["images", "lower"], "table": ["lower"], "images": ["images"]}
 
-    told = ("predict", models / "both", folder / "both.csv", "--id", "sample", "--json")
-    said = json.loads(dovetail(*told, "--images", folder / "both.npz").out)
-    assert said["scores"]["accuracy"] > 0.5
+    command = ("predict", models / "both", folder / "both.csv", "--id", "sample", "--json")
+    report = json.loads(dovetail(*command, "--images", folder / "both.npz").out)
+    assert report["scores"]["accuracy"] > 0.5
     # By hand: the pictures in the order of the table's rows.
     x, ids, _ = read_image_samples(folder / "both.npz", id="sample", label=None)
     row_of = {name: at for at, name in enumerate(ids.values)}
-    wanted = [row_of[name] for name in said["columns"]["sample"]]
+    wanted = [row_of[name] for name in report["columns"]["sample"]]
     assert wanted != sorted(wanted)
     model = package.load(models / "both")
     encoder = model.inputs["lower"]
     assert isinstance(encoder, dd.TableEncoder)
     lower = encoder.transform(dd.read_table(folder / "both.csv"))
-    found = model.predictions({"images": x[wanted], "lower": lower}).values
-    assert found.tolist() == said["columns"]["digit"]
+    values = model.predictions({"images": x[wanted], "lower": lower}).values
+    assert values.tolist() == report["columns"]["digit"]
 
-    refused = dovetail(*told)
+    refused = dovetail(*command)
     assert refused.code == 2
     assert "takes columns (lower) and images (images): give the table" in refused.err
     alone = ("predict", models / "table", folder / "table.csv", "--id", "sample")
@@ -107,7 +107,7 @@ def test_a_party_with_pictures_and_a_table_trains_and_predicts_from_both(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "words"),
     [
         (
             "both.npz",
@@ -121,7 +121,7 @@ def test_a_party_with_pictures_and_a_table_trains_and_predicts_from_both(
     ],
 )
 def test_pictures_that_do_not_go_with_the_table_are_told(
-    folder: Path, dovetail: Any, old: str, new: str, said: str
+    folder: Path, dovetail: Any, old: str, new: str, words: str
 ) -> None:
     file = folder / "both.toml"
     text = file.read_text().replace(old, new, 1)
@@ -131,7 +131,7 @@ def test_pictures_that_do_not_go_with_the_table_are_told(
     done = dovetail("train", folder / "run.toml", "--out", folder / "run")
     assert done.code == 2
     assert done.err.count("\n") == 1
-    assert said.format(folder=folder) in done.err
+    assert words.format(folder=folder) in done.err
 
 
 def test_methods_of_one_kind_of_rows_refuse_pictures_beside_a_table(

@@ -106,8 +106,8 @@ def test_of_two_columns_that_are_called_as_labels_are_the_last_is_proposed_and_i
     dd.write_table(tmp_path / "bank.csv", table)
     done = dovetail("init", "--table", "bank.csv", "-y")
     assert done.code == 0, done.err
-    said = "label 'y': 2 different values, 100 rows have one: classification; proposed: --label"
-    assert said in done.out
+    words = "label 'y': 2 different values, 100 rows have one: classification; proposed: --label"
+    assert words in done.out
     done = dovetail("init", "--table", "bank.csv", "-y", "--force", "--label", "default")
     assert "label 'default': 2 different values, 100 rows have one: classification\n" in done.out
 

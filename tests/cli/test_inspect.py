@@ -86,7 +86,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def found(dovetail: Any, *arguments: object) -> Any:
+def inspected_json(dovetail: Any, *arguments: object) -> Any:
     done = dovetail("inspect", *arguments, "--json")
     assert (done.code, done.err) == (0, "")
     return json.loads(done.out)
@@ -97,22 +97,22 @@ def test_party_files_that_fit_a_method_are_told_its_name(
     dovetail: Any, write: Write, method: str
 ) -> None:
     holds = SITUATIONS[method]
-    said = found(dovetail, *write(holds))
-    assert said["recommended"] == method
-    by_name = {fit["method"]: fit for fit in said["methods"]}
+    report = inspected_json(dovetail, *write(holds))
+    assert report["recommended"] == method
+    by_name = {fit["method"]: fit for fit in report["methods"]}
     assert list(by_name) == METHODS
     fits = {name for name, fit in by_name.items() if fit["applies"]}
     assert fits == ({"chfl", "hyfem"} if method == "chfl" else {method})
     assert by_name[method]["reason"].startswith("yes: ")
     assert all(by_name[name]["reason"].startswith("no: ") for name in METHODS if name not in fits)
-    for party in said["parties"]:
+    for party in report["parties"]:
         samples, letters, labelled = holds[party["name"]]
         assert (party["rows"], party["labelled"]) == (len(samples), len(labelled))
         assert party["classes"] == (["no", "yes"] if labelled else None)
         columns = [column for names in party["blocks"].values() for column in names]
         assert sorted(columns) == sorted(f"col {letter}" for letter in letters)
     everyone = set().union(*(samples for samples, *_ in holds.values()))
-    assert said["samples"] == len(everyone)
+    assert report["samples"] == len(everyone)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -127,8 +127,8 @@ def test_the_terminal_names_it_too(dovetail: Any, write: Write, method: str) -> 
 
 
 def test_messages_are_as_large_as_the_columns_make_them(dovetail: Any, write: Write) -> None:
-    said = found(dovetail, *write(SITUATIONS["chfl"]))
-    (fit,) = [fit for fit in said["methods"] if fit["method"] == "chfl"]
+    report = inspected_json(dovetail, *write(SITUATIONS["chfl"]))
+    (fit,) = [fit for fit in report["methods"] if fit["method"] == "chfl"]
     sizes = [3, 512, 256, 128, 2]  # three common columns, two classes
     num_weights = sum((n + 1) * m for n, m in pairwise(sizes))
     assert [each["sent_bytes"] for each in fit["messages"]] == [4 * num_weights] * 3
@@ -138,15 +138,15 @@ def test_messages_are_as_large_as_the_columns_make_them(dovetail: Any, write: Wr
 @pytest.mark.parametrize("method", METHODS)
 def test_overlaps_counted_privately_are_the_same(dovetail: Any, write: Write, method: str) -> None:
     files = write(SITUATIONS[method])
-    clear, private = found(dovetail, *files), found(dovetail, *files, "--private")
+    clear, private = inspected_json(dovetail, *files), inspected_json(dovetail, *files, "--private")
     assert private["overlaps"]["shared"] == clear["overlaps"]["shared"]
     assert (
         private["overlaps"]["with"] == clear["overlaps"]["with"] == next(iter(SITUATIONS[method]))
     )
     assert (private["overlaps"]["ids_compared"], private["groups"]) == (False, None)
     assert private["parties"] == clear["parties"]
-    own, *others = SITUATIONS[method].values()
-    shared = [len(set(own[0]) & set(other[0])) for other in others]
+    first, *others = SITUATIONS[method].values()
+    shared = [len(set(first[0]) & set(other[0])) for other in others]
     assert list(private["overlaps"]["shared"].values()) == shared
     if method == "apfed":
         assert private["recommended"] == method
@@ -162,27 +162,31 @@ def test_the_first_with_a_label_is_compared_with_the_others(dovetail: Any, write
     }
     files = write(holds)
     for private in ((), ("--private",)):
-        said = found(dovetail, *files, *private)
-        assert said["overlaps"]["with"] == "bank"
-        assert said["overlaps"]["shared"] == {"shop": 60, "north": 30}
-        assert [party["labelled"] for party in said["parties"]] == [0, 0, 100]
+        report = inspected_json(dovetail, *files, *private)
+        assert report["overlaps"]["with"] == "bank"
+        assert report["overlaps"]["shared"] == {"shop": 60, "north": 30}
+        assert [party["labelled"] for party in report["parties"]] == [0, 0, 100]
 
 
 def test_a_party_may_have_one_class_only(dovetail: Any, write: Write) -> None:
     files = write(SITUATIONS["hyfem"])
     text = (files[0].parent / "north.csv").read_text()
     (files[0].parent / "north.csv").write_text(text.replace("yes", "no"))
-    said = found(dovetail, *files)
-    assert said["recommended"] == "hyfem"
-    assert [party["classes"] for party in said["parties"]] == [["no"], ["no", "yes"], ["no", "yes"]]
+    report = inspected_json(dovetail, *files)
+    assert report["recommended"] == "hyfem"
+    assert [party["classes"] for party in report["parties"]] == [
+        ["no"],
+        ["no", "yes"],
+        ["no", "yes"],
+    ]
 
 
 def test_a_label_may_be_a_number(dovetail: Any, write: Write) -> None:
     files = write(SITUATIONS["apfed"])
     text = files[0].read_text().replace('"sick"', '"col a"\ntask = "regression"')
     files[0].write_text(text.replace("[party]", '[party]\ncolumns = ["col b"]'))
-    said = found(dovetail, *files)
-    assert (said["recommended"], said["parties"][0]["classes"]) == ("apfed", "numbers")
+    report = inspected_json(dovetail, *files)
+    assert (report["recommended"], report["parties"][0]["classes"]) == ("apfed", "numbers")
 
 
 def test_images_are_blocks(dovetail: Any, write: Write, tmp_path: Path) -> None:
@@ -195,10 +199,10 @@ def test_images_are_blocks(dovetail: Any, write: Write, tmp_path: Path) -> None:
     (tmp_path / "clinic.toml").write_text(
         '[party]\nname = "clinic"\ntable = "scans.npz"\nid = "person"\n'
     )
-    said = found(dovetail, bank, "clinic.toml")
-    assert said["recommended"] == "apfed"
-    assert said["overlaps"]["shared"] == {"clinic": 10}
-    assert said["parties"][1]["blocks"] == {"images": ["clinic: 1 × 6 × 5"]}
+    report = inspected_json(dovetail, bank, "clinic.toml")
+    assert report["recommended"] == "apfed"
+    assert report["overlaps"]["shared"] == {"clinic": 10}
+    assert report["parties"][1]["blocks"] == {"images": ["clinic: 1 × 6 × 5"]}
     assert "images (1×6×5)" in dovetail("inspect", bank, "clinic.toml").out
 
 
@@ -222,28 +226,28 @@ def test_a_page_is_written(dovetail: Any, write: Write, tmp_path: Path) -> None:
 
 def test_a_run_file_of_party_files_stands_for_them(dovetail: Any, deal: Any) -> None:
     dealt = deal()
-    said = found(dovetail, "run.toml")
-    assert said["recommended"] == "apfed"
-    assert said["overlaps"]["shared"] == {"lab": 60, "registry": 90}
-    assert said["overlaps"]["common"] == 40
-    assert said["next_command"] == "dovetail train run.toml --set method=apfed"
-    assert said["overlaps"] == found(dovetail, *dealt.files)["overlaps"]
-    assert found(dovetail, "run.toml", "--private")["overlaps"]["shared"] == {
+    report = inspected_json(dovetail, "run.toml")
+    assert report["recommended"] == "apfed"
+    assert report["overlaps"]["shared"] == {"lab": 60, "registry": 90}
+    assert report["overlaps"]["common"] == 40
+    assert report["next_command"] == "dovetail train run.toml --set method=apfed"
+    assert report["overlaps"] == inspected_json(dovetail, *dealt.files)["overlaps"]
+    assert inspected_json(dovetail, "run.toml", "--private")["overlaps"]["shared"] == {
         "lab": 60,
         "registry": 90,
     }
-    smaller = found(dovetail, "run.toml", "--set", 'parties=["clinic.toml", "lab.toml"]')
+    smaller = inspected_json(dovetail, "run.toml", "--set", 'parties=["clinic.toml", "lab.toml"]')
     assert smaller["overlaps"]["shared"] == {"lab": 60}
-    assert dovetail(*said["next_command"].split()[1:], "-q").code == 0
+    assert dovetail(*report["next_command"].split()[1:], "-q").code == 0
 
 
 def test_columns_of_a_simulation_are_inspected(dovetail: Any, write_run: Any) -> None:
     write_run(("active = ", "overlap = 0.5\nactive = "))
-    said = found(dovetail, "run.toml")
-    assert said["recommended"] == "apfed"
-    assert [party["rows"] for party in said["parties"]] == [426, 213]  # training rows
-    assert said["overlaps"]["shared"] == {"lab": 213}
-    assert said["parties"][1]["blocks"]["columns"][0] == "worst radius"
+    report = inspected_json(dovetail, "run.toml")
+    assert report["recommended"] == "apfed"
+    assert [party["rows"] for party in report["parties"]] == [426, 213]  # training rows
+    assert report["overlaps"]["shared"] == {"lab": 213}
+    assert report["parties"][1]["blocks"]["columns"][0] == "worst radius"
     assert "Recommended: APFed" in dovetail("inspect", "run.toml").out
 
 
@@ -256,35 +260,37 @@ def test_strips_of_a_simulation_are_inspected(dovetail: Any, write_run: Any) -> 
             'kind = "strips"\nviews = 2',
         ),
     )
-    said = found(dovetail, "run.toml", "--set", "data.rows=200")
-    assert said["recommended"] == "apfed"
-    assert [party["name"] for party in said["parties"]] == ["view-1", "view-2"]
-    assert said["parties"][1]["blocks"] == {"strip": ["1 × 4 × 8, height 4 to 8"]}
-    assert said["overlaps"]["shared"] == {"view-2": 200}
+    report = inspected_json(dovetail, "run.toml", "--set", "data.rows=200")
+    assert report["recommended"] == "apfed"
+    assert [party["name"] for party in report["parties"]] == ["view-1", "view-2"]
+    assert report["parties"][1]["blocks"] == {"strip": ["1 × 4 × 8, height 4 to 8"]}
+    assert report["overlaps"]["shared"] == {"view-2": 200}
 
 
-def step_bytes(said: Any) -> list[int]:
-    return [message["received_bytes"] for message in said["methods"][0]["messages"]]
+def step_bytes(report: Any) -> list[int]:
+    return [message["received_bytes"] for message in report["methods"][0]["messages"]]
 
 
 def test_messages_are_those_of_the_run_file(dovetail: Any, write_run: Any) -> None:
     write_run()
     keys = ("--set", "apfed.batch_size=20", "--set", "apfed.encoder=[9, 7]")
-    assert step_bytes(found(dovetail, "run.toml", *keys)) == [20 * 7 * 4]
+    assert step_bytes(inspected_json(dovetail, "run.toml", *keys)) == [20 * 7 * 4]
     keys += ("--set", "apfed.projection=5")
-    assert step_bytes(found(dovetail, "run.toml", *keys)) == [20 * 5 * 4]
+    assert step_bytes(inspected_json(dovetail, "run.toml", *keys)) == [20 * 5 * 4]
     keys += ("--set", 'passive.loss="reconstruction"')  # is sent whole codes
-    said = found(dovetail, "run.toml", *keys)
-    assert step_bytes(said) == [20 * 7 * 4]
+    report = inspected_json(dovetail, "run.toml", *keys)
+    assert step_bytes(report) == [20 * 7 * 4]
     assumed = "batches of 20 rows, codes of 7 float32 values"
-    assert assumed in said["methods"][0]["messages"][0]["assuming"]
+    assert assumed in report["methods"][0]["messages"][0]["assuming"]
 
 
 def test_messages_of_party_files_are_those_of_their_run_file(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     keys = ("--set", "apfed.batch_size=20", "--set", "apfed.encoder=[9, 7]")
-    assert step_bytes(found(dovetail, "run.toml", *keys)) == [20 * 7 * 4] * 2
-    assert step_bytes(found(dovetail, *dealt.files)) == [64 * 32 * 4] * 2  # without: assumed
+    assert step_bytes(inspected_json(dovetail, "run.toml", *keys)) == [20 * 7 * 4] * 2
+    assert (
+        step_bytes(inspected_json(dovetail, *dealt.files)) == [64 * 32 * 4] * 2
+    )  # without: assumed
 
 
 def test_codes_of_table_3_on_half_an_mnist_image_have_15360_numbers() -> None:

@@ -76,39 +76,39 @@ def test_where_none_fits_it_says_so(capsys):
 
 
 def test_json_says_the_same(capsys):
-    found = json.loads(json.dumps(inspected(helped()).to_json()))
-    assert found["samples"] == 30
-    assert sum(group["samples"] for group in found["groups"]) == 30
-    assert found["groups"][0] == {
+    report = json.loads(json.dumps(inspected(helped()).to_json()))
+    assert report["samples"] == 30
+    assert sum(group["samples"] for group in report["groups"]) == 30
+    assert report["groups"][0] == {
         "group": "A",
         "samples": 5,
         "combinations": 1,
         "held_by": ["bank"],
         "labelled_at": ["bank"],
     }
-    assert found["parties"][0] == {
+    assert report["parties"][0] == {
         "name": "bank",
         "rows": 20,
         "blocks": {"account": ["age", "balance"]},
         "labelled": 10,
         "classes": ["good", "bad"],
     }
-    assert found["parties"][1]["classes"] is None
-    assert found["overlaps"] == {
+    assert report["parties"][1]["classes"] is None
+    assert report["overlaps"] == {
         "with": "bank",
         "shared": {"shop": 15},
         "common": 15,
         "ids_compared": True,
     }
-    assert [fit["applies"] for fit in found["methods"]] == [True, False, False, False]
-    assert found["recommended"] == "apfed"
-    assert found["next_command"] == "dovetail train run.toml --set method=apfed-s"
+    assert [fit["applies"] for fit in report["methods"]] == [True, False, False, False]
+    assert report["recommended"] == "apfed"
+    assert report["next_command"] == "dovetail train run.toml --set method=apfed-s"
 
 
 def test_json_where_none_fits_recommends_nothing(capsys):
-    found = json.loads(json.dumps(inspected(stuck()).to_json()))
-    assert found["recommended"] is None
-    assert found["next_command"] is None
+    report = json.loads(json.dumps(inspected(stuck()).to_json()))
+    assert report["recommended"] is None
+    assert report["next_command"] is None
 
 
 def test_json_tells_labels_that_are_numbers_from_no_label(capsys):
@@ -117,8 +117,8 @@ def test_json_tells_labels_that_are_numbers_from_no_label(capsys):
         part("b", [1, 2], "y", ["y"], torch.tensor([-1, -1])),
         part("c", [1, 2], "z", ["z"]),
     ]
-    found = json.loads(json.dumps(inspected(parts).to_json()))
-    assert [each["classes"] for each in found["parties"]] == ["numbers", [], None]
+    report = json.loads(json.dumps(inspected(parts).to_json()))
+    assert [each["classes"] for each in report["parties"]] == ["numbers", [], None]
 
 
 def test_the_page_is_written(tmp_path):
@@ -147,12 +147,12 @@ def test_overlaps_counted_privately_show_no_picture(capsys, tmp_path):
     page = path.read_text(encoding="utf-8")
     assert "<svg" not in page
     assert "counted without comparing ids in the clear" in page
-    found = json.loads(
+    report = json.loads(
         json.dumps(inspected(helped(), overlaps_by_cardinality={"shop": 12}).to_json())
     )
-    assert found["groups"] is None
-    assert found["samples"] is None
-    assert found["overlaps"] == {
+    assert report["groups"] is None
+    assert report["samples"] is None
+    assert report["overlaps"] == {
         "with": "bank",
         "shared": {"shop": 12},
         "common": 12,

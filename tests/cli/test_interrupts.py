@@ -26,7 +26,7 @@ with interrupts.ends_by_ctrl_c():
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "ending", "signals", "code", "said"),
+    ("limit_s", "ending", "signals", "code", "words"),
     [
         (60.0, "ends", 1, -signal.SIGINT, "KeyboardInterrupt"),
         (0.5, "hangs", 1, 1, "Timeout"),
@@ -34,7 +34,7 @@ with interrupts.ends_by_ctrl_c():
     ],
 )
 def test_ctrl_c_ends_what_hangs(
-    limit_s: float, ending: str, signals: int, code: int, said: str
+    limit_s: float, ending: str, signals: int, code: int, words: str
 ) -> None:
     command = [sys.executable, "-c", COMMAND, str(limit_s), ending]
     began = time.monotonic()
@@ -45,5 +45,5 @@ def test_ctrl_c_ends_what_hangs(
             process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == code, err
-    assert said in err
+    assert words in err
     assert time.monotonic() - began < 30

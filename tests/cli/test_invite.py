@@ -51,11 +51,11 @@ blocks.radius = ["* radius"]
 @pytest.fixture
 def finished(dovetail: Any, tmp_path: Path) -> Path:
     """The folder of a run, beside a party that took no part in it."""
-    found = load_breast_cancer()
+    cancer = load_breast_cancer()
     with (tmp_path / "hospice.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["row", *found.feature_names])
-        writer.writerows([i, *map(float, row)] for i, row in enumerate(found.data[:30]))
+        writer.writerow(["row", *cancer.feature_names])
+        writer.writerows([i, *map(float, row)] for i, row in enumerate(cancer.data[:30]))
     (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "hospice.toml").write_text(PARTY)
     assert dovetail("train", "run.toml", "--out", "run", "-q").code == 0
@@ -70,8 +70,8 @@ def probabilities(answer: Any) -> torch.Tensor:
 def test_a_new_party_predicts_as_the_server_does_from_its_blocks(
     dovetail: Any, finished: Path
 ) -> None:
-    told = dovetail("invite", "run", "hospice.toml", "--json")
-    assert json.loads(told.out) == {
+    done = dovetail("invite", "run", "hospice.toml", "--json")
+    assert json.loads(done.out) == {
         "party": "hospice", "blocks": ["shape", "radius"], "model": "out/hospice",
     }  # fmt: skip
     part, server = load(finished / "out" / "hospice"), load(finished / "run" / "models" / "server")
@@ -87,9 +87,9 @@ def test_a_new_party_predicts_as_the_server_does_from_its_blocks(
 
 
 def test_blocks_named_on_the_line_need_no_file(dovetail: Any, finished: Path) -> None:
-    told = dovetail("invite", "run", "clinic", "--block", "texture", "--out", "clinic")
-    assert told.code == 0
-    assert "clinic predicts from texture: clinic" in told.out
+    done = dovetail("invite", "run", "clinic", "--block", "texture", "--out", "clinic")
+    assert done.code == 0
+    assert "clinic predicts from texture: clinic" in done.out
     part = load(finished / "clinic")
     assert set(part.shapes) == {"texture"}
     assert set(part.inputs) == {"texture"}  # and of no other block how it is encoded

@@ -41,11 +41,11 @@ from dovetail.network.credentials import Credentials
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream
-from dovetail.node.home import Home, Refusals
 from dovetail.node.join import describe
 from dovetail.node.partyfile import PolicySection, Site, open_site, party_file
 from dovetail.node.runs import Runs
-from dovetail.node.secret import home_secret, run_key
+from dovetail.node.secret import run_key, site_secret
+from dovetail.node.site_folder import Refusals, SiteFolder
 from dovetail.node.status_line import StatusLine
 
 BANK_IDS = np.array([f"P-{number:02d}" for number in range(40)])
@@ -107,13 +107,13 @@ class At:
     """A site as it is when it has joined, and what it has said."""
 
     site: Site
-    home: Path
+    site_folder: Path
     runs: Runs
     host: Host
     teller: StatusLine
 
     def refused(self) -> list[dict[str, Any]]:
-        path = self.home / "refusals.jsonl"
+        path = self.site_folder / "refusals.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def engine(self, run: str, algorithm: str, driver: str = "bank") -> InProcess:
@@ -125,13 +125,13 @@ class At:
 def joined(shop_file: Callable[..., Path], tmp_path: Path) -> Callable[..., At]:
     def join(policy: str = "") -> At:
         site = open_site(shop_file(policy))
-        home = tmp_path / "shop.site"
-        home.mkdir(exist_ok=True)
+        site_folder = tmp_path / "shop.site"
+        site_folder.mkdir(exist_ok=True)
         teller = StatusLine("bank", quiet=True)
-        refusals = Refusals(home / "refusals.jsonl", teller.say)
-        runs = Runs(site, home, refusals, teller, torch.device("cpu"))
+        refusals = Refusals(site_folder / "refusals.jsonl", teller.print)
+        runs = Runs(site, site_folder, refusals, teller, torch.device("cpu"))
         host = Host("shop", runs.open, admit=site.policy.admit, on_refusal=refusals.record)
-        return At(site, home, runs, host, teller)
+        return At(site, site_folder, runs, host, teller)
 
     return join
 
@@ -181,23 +181,23 @@ def test_a_party_that_joins_trains_as_one_of_the_same_process(
     apart = train(shop.engine(training_run("a1", "apfed", "seed-0"), "apfed"), alignment)
 
     site = shop.site
-    own = load_rows(shop.home / "aligned" / "bank.safetensors", "shop", site.table.ids)
-    assert (own.run, own.driver, own.partners) == ("a1", "bank", {})
-    shared = dd.SharedRows("shop", site.table.encoded(site.fit_input()).joined(), own.rows_S)
+    kept_rows = load_rows(shop.site_folder / "aligned" / "bank.safetensors", "shop", site.table.ids)
+    assert (kept_rows.run, kept_rows.driver, kept_rows.partners) == ("a1", "bank", {})
+    shared = dd.SharedRows("shop", site.table.encoded(site.fit_input()).joined(), kept_rows.rows_S)
     passive = apfed.Passive(
         shared,
         apfed.PassiveConfig(optimizer="sgd", learning_rate=0.03, momentum=0.9, weight_decay=1e-4),
         Perceptron((8, 4)),
         # Its first run with the bank.
-        Local("shop", secret=lambda: run_key(home_secret(shop.home), "bank", 1)),
+        Local("shop", secret=lambda: run_key(site_secret(shop.site_folder), "bank", 1)),
     )
-    together = dd.Alignment({**alignment.rows, "shop": own.rows_S})
+    together = dd.Alignment({**alignment.rows, "shop": kept_rows.rows_S})
     assert apart == train(InProcess({"shop": passive}, driver="bank"), together)
 
 
 def test_rows_are_kept_when_an_alignment_is_complete_and_not_before(joined: Any) -> None:
     shop = joined()
-    part = shop.home / "aligned" / "bank.safetensors"
+    part = shop.site_folder / "aligned" / "bank.safetensors"
     party = shop.runs.open("a1", "psi", "bank")
 
     class Stops:
@@ -240,12 +240,18 @@ def test_a_run_of_another_alignment_is_refused(joined: Any) -> None:
 def test_rows_found_with_one_driver_are_not_used_with_another(joined: Any) -> None:
     shop = joined()
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
-    folder = shop.home / "aligned"
+    folder = shop.site_folder / "aligned"
     (folder / "bank.safetensors").rename(folder / "other.safetensors")
     site = shop.site
     allowed = site.policy.section.model_copy(update={"drivers": ("bank", "other")})
     both = replace(site, policy=replace(site.policy, section=allowed))
-    runs = Runs(both, shop.home, Refusals(shop.home / "r", print), shop.teller, torch.device("cpu"))
+    runs = Runs(
+        both,
+        shop.site_folder,
+        Refusals(shop.site_folder / "r", print),
+        shop.teller,
+        torch.device("cpu"),
+    )
     with pytest.raises(AlignmentError, match="rows are of 'a1' with 'bank'; align first"):
         runs.open("a1/apfed", "apfed", "other")
 
@@ -267,7 +273,7 @@ def test_a_party_that_was_restarted_goes_on_from_its_saved_state(joined: Any) ->
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
     run = "a1/apfed/seed-0"
     samples = load_rows(
-        shop.home / "aligned" / "bank.safetensors", "shop", shop.site.table.ids
+        shop.site_folder / "aligned" / "bank.safetensors", "shop", shop.site.table.ids
     ).rows_S
     codes = apfed.Codes((samples >= 0).nonzero().flatten()[:8], torch.arange(32.0).sin().view(8, 4))
 
@@ -302,7 +308,7 @@ def test_states_of_an_alignment_go_when_its_rows_do(joined: Any) -> None:
         party = shop.runs.open(f"{alignment}/apfed/seed-0", "apfed", "bank")
         party.handle(apfed.Begin((4,), 0, 0))
         party.handle(Save("apfed", 1, 0))
-        (folder,) = (shop.home / "checkpoints" / "bank").iterdir()
+        (folder,) = (shop.site_folder / "checkpoints" / "bank").iterdir()
         assert folder.name == f"{alignment}+apfed+seed-0"
         assert (folder / "apfed" / "1.safetensors").exists()
 
@@ -322,11 +328,11 @@ def test_an_alignment_that_cannot_be_saved_is_not_reported_as_done(
     monkeypatch.setattr("dovetail.node.runs.save_rows", full)
     with pytest.raises(PartyError, match="it cannot save its rows of the alignment") as raised:
         psi.align(shop.engine("a2", "psi"), BANK_IDS)
-    assert str(shop.home) not in str(raised.value)
+    assert str(shop.site_folder) not in str(raised.value)
     # What went before is all there.
-    rows = load_rows(shop.home / "aligned" / "bank.safetensors", "shop", shop.site.table.ids)
+    rows = load_rows(shop.site_folder / "aligned" / "bank.safetensors", "shop", shop.site.table.ids)
     assert rows.run == "a1"
-    assert list((shop.home / "checkpoints" / "bank").glob("a1*/apfed/1.safetensors"))
+    assert list((shop.site_folder / "checkpoints" / "bank").glob("a1*/apfed/1.safetensors"))
 
 
 def test_a_member_of_classic_vertical_learning_goes_on_only_when_told_from_where(
@@ -353,16 +359,16 @@ def test_states_of_a_drivers_last_runs_are_kept(
     monkeypatch.setattr("dovetail.node.runs.KEPT_RUNS", 3)
     shop = joined()
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
-    other = shop.home / "checkpoints" / "other" / "a1+apfed"
+    other = shop.site_folder / "checkpoints" / "other" / "a1+apfed"
     other.mkdir(parents=True)
     for number in range(5):
         party = shop.runs.open(f"a1/apfed/{number}", "apfed", "bank")
         party.handle(apfed.Begin((4,), 0, 0))
         party.handle(Save("apfed", 1, 0))
-        for path in (shop.home / "checkpoints" / "bank" / f"a1+apfed+{number}").rglob("*"):
+        for path in (shop.site_folder / "checkpoints" / "bank" / f"a1+apfed+{number}").rglob("*"):
             os.utime(path, (number, number))
         os.utime(path.parents[1], (number, number))
-    kept = {path.name for path in (shop.home / "checkpoints" / "bank").iterdir()}
+    kept = {path.name for path in (shop.site_folder / "checkpoints" / "bank").iterdir()}
     assert kept == {"a1+apfed+2", "a1+apfed+3", "a1+apfed+4"}
     assert other.exists()
 
@@ -412,7 +418,7 @@ def test_a_refusal_is_written_down_and_the_driver_hears_why(joined: Any) -> None
     }
     written = datetime.fromisoformat(line["time"])
     assert abs((datetime.now(UTC) - written).total_seconds()) < 60
-    assert (shop.home / "refusals.jsonl").stat().st_mode & 0o077 == 0
+    assert (shop.site_folder / "refusals.jsonl").stat().st_mode & 0o077 == 0
     shop.host.handle(encode(begin, run="a1/apfed", sequence=1), "bank")
     shop.host.handle(b"no message", "bank")
     again, unread = shop.refused()[1:]
@@ -474,10 +480,10 @@ def test_alignments_follow_the_policy(joined: Any) -> None:
 
 def test_no_message_has_a_field_that_the_party_file_has() -> None:
     """A driver cannot set a party's network, loss, rate or data: it has no words for them."""
-    own = {*PassiveFields.model_fields, *PolicySection.model_fields}
+    settings = {*PassiveFields.model_fields, *PolicySection.model_fields}
     for section in party_file().model_fields.values():
-        own |= set(section.annotation.model_fields)  # type: ignore[union-attr]
-    assert {"encoder", "loss", "learning_rate", "table", "drivers", "min_ids"} <= own
+        settings |= set(section.annotation.model_fields)  # type: ignore[union-attr]
+    assert {"encoder", "loss", "learning_rate", "table", "drivers", "min_ids"} <= settings
     accepted = [
         *Responder.accepts,
         *apfed.Passive.accepts,
@@ -485,7 +491,7 @@ def test_no_message_has_a_field_that_the_party_file_has() -> None:
         *REQUESTS,
     ]
     for message in accepted:
-        assert not own & {field.name for field in fields(message)}, message
+        assert not settings & {field.name for field in fields(message)}, message
     begins = {
         apfed.Begin: {"code_shape", "projected_width", "seed"},
         vertical.Open: {"seed"},
@@ -520,8 +526,8 @@ def test_whatever_a_driver_sends_the_party_trains_as_its_own_file_says(
 
 
 def test_repeated_refusals_are_counted_and_few_lines_are_written(tmp_path: Path) -> None:
-    said: list[str] = []
-    refusals = Refusals(tmp_path / "refusals.jsonl", said.append)
+    lines_shown: list[str] = []
+    refusals = Refusals(tmp_path / "refusals.jsonl", lines_shown.append)
     for _ in range(250):
         refusals.record("mallory", "psi.Begin", "a1", "no")
     refusals.MOST = 3
@@ -530,37 +536,37 @@ def test_repeated_refusals_are_counted_and_few_lines_are_written(tmp_path: Path)
     lines = [json.loads(line) for line in (tmp_path / "refusals.jsonl").read_text().splitlines()]
     assert [line["times"] for line in lines if line["message"] == "psi.Begin"] == [1, 10, 100]
     assert lines[-1]["why"].startswith("refusals of many kinds")
-    assert len(lines) == len(said) < 10
+    assert len(lines) == len(lines_shown) < 10
     assert (tmp_path / "refusals.jsonl").stat().st_size < 5000
-    assert said[1] == "refused psi.Begin of 'mallory': no (10 times)"
+    assert lines_shown[1] == "refused psi.Begin of 'mallory': no (10 times)"
 
 
 def test_replays_of_different_numbers_are_one_kind_of_refusal(tmp_path: Path) -> None:
-    said: list[str] = []
-    refusals = Refusals(tmp_path / "refusals.jsonl", said.append)
+    lines_shown: list[str] = []
+    refusals = Refusals(tmp_path / "refusals.jsonl", lines_shown.append)
     for number in range(1, 1001):
         why = f"it was sent number {number} after number 1000: a replayed message"
         refusals.record("mallory", "apfed.Codes", f"a{number}/apfed/seed-0", why)
     lines = [json.loads(line) for line in (tmp_path / "refusals.jsonl").read_text().splitlines()]
     assert [line["times"] for line in lines] == [1, 10, 100, 1000]
     assert "number 1000 after number 1000" in lines[-1]["why"]  # the latest
-    assert len(said) == 4
+    assert len(lines_shown) == 4
 
 
 def test_a_full_disk_ends_no_party(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    said: list[str] = []
-    refusals = Refusals(tmp_path / "absent" / "refusals.jsonl", said.append)
+    lines_shown: list[str] = []
+    refusals = Refusals(tmp_path / "absent" / "refusals.jsonl", lines_shown.append)
     refusals.record("mallory", "psi.Begin", "a1", "no")
-    assert said == ["refused psi.Begin of 'mallory': no"]
+    assert lines_shown == ["refused psi.Begin of 'mallory': no"]
     assert "a refusal is not written" in caplog.text
 
 
 def test_what_is_written_at_home_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        with Home(tmp_path / "home") as home:
-            (home.path / "join.log.1").write_text("")
-            assert (home.path / "join.log.1").stat().st_mode & 0o777 == 0o600
+        with SiteFolder(tmp_path / "home") as site_folder:
+            (site_folder.path / "join.log.1").write_text("")
+            assert (site_folder.path / "join.log.1").stat().st_mode & 0o777 == 0o600
         (tmp_path / "else").write_text("")
         assert (tmp_path / "else").stat().st_mode & 0o777 == 0o644
     finally:
@@ -569,21 +575,21 @@ def test_what_is_written_at_home_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_a_home_is_of_one_process(tmp_path: Path) -> None:
     with (
-        Home(tmp_path / "home") as home,
+        SiteFolder(tmp_path / "home") as site_folder,
         pytest.raises(
             ConfigError, match=r"another dovetail command uses .*home; stop it, or give d"
         ),
-        Home(tmp_path / "home"),
+        SiteFolder(tmp_path / "home"),
     ):
         pass
-    assert home.path.stat().st_mode & 0o777 == 0o700
-    with Home(tmp_path / "home"):
+    assert site_folder.path.stat().st_mode & 0o777 == 0o700
+    with SiteFolder(tmp_path / "home"):
         pass
 
 
 def test_it_is_said_what_is_agreed_to_and_nothing_of_the_table_but_its_size(joined: Any) -> None:
     shop = joined('align_modes = ["intersection"]\nmin_ids = 1000\nmax_message_mb = 8')
-    said = "\n".join(describe(shop.site, {"bank": "bank.example.org:7443"}, shop.home))
+    text = "\n".join(describe(shop.site, {"bank": "bank.example.org:7443"}, shop.site_folder))
     for words in (
         "'shop' joins 'bank' at bank.example.org:7443",
         "40 rows, 3 columns",
@@ -592,9 +598,9 @@ def test_it_is_said_what_is_agreed_to_and_nothing_of_the_table_but_its_size(join
         "contrastive loss, rate 0.03",
         "all else, and messages above 8 MB or 100,000 rows",
     ):
-        assert words in said
-    assert "P-" not in said
-    assert "x0" not in said
+        assert words in text
+    assert "P-" not in text
+    assert "x0" not in text
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -672,16 +678,16 @@ class Process:
 
     process: subprocess.Popen[bytes] | forked.Running
     output: Path
-    home: Path
+    site_folder: Path
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.output.read_text()
 
     def wait_for(self, words: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
-        while not re.search(words, self.said()):
-            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
-            assert self.process.poll() is None, self.said()
+        while not re.search(words, self.printed()):
+            assert time.monotonic() < deadline, f"no {words!r} in: {self.printed()}"
+            assert self.process.poll() is None, self.printed()
             time.sleep(0.05)
 
     def stop(self, number: int = signal.SIGINT) -> tuple[int, float]:
@@ -691,7 +697,7 @@ class Process:
         return self.process.wait(timeout=30), time.monotonic() - started
 
     def refused(self) -> list[dict[str, Any]]:
-        path = self.home / "refusals.jsonl"
+        path = self.site_folder / "refusals.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -764,14 +770,14 @@ def test_a_site_aligns_trains_and_stops_at_ctrl_c(
         r"refused apfed\.Begin of 'bank': the run is of alignment 'a0'",
         r"stopped; the ledger's last hash is [0-9a-f]{64}\n$",
     ):
-        assert re.search(words, shop.said()), shop.said()
-    assert "Traceback" not in shop.said()
-    ledger = verify(shop.home / "ledger.jsonl")
+        assert re.search(words, shop.printed()), shop.printed()
+    assert "Traceback" not in shop.printed()
+    ledger = verify(shop.site_folder / "ledger.jsonl")
     assert ledger.party == "shop"
-    assert ledger.last_hash in shop.said()
-    assert "apfed.CodeGradient" in (shop.home / "ledger.jsonl").read_text()
-    assert shop.home.stat().st_mode & 0o777 == 0o700
-    for path in shop.home.rglob("*"):
+    assert ledger.last_hash in shop.printed()
+    assert "apfed.CodeGradient" in (shop.site_folder / "ledger.jsonl").read_text()
+    assert shop.site_folder.stat().st_mode & 0o777 == 0o700
+    for path in shop.site_folder.rglob("*"):
         assert b"P-12" not in (path.read_bytes() if path.is_file() else b"")
 
 
@@ -783,15 +789,15 @@ def test_it_stops_at_once_while_there_is_no_driver(
     shop = join(9, "", "--quiet") if number == signal.SIGTERM else join(9)
     if number == signal.SIGTERM:
         deadline = time.monotonic() + 60
-        while not (shop.home / "join.log").exists():
+        while not (shop.site_folder / "join.log").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(1.0)
     else:
         shop.wait_for(r"bank is not at 127.0.0.1:9 yet \(Connection refused\)")
     code, seconds = shop.stop(number)
-    assert (code, seconds < 20) == (0, True), shop.said()
-    assert (shop.said() == "") == (number == signal.SIGTERM)
+    assert (code, seconds < 20) == (0, True), shop.printed()
+    assert (shop.printed() == "") == (number == signal.SIGTERM)
 
 
 @pytest.mark.network
@@ -817,7 +823,9 @@ def test_what_is_refused_is_told_to_both_and_disturbs_nobody(
     assert any("refuses 2001 rows" in why for why in whys)
     assert any("at most 524288 are allowed" in why for why in whys)
     assert shop.stop()[0] == 0
-    assert "refused apfed.Begin of 'bank': refuses 'apfed': its policy allows align" in shop.said()
+    assert (
+        "refused apfed.Begin of 'bank': refuses 'apfed': its policy allows align" in shop.printed()
+    )
 
 
 @pytest.mark.network

@@ -102,7 +102,7 @@ def test_an_unfinished_line_is_told_and_no_fault(dovetail: Any, path: Path) -> N
 
 def test_a_runs_summary_is_told_from_a_ledger(dovetail: Any, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_text('{"stage":"seed-0","from":"a","to":"b","message":"x","count":1,"bytes":2}\n')
+    path.write_text('{"variant":"seed-0","from":"a","to":"b","message":"x","count":1,"bytes":2}\n')
     done = dovetail("ledger", path)
     assert (done.code, done.out) == (2, "")
     assert "this is a run's summary of messages, which has no chain to verify" in done.err

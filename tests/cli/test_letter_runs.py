@@ -28,8 +28,8 @@ def write(
     """Writes a case's files below the test's folder; what is started there is ended."""
     with ExitStack() as stack:
 
-        def make(name: str, folder: str, place: str = "") -> Letters:
-            made = written(tmp_path / folder, name, deal, dovetail, place)
+        def make(name: str, folder: str, index: str = "") -> Letters:
+            made = written(tmp_path / folder, name, deal, dovetail, index)
             stack.enter_context(made.federation.ending())
             return made
 
@@ -41,10 +41,10 @@ def trained_on_lines(write: Write, name: str) -> dict[str, dict[str, Any]]:
     lines = write(name, "lines")
     joined = [lines.join(each) for each in lines.case.partners]
     driver = lines.train()
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     for each in joined:
         each.signal(signal.SIGTERM)
-        assert each.ended() == 0, each.said()
+        assert each.ended() == 0, each.printed()
     return lines.models()
 
 
@@ -59,9 +59,9 @@ def assert_same(models: dict[str, dict[str, Any]], others: dict[str, dict[str, A
 
 def assert_reconciled(letters: Letters, dovetail: Callable[..., Any]) -> None:
     for name in letters.case.partners:
-        books = [letters.folder / f"{each}.site" for each in (letters.case.driver, name)]
+        ledgers = [letters.folder / f"{each}.site" for each in (letters.case.driver, name)]
         ca = letters.folder / "certificates" / "ca" / "ca.pem"
-        done = dovetail("ledger", "verify", *books, "--ca", ca)
+        done = dovetail("ledger", "verify", *ledgers, "--ca", ca)
         assert done.code == 0, done.out + done.err
 
 
@@ -78,7 +78,7 @@ def test_jobs_that_answer_once_train_what_partners_on_lines_do(
         for each in letters.case.partners:
             letters.once(each)
             number += 1
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     assert number > 3  # each job ended with what was there
     assert_same(letters.models(), trained_on_lines(write, name))
     assert_reconciled(letters, dovetail)
@@ -115,7 +115,7 @@ def test_a_partner_that_is_killed_twice_changes_no_bit(
         letters.wait_for_book(killed, letters.case.first)
     kill(second)
     letters.join(killed)
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     assert_same(letters.models(), trained_on_lines(write, name))
     assert_reconciled(letters, dovetail)
 
@@ -138,7 +138,7 @@ def test_a_driver_that_is_killed_twice_goes_on_with_the_same_bits(
             letters.wait_for_book(letters.case.driver, letters.case.first, number)
         kill(driver)
         driver = letters.train("--resume")
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     assert_same(letters.models(), trained_on_lines(write, name))
     assert_reconciled(letters, dovetail)
 
@@ -170,7 +170,7 @@ def test_as_many_letters_come_as_inspect_says(write: Write, name: str) -> None:
     for each in letters.case.partners:
         letters.join(each)
     driver = letters.train()
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     once, a_round = LETTERS[name]
     expected = once + 4 * a_round + (0 if name == "chfl" else ALIGNMENT)
     assert letters.book(letters.case.partners[0]).count('"from"') == expected

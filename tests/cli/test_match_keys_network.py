@@ -36,12 +36,12 @@ def test_parties_elsewhere_find_the_people_they_share_and_train_on_them(
     with Federation(tmp_path, port).ending() as apart:
         registry = apart.join("registry")
         driver = apart.start("align", "run.toml", "--json")
-        assert driver.ended() == 0, driver.said()
-        told = json.loads(driver.said()[driver.said().index("{\n") :])
-        assert told["keys"]["registry"][0]["key"] == "text(national_id)"
-        shared = told["shared"]["registry"]
+        assert driver.ended() == 0, driver.printed()
+        report = json.loads(driver.printed()[driver.printed().index("{\n") :])
+        assert report["keys"]["registry"][0]["key"] == "text(national_id)"
+        shared = report["shared"]["registry"]
         assert shared >= 108  # of 120
-        assert "truth" not in told  # nobody here knows who is who there
+        assert "truth" not in report  # nobody here knows who is who there
         # Both homes keep rows of the same samples, and these are the same people.
         rows = [
             safetensors.torch.load_file(tmp_path / f"{name}.site/aligned/clinic.safetensors")
@@ -56,7 +56,7 @@ def test_parties_elsewhere_find_the_people_they_share_and_train_on_them(
         ]
         assert (people[0] == people[1]).mean() >= 0.99
         train = apart.start("train", "run.toml", "--quiet")
-        assert train.ended() == 0, train.said()
+        assert train.ended() == 0, train.printed()
         assert registry.running()
     assert (tmp_path / "out/run/models/clinic/model.json").exists()
     left = (tmp_path / "registry.site/ledger.jsonl").read_text()

@@ -16,7 +16,7 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Loaded
 from dovetail.methods.method import Method
-from dovetail.methods.outcome import Observer, told
+from dovetail.methods.outcome import Observer, metrics_of
 from dovetail.methods.section import Section
 from dovetail.models import EncoderHead, Head, Model, Perceptron, RandomStream
 from dovetail.network import Checkpoint
@@ -32,24 +32,24 @@ class EachAlone:
     data: dd.Partitioned
 
     def train(
-        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+        self, variant: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
-        outcome = Outcome({stage: {}})
+        outcome = Outcome({variant: {}})
         assert self.data.test is not None
         labels = self.data.test["clinic"].labels
         assert labels is not None
         for name, party in self.data.test.parties.items():
             shape = tuple(party.joined().shape[1:])
             spec = EncoderHead(Perceptron((4,)), Head(), shape, self.data.task.num_outputs)
-            with RandomStream(seed, stage, name):
+            with RandomStream(seed, variant, name):
                 network = spec.build()
             inputs, about = {"columns": self.data.inputs[name]}, {"label": self.data.label}
             model = Model(name, self.data.task, network, spec, {"columns": shape}, inputs, about)
             outcome.models[name] = model
-            outcome.scores[stage][name] = score(
+            outcome.scores[variant][name] = score(
                 self.data.task, model.outputs(party.joined()), labels
             )
-        observe(stage, 1, {"round": 1, "seconds": 0.5, **told(outcome.scores[stage])})
+        observe(variant, 1, {"round": 1, "seconds": 0.5, **metrics_of(outcome.scores[variant])})
         return outcome
 
 
@@ -59,7 +59,7 @@ class Guessing(Method):
     name = "guessing"
     Settings = Section
 
-    stages: ClassVar[Mapping[str, str]] = {"guess": "guessing", "guess-twice": "guessing again"}
+    variants: ClassVar[Mapping[str, str]] = {"guess": "guessing", "guess-twice": "guessing again"}
     partitions = ("columns",)
 
     def check(self, run: Any, *, where: str) -> None:
@@ -95,7 +95,7 @@ def refused(done: Any) -> str:
 def test_a_table_has_a_row_for_each_party_and_their_mean(dovetail: Any, tmp_path: Path) -> None:
     done = dovetail("train", "run.toml")
     assert done.code == 0, done.err
-    told_rows = [
+    rows_text = [
         [cell.strip() for cell in line.strip("│ ").split("│")]
         for line in done.out.splitlines()
         if line.startswith("│")
@@ -105,7 +105,7 @@ def test_a_table_has_a_row_for_each_party_and_their_mean(dovetail: Any, tmp_path
     def shown(scores: Any) -> list[str]:
         return [f"{scores[name]:.3f}" for name in ("auc", "accuracy")]
 
-    assert told_rows == [
+    assert rows_text == [
         ["guessing: clinic", *shown(result["parties"]["clinic"])],
         ["guessing: lab", *shown(result["parties"]["lab"])],
         ["guessing: mean of 2 parties", *shown(result["mean"])],
@@ -144,15 +144,15 @@ def test_a_method_has_its_own_baselines_partitions_and_checks(
 
 def test_the_first_method_that_has_a_stage_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
     again = Guessing()
-    monkeypatch.setattr(again, "stages", {"alone": "guessing alone"}, raising=False)
+    monkeypatch.setattr(again, "variants", {"alone": "guessing alone"}, raising=False)
     monkeypatch.setitem(methods.METHODS, "again", again)
     assert methods.method_of("alone") is methods.METHODS["apfed"]
     assert methods.title("apfed", "tvfl-0") == "classic vertical, partners gone: zeros"
 
 
 def test_an_unknown_method_is_told_all_there_are(dovetail: Any) -> None:
-    said = refused(dovetail("train", "run.toml", "--set", "method=guesss"))
-    *known, last = (repr(stage) for stage in methods.stages())
+    error = refused(dovetail("train", "run.toml", "--set", "method=guesss"))
+    *known, last = (repr(variant) for variant in methods.variants())
     assert last == "'guess-twice'"
     names = f"{', '.join(known)} or {last}"
-    assert f"method: input should be {names}, got 'guesss'" in said
+    assert f"method: input should be {names}, got 'guesss'" in error

@@ -141,11 +141,11 @@ def every_method(test: Callable[..., None]) -> Callable[..., None]:
 def stop_all(joined: list[Process]) -> None:
     for each in joined:
         each.signal(signal.SIGTERM)
-        assert each.ended() == 0, each.said()
+        assert each.ended() == 0, each.printed()
 
 
 def kept_model(federation: Federation, name: str) -> Path:
-    """The only model that an owner saved at its home."""
+    """The only model that an owner saved at its site."""
     (folder,) = (federation.folder / f"{name}.site" / "models").iterdir()
     return folder
 
@@ -159,7 +159,7 @@ def test_parties_on_machines_of_their_own_end_with_the_same_models(
 ) -> None:
     joined = [federation.join(name) for name in case.names]
     driver = federation.start("train", "network.toml", "--out", "apart", *case.settings)
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     done = dovetail("train", "here.toml", "--out", "here", "-q", *case.settings)
     assert done.code == 0, done.err
     for name, message in case.sent.items():
@@ -191,7 +191,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(
         assert missed["missed"] == {stalled: 1}
         assert missed["seconds"] < 30  # 2 s for each exchange, and what else is running
     joined[-1].signal(signal.SIGCONT)
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     assert stalled in federation.result("apart")["missed"]
     if case is not FEDOPTIMUS:
         assert federation.result("apart")["missed"][stalled]["rounds"] >= 1
@@ -239,15 +239,15 @@ def test_a_party_whose_answers_are_refused_reads_why_in_its_own_terminal(
     lying = federation.join_lying(liar, kind)
     settings = ("--set", "baselines=[]", "--set", "min_participation=0")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
-    assert driver.ended() == 0, driver.said()
-    assert f"party {liar!r} is left out of round 1: {kind}" in driver.said()
+    assert driver.ended() == 0, driver.printed()
+    assert f"party {liar!r} is left out of round 1: {kind}" in driver.printed()
     where = re.escape(f"{case.driver!r} leaves this party out of round 1: {kind}")
     lying.wait_for(rf"run \S+: {where}\b.* is not finite")
     stop_all([*others, lying])
-    assert lying.said().count("leaves this party out") == 1  # not a line a round
-    assert not any("leaves this party out" in each.said() for each in others)
-    books = [federation.folder / f"{name}.site" for name in (case.driver, liar)]
-    first, second, heads = compare(*books)
+    assert lying.printed().count("leaves this party out") == 1  # not a line a round
+    assert not any("leaves this party out" in each.printed() for each in others)
+    ledgers = [federation.folder / f"{name}.site" for name in (case.driver, liar)]
+    first, second, heads = compare(*ledgers)
     assert {first.party, second.party} == {case.driver, liar}
     assert not any(each.why for each in heads)
 
@@ -260,17 +260,17 @@ def after_chfl(federation: Federation, dovetail: Any, driver: Process) -> None:
     for name in CHFL.names:
         kept = federation.kept_models(name)
         assert kept.keys() == {"chfl", "common"}
-        at_home = state_of(kept["chfl"])
+        at_site = state_of(kept["chfl"])
         stacked = state_of(federation.folder / "here" / "models" / name)
-        assert_equal(at_home, looped_states[name])
-        for key, value in at_home.items():
+        assert_equal(at_site, looped_states[name])
+        for key, value in at_site.items():
             assert torch.allclose(value, stacked[key], atol=1e-4)
         done = dovetail("predict", kept["chfl"], f"{name}.csv", "-q", "--out", "said.csv")
         assert done.code == 0, done.err
-    said, lines = federation.result("apart"), federation.lines("apart")
-    assert said["parties"].keys() == set(CHFL.names)
+    outcome, lines = federation.result("apart"), federation.lines("apart")
+    assert outcome["parties"].keys() == set(CHFL.names)
     best = lines[3]["best"]
-    assert said["mean"]["validation"] == lines[best - 1]["validation"]
+    assert outcome["mean"]["validation"] == lines[best - 1]["validation"]
 
 
 def after_hyfem(federation: Federation, dovetail: Any, driver: Process) -> None:
@@ -295,7 +295,7 @@ def after_hyfem(federation: Federation, dovetail: Any, driver: Process) -> None:
 
 
 def after_fedoptimus(federation: Federation, dovetail: Any, driver: Process) -> None:
-    assert "train samples of north are at all data owners" in driver.said()
+    assert "train samples of north are at all data owners" in driver.printed()
     here = federation.folder / "here" / "models"
     apart, together = federation.result("apart"), federation.result("here")
     for name in LABEL_OWNERS:
@@ -315,8 +315,8 @@ def after_fedoptimus(federation: Federation, dovetail: Any, driver: Process) -> 
     assert json.loads(done.out)["answered"] == [chosen]
     # What is aligned is not aligned again.
     again = federation.start("train", "network.toml", "--out", "again", *FEDOPTIMUS.settings)
-    assert again.ended() == 0, again.said()
-    assert "samples of north" not in again.said()
+    assert again.ended() == 0, again.printed()
+    assert "samples of north" not in again.printed()
     assert federation.result("again")["parties"] == apart["parties"]
 
 
@@ -341,7 +341,7 @@ def test_members_with_certificates_sum_in_secret_what_they_sum_in_the_clear(
             federation.join(name)
         refused = federation.start("train", "network.toml", "--out", "clear", *settings)
         assert refused.ended() == 2
-        assert "refuses to show its common column: its file says chfl.secure" in refused.said()
+        assert "refuses to show its common column: its file says chfl.secure" in refused.printed()
 
         # Its second half is of a coordinator that was killed: the rounds it repeats are the same.
         secret = (*settings, "--set", "chfl.secure=true")
@@ -350,7 +350,7 @@ def test_members_with_certificates_sum_in_secret_what_they_sum_in_the_clear(
         driver.signal(signal.SIGKILL)
         driver.ended()
         again = federation.start("train", "network.toml", "--out", "apart", *secret, "--resume")
-        assert again.ended() == 0, again.said()
+        assert again.ended() == 0, again.printed()
         assert len(federation.lines("apart")) == 12
         assert not any("skipped" in line for line in federation.lines("apart"))
         for path, text in plain.items():  # the file holds in one process, too
@@ -382,7 +382,7 @@ def test_a_member_killed_in_mid_round_costs_its_own_part_of_a_secret_sum(
         driver = federation.start("train", "network.toml", "--out", "out", *settings)
         federation.wait_for_lines("out", 3, driver)
         joined["east"].signal(signal.SIGKILL)
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         lines = federation.lines("out")
         assert len(lines) == 40
         assert not any("skipped" in line for line in lines)  # each round has its average
@@ -414,11 +414,13 @@ def test_a_data_owner_killed_in_mid_run_costs_its_own_part_of_secret_sums(
         clear.remove("--set")
         refused = federation.start("train", "network.toml", "--out", "clear", *clear)
         assert refused.ended() == 2
-        assert "refuses to show its embeddings: its file says fedoptimus.secure" in refused.said()
+        assert (
+            "refuses to show its embeddings: its file says fedoptimus.secure" in refused.printed()
+        )
         driver = federation.start("train", "network.toml", "--out", "out", *settings)
         federation.wait_for_lines("out", 3, driver)
         joined["east"].signal(signal.SIGKILL)
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         lines = federation.lines("out")
         assert len(lines) == 40
         missed = [line for line in lines if "missed" in line]
@@ -432,7 +434,7 @@ def test_a_label_owner_predicts_with_data_owners_on_machines_of_their_own(
 ) -> None:
     joined = [federation.join(name) for name in NAMES]
     driver = federation.start("train", "network.toml", "--out", "out")
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     stop_all(joined)
     rows = np.random.default_rng(1).permutation(np.arange(300, 410))  # none of them north's own
     write_table(federation.folder / "new.csv", rows, label=True)
@@ -443,11 +445,11 @@ def test_a_label_owner_predicts_with_data_owners_on_machines_of_their_own(
 
     def predicted(*options: str) -> tuple[Any, dict[str, list[Any]]]:
         done = federation.start(*asked, "--json", *options)
-        assert done.ended() == 0, done.said()
-        (line,) = [each for each in done.said().splitlines() if each.startswith("{")]
-        said = json.loads(line)
-        columns = said["columns"]
-        return said, {each[0]: list(each[1:]) for each in zip(*columns.values(), strict=True)}
+        assert done.ended() == 0, done.printed()
+        (line,) = [each for each in done.printed().splitlines() if each.startswith("{")]
+        report = json.loads(line)
+        columns = report["columns"]
+        return report, {each[0]: list(each[1:]) for each in zip(*columns.values(), strict=True)}
 
     # The same with all networks in one place.
     for name in ("north", "clinic", "lab"):
@@ -466,28 +468,34 @@ def test_a_label_owner_predicts_with_data_owners_on_machines_of_their_own(
             assert ours[person][1:-1] == pytest.approx(probabilities, abs=2e-6)
             assert ours[person][-1] == answered
 
-    said, by_person = predicted("--wait", str(PATIENCE_S))
-    assert (said["answered"], said["missing"], said["not_predicted"]) == (["clinic", "lab"], [], 10)
-    assert said["scored_rows"] == len(by_person) == 100
+    report, by_person = predicted("--wait", str(PATIENCE_S))
+    assert (report["answered"], report["missing"], report["not_predicted"]) == (
+        ["clinic", "lab"],
+        [],
+        10,
+    )
+    assert report["scored_rows"] == len(by_person) == 100
     assert_same(by_person, in_one_place(np.arange(300, 320), "mean *", "worst *"))
     assert_same(by_person, in_one_place(np.arange(320, 400), "mean *"))
     # One that stalls, and then is gone.
     alone = in_one_place(np.arange(300, 400), "mean *")
     lab.signal(signal.SIGSTOP)
-    said, by_person = predicted("--wait", "10", "--timeout", "3")
-    assert (said["answered"], said["missing"]) == (["clinic"], ["lab"])
+    report, by_person = predicted("--wait", "10", "--timeout", "3")
+    assert (report["answered"], report["missing"]) == (["clinic"], ["lab"])
     assert_same(by_person, alone)
     lab.signal(signal.SIGKILL)
     lab.ended()
     done = federation.start(*asked, "--wait", "10", "--out", "said.csv")
-    assert done.ended() == 0, done.said()
-    assert "with the data owners clinic (100 of 110 rows); left out of the mean: lab" in done.said()
-    assert "10 of 110 rows are not predicted" in done.said()
+    assert done.ended() == 0, done.printed()
+    assert (
+        "with the data owners clinic (100 of 110 rows); left out of the mean: lab" in done.printed()
+    )
+    assert "10 of 110 rows are not predicted" in done.printed()
     assert set(dd.read_table(federation.folder / "said.csv").column("answered").values) == {
         "clinic"
     }
     clinic.signal(signal.SIGTERM)
-    assert clinic.ended() == 0, clinic.said()
+    assert clinic.ended() == 0, clinic.printed()
     for name, sent in (("north", "predicting.Recall"), ("clinic", "fedoptimus.Embeddings")):
         lines = (federation.folder / f"{name}.site" / "ledger.jsonl").read_text().splitlines()
         to = {line["to"] for line in map(json.loads, lines) if line.get("message") == sent}

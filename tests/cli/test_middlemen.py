@@ -24,7 +24,7 @@ pytestmark = pytest.mark.network
 
 
 @contextmanager
-def own(folder: Path, to: int) -> Iterator[tuple[str, str]]:
+def ours(folder: Path, to: int) -> Iterator[tuple[str, str]]:
     """A proxy that asks for a password, and a balancer, of this file's own."""
     proxy = middlemen.connects(allowed=(to,), user="party:secret")
     balancer = middlemen.balances(to)
@@ -53,7 +53,7 @@ def debians(folder: Path, to: int) -> Iterator[tuple[str, str]]:
         assert f"CONNECT 127.0.0.1:{to}" in log
 
 
-@pytest.mark.parametrize("between", [own, debians])
+@pytest.mark.parametrize("between", [ours, debians])
 def test_a_run_through_a_proxy_and_a_balancer_gives_the_same_weights(
     federation: Clinics, dovetail: Any, between: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,11 +71,11 @@ def test_a_run_through_a_proxy_and_a_balancer_gives_the_same_weights(
         assert (done.code, done.err) == (0, "")
         for partner in (lab, registry):
             partner.signal(signal.SIGINT)
-            assert partner.ended() == 0, partner.said()
+            assert partner.ended() == 0, partner.printed()
     dovetail("train", federation.write_here(), "--out", "here", "-q")
     assert weights(folder / "apart") == weights(folder / "here")
     assert result(folder / "apart")["missed"] == {}
-    assert "party:secret" not in lab.said()
+    assert "party:secret" not in lab.printed()
 
 
 def test_a_proxy_that_does_not_let_through_is_named(federation: Clinics) -> None:
@@ -113,5 +113,5 @@ def test_the_units_are_ones_that_systemd_takes(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *named], capture_output=True, text=True
     )
-    said = [line for line in done.stderr.splitlines() if "dovetail" in line]
-    assert (done.returncode, said) == (0, []), done.stderr
+    lines = [line for line in done.stderr.splitlines() if "dovetail" in line]
+    assert (done.returncode, lines) == (0, []), done.stderr

@@ -45,6 +45,6 @@ def test_text_dates_booleans_and_missing_values_are_learned_from(
     model = tmp_path / "out" / "run" / "models" / "north"
     done = dovetail("predict", model, "north.csv", "--id", "id", "--out", "said.csv", "-q")
     assert done.code == 0, done.err
-    said = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
-    assert len(said) == NUM_ROWS
-    assert {row["sick"] for row in said} <= {"true", "false"}
+    predictions = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
+    assert len(predictions) == NUM_ROWS
+    assert {row["sick"] for row in predictions} <= {"true", "false"}

@@ -121,9 +121,9 @@ def test_counting_tells_numbers_and_writes_nothing(dovetail: Any, deal: Any) -> 
 @pytest.mark.parametrize("count", [(), ("--count",)])
 def test_another_party_may_start(dovetail: Any, deal: Any, count: tuple[str, ...]) -> None:
     dealt = deal()
-    said = json.loads(dovetail("align", *dealt.files, "--initiator", "lab", "--json", *count).out)
-    assert said["initiator"] == "lab"
-    assert said["shared"] == {"clinic": 60, "registry": dealt.shared("lab", "registry")}
+    report = json.loads(dovetail("align", *dealt.files, "--initiator", "lab", "--json", *count).out)
+    assert report["initiator"] == "lab"
+    assert report["shared"] == {"clinic": 60, "registry": dealt.shared("lab", "registry")}
     done = dovetail("align", *dealt.files, "--initiator", "shop", *count)
     assert_refused(done, r"--initiator is 'shop'; parties are \['clinic', 'lab', 'registry'\]")
 
@@ -227,8 +227,16 @@ def test_private_alignment_trains_bit_for_bit_what_ids_in_the_clear_train(
     follows = "".join(f"{key} = {json.dumps(value)}\n" for key, value in FOLLOWS.items())
     for name in ("lab", "registry"):
         dealt.change(f"{name}.toml", ("[apfed]\n", f"[apfed]\n{follows}"))
-    own = {**FOLLOWS, "learning_rate": 0.05, "validation": 0.0, "dropout": 0.5, "overlap": overlap}
-    settings = [word for key, value in own.items() for word in ("--set", f"apfed.{key}={value}")]
+    flat_settings = {
+        **FOLLOWS,
+        "learning_rate": 0.05,
+        "validation": 0.0,
+        "dropout": 0.5,
+        "overlap": overlap,
+    }
+    settings = [
+        word for key, value in flat_settings.items() for word in ("--set", f"apfed.{key}={value}")
+    ]
     done = dovetail("train", "run.toml", "-q", *settings)
     assert (done.code, done.out, done.err) == (0, "", "")
     assert weights("out/run") == in_the_clear(dealt, overlap)
@@ -354,9 +362,9 @@ def test_the_baselines_are_what_they_are_on_their_own(dovetail: Any, deal: Any) 
     run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "baselines=[]"))
     clear = setup(run, 0, replace(load_data(run), alignment=None, test_alignment=None))
     ((_, outcome),) = runs.run(clear, 0, lambda *_: None)
-    told = result("both")["stages"]["tvfl"]["details"]
+    details = result("both")["variants"]["tvfl"]["details"]
     assert json.loads(json.dumps(outcome.scores)) == {
-        name: {"clinic": {**baselines[name], "details": told[name]["clinic"]}}
+        name: {"clinic": {**baselines[name], "details": details[name]["clinic"]}}
         for name in outcome.scores
     }
     assert len(outcome.scores) == 4
@@ -494,10 +502,10 @@ def test_a_fresh_process_predicts_from_the_model_alone(
     words = ("predict", "run", "clinic.csv", "--id", "person", "--out", "said.csv")
     run = forked.command(tmp_path, *words)
     assert run.code == 0, run.err
-    said = dd.read_table(tmp_path / "said.csv")
-    assert said.column("person").values.tolist() == dealt.ids("clinic").tolist()
+    predicted = dd.read_table(tmp_path / "said.csv")
+    assert predicted.column("person").values.tolist() == dealt.ids("clinic").tolist()
     truth = dd.read_table(tmp_path / "clinic.csv").column("diagnosis").values
-    right = (said.column("diagnosis").values == truth).mean()
+    right = (predicted.column("diagnosis").values == truth).mean()
     assert right > 0.8
     assert f"against the column 'diagnosis': accuracy {right:.4f}" in run.err
 

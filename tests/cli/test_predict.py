@@ -51,15 +51,16 @@ def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
         text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    header, *said = rows(run.stdout)
+    header, *predicted = rows(run.stdout)
     assert header == HEADER
-    assert [row[0] for row in said] == [f"P{number}" for number in range(40, 0, -1)]
-    for _, name, benign, malignant in said:
+    assert [row[0] for row in predicted] == [f"P{number}" for number in range(40, 0, -1)]
+    for _, name, benign, malignant in predicted:
         assert float(benign) + float(malignant) == pytest.approx(1, abs=1e-5)
         assert name == ("benign" if float(benign) > float(malignant) else "malignant")
     table = dd.read_table(patients)
     right = sum(
-        row[1] == truth for row, truth in zip(said, table.column("diagnosis").values, strict=True)
+        row[1] == truth
+        for row, truth in zip(predicted, table.column("diagnosis").values, strict=True)
     )
     assert right > 30
     assert f"against the column 'diagnosis': accuracy {right / 40:.4f}" in run.stderr
@@ -70,16 +71,16 @@ def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
     assert isinstance(fitted, dd.TableEncoder)
     probabilities = loaded.predictions(fitted.transform(table)).probabilities
     assert probabilities is not None
-    printed = np.array([[float(value) for value in row[2:]] for row in said])
+    printed = np.array([[float(value) for value in row[2:]] for row in predicted])
     np.testing.assert_allclose(printed, probabilities, atol=1e-6)
 
 
 def test_rows_are_numbered_where_no_column_names_them(
     dovetail: Any, model: Path, patients: Path
 ) -> None:
-    header, *said = rows(dovetail("predict", model, patients).out)
+    header, *predicted = rows(dovetail("predict", model, patients).out)
     assert header == ["row", *HEADER[1:]]
-    assert [row[0] for row in said] == [str(number) for number in range(40)]
+    assert [row[0] for row in predicted] == [str(number) for number in range(40)]
 
 
 def test_a_party_file_names_the_ids_where_no_option_does(
@@ -155,12 +156,12 @@ def test_quiet_prints_the_predictions_alone(
 
 def test_json_is_one_object(dovetail: Any, model: Path, patients: Path, tmp_path: Path) -> None:
     done = dovetail("predict", model, patients, "--json", "--id", "patient")
-    said = json.loads(done.out)
+    report = json.loads(done.out)
     assert done.err == ""
-    assert said["rows"] == 40
-    assert list(said["columns"]) == HEADER
-    assert said["columns"]["patient"][0] == "P40"
-    assert said["scores"].keys() == {
+    assert report["rows"] == 40
+    assert list(report["columns"]) == HEADER
+    assert report["columns"]["patient"][0] == "P40"
+    assert report["scores"].keys() == {
         *("accuracy", "log_loss", "auc", "average_precision"),
         *("macro_f1", "balanced_accuracy", "brier", "ece"),
     }
@@ -168,7 +169,7 @@ def test_json_is_one_object(dovetail: Any, model: Path, patients: Path, tmp_path
     assert json.loads(dovetail("predict", model, patients, "--json", "--out", out).out) == {
         "rows": 40,
         "out": str(out),
-        "scores": said["scores"],
+        "scores": report["scores"],
         "scored_rows": 40,
     }
 
@@ -197,10 +198,11 @@ def test_rows_that_have_a_label_are_scored_and_counted(
     expected = dovetail("predict", model, "ten.csv").err.removeprefix("against the column ")
     assert done.err.startswith("against the column 'diagnosis' (10 of 40 rows have it): accuracy")
     assert done.err.endswith(expected.partition(":")[2])
-    said = json.loads(dovetail("predict", model, "some.csv", "--json").out)
-    assert (said["rows"], said["scored_rows"]) == (40, 10)
+    report = json.loads(dovetail("predict", model, "some.csv", "--json").out)
+    assert (report["rows"], report["scored_rows"]) == (40, 10)
     assert (
-        said["scores"] == json.loads(dovetail("predict", model, "ten.csv", "--json").out)["scores"]
+        report["scores"]
+        == json.loads(dovetail("predict", model, "ten.csv", "--json").out)["scores"]
     )
 
     none = [lines[0], *(re.sub("benign|malignant", "", line) for line in lines[1:])]
@@ -232,9 +234,9 @@ def test_row_numbers_stand_beside_a_label_called_row(
     stored = json.loads((bank / "model.json").read_text())
     (bank / "model.json").write_text(json.dumps({**stored, "label": label}))
     (tmp_path / "new.csv").write_text("age,job\n30,cook\n50,smith\n")
-    header, *said = rows(dovetail("predict", bank, "new.csv").out)
+    header, *predicted = rows(dovetail("predict", bank, "new.csv").out)
     assert header == ["row number", label]
-    assert [row[0] for row in said] == ["0", "1"]
+    assert [row[0] for row in predicted] == ["0", "1"]
     assert dovetail("predict", bank, "new.csv", "--out", "said.csv").code == 0
 
 
@@ -254,11 +256,11 @@ def test_a_label_of_other_classes_is_not_scored_but_predicted(
 def test_a_row_of_another_class_counts_as_wrong_and_is_told(
     dovetail: Any, model: Path, patients: Path, tmp_path: Path
 ) -> None:
-    said = json.loads(dovetail("predict", model, patients, "--json").out)
+    report = json.loads(dovetail("predict", model, patients, "--json").out)
     right = next(
         row
         for row, fields in enumerate(rows(patients.read_text())[1:])
-        if fields[1] == said["columns"]["diagnosis"][row]
+        if fields[1] == report["columns"]["diagnosis"][row]
     )
     lines = patients.read_text().splitlines()
     lines[1 + right] = re.sub("benign|malignant", "unclear", lines[1 + right])
@@ -271,7 +273,7 @@ def test_a_row_of_another_class_counts_as_wrong_and_is_told(
     )
     scores = json.loads(dovetail("predict", model, "unclear.csv", "--json").out)["scores"]
     assert scores["unseen_rows"] == 1
-    assert scores["accuracy"] == pytest.approx(said["scores"]["accuracy"] - 1 / 40)
+    assert scores["accuracy"] == pytest.approx(report["scores"]["accuracy"] - 1 / 40)
 
 
 def test_a_missing_value_is_imputed(
@@ -283,9 +285,9 @@ def test_a_missing_value_is_imputed(
     (tmp_path / "gap.csv").write_text("\n".join(lines) + "\n")
     done = dovetail("predict", model, tmp_path / "gap.csv")
     assert done.code == 0
-    said, whole = rows(done.out), rows(dovetail("predict", model, patients).out)
-    assert said[1] != whole[1]
-    assert said[2:] == whole[2:]
+    predicted, whole = rows(done.out), rows(dovetail("predict", model, patients).out)
+    assert predicted[1] != whole[1]
+    assert predicted[2:] == whole[2:]
 
 
 # --- Other models ---------------------------------------------------------------------------------
@@ -319,14 +321,14 @@ def bank(tmp_path: Path) -> Path:
 
 def test_a_regression_gives_values(dovetail: Any, bank: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("id,age,job\n7,30,cook\n9,50,smith\n")
-    header, *said = rows(dovetail("predict", bank, "new.csv", "--id", "id").out)
+    header, *predicted = rows(dovetail("predict", bank, "new.csv", "--id", "id").out)
     assert header == ["id", "spent"]
-    assert [row[0] for row in said] == ["7", "9"]
+    assert [row[0] for row in predicted] == ["7", "9"]
     loaded = package.load(bank)
     fitted = loaded.inputs["own"]
     assert isinstance(fitted, dd.TableEncoder)
     values = loaded.predictions(fitted.transform(dd.read_table(tmp_path / "new.csv"))).values
-    assert [float(row[1]) for row in said] == pytest.approx(values, rel=1e-5)
+    assert [float(row[1]) for row in predicted] == pytest.approx(values, rel=1e-5)
 
 
 def test_a_regression_is_scored_against_numbers_only(
@@ -371,13 +373,13 @@ def test_images_are_predicted_whole_or_as_strips(dovetail: Any, tmp_path: Path, 
     folder = save_model(tmp_path / "model", strip, dd.Classification(classes), strip.shape)
     done = dovetail("predict", folder, name)
     assert done.code == 0
-    header, *said = rows(done.out)
+    header, *predicted = rows(done.out)
     assert header == ["row", "spent", *[f"p({each})" for each in classes]]
-    assert len(said) == 4
+    assert len(predicted) == 4
     assert "against the column 'spent': accuracy" in done.err
     lower = torch.from_numpy(images[:, None, 3:].copy())
     expected = package.load(folder).predictions(lower).values.tolist()
-    assert [row[1] for row in said] == [str(value) for value in expected]
+    assert [row[1] for row in predicted] == [str(value) for value in expected]
 
 
 def test_images_without_labels_are_predicted_by_id(dovetail: Any, tmp_path: Path) -> None:
@@ -390,9 +392,9 @@ def test_images_without_labels_are_predicted_by_id(dovetail: Any, tmp_path: Path
     np.savez(tmp_path / "new.npz", x=images, person=person)
     done = dovetail("predict", folder, "new.npz", "--id", "person")
     assert (done.code, done.err) == (0, "")
-    header, *said = rows(done.out)
+    header, *predicted = rows(done.out)
     assert header[:2] == ["person", "spent"]
-    assert [row[0] for row in said] == ["d", "a", "c", "b"]
+    assert [row[0] for row in predicted] == ["d", "a", "c", "b"]
     np.savez(tmp_path / "labelled.npz", x=images, person=person, spent=np.array([0, 1, 1, 0]))
     labelled = dovetail("predict", folder, "labelled.npz", "--id", "person")
     assert labelled.out == done.out
@@ -403,7 +405,7 @@ def test_images_without_labels_are_predicted_by_id(dovetail: Any, tmp_path: Path
     header, *in_order = rows(dovetail("predict", folder, "scans", "--id", "file").out)
     assert header[0] == "file"
     assert [row[0] for row in in_order] == ["a", "b", "c", "d"]
-    assert sorted(row[1:] for row in in_order) == sorted(row[1:] for row in said)
+    assert sorted(row[1:] for row in in_order) == sorted(row[1:] for row in predicted)
     for arguments, words in (
         (("new.npz", "--id", "persn"), "party 'bank': new.npz has no array 'persn'; it has ["),
         (("model/model.json", "--id", "x"), "cannot read model/model.json as an .npz file"),
@@ -660,9 +662,9 @@ def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
     assert any(set(line) & set("▂▃▄▅▆▇█") for line in lines)
     assert "found by integrated gradients" in done.err
     assert "<svg" in (tmp_path / "page.html").read_text()
-    told = json.loads(dovetail("explain", trained, patients, "--row", 0, "--json", "-q").out)
-    assert len(told["dependence"]) == 3
-    assert told["along"] == "p(malignant)"
+    report = json.loads(dovetail("explain", trained, patients, "--row", 0, "--json", "-q").out)
+    assert len(report["dependence"]) == 3
+    assert report["along"] == "p(malignant)"
     assert any(line.startswith("p(malignant) along") for line in lines)
     done = dovetail("explain", trained, patients, "--row", 4000)
     assert done.code == 2

@@ -15,7 +15,7 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus, vertical
-from dovetail.methods.apfed.plugin import home_fields, partner_home
+from dovetail.methods.apfed.plugin import partner_data, party_fields
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training
 from dovetail.node.partyfile import open_site
@@ -95,9 +95,9 @@ def test_a_label_owner_with_a_cap_sends_no_weights_and_no_loss(tmp_path):
     labels = torch.arange(8) % 2
     task = dd.Classification(("no", "yes"))
     cap = Release(clip=1.0, noise=20.0, epsilon=2.0)
-    home = open_site(tmp_path / "north.toml").policy.section.privacy
+    budget = open_site(tmp_path / "north.toml").policy.section.privacy
     owner = fedoptimus.LabelOwner(
-        labels, task, Local("north", budget=home), test_labels=labels, release=cap
+        labels, task, Local("north", budget=budget), test_labels=labels, release=cap
     )
     settings = fedoptimus.Config(embedding=3, top=(), batch_size=4, average_tops=False)
     ready = owner.handle(fedoptimus.messages.BeginLabels(settings.model_dump_json(), 0, ""))
@@ -112,10 +112,10 @@ def test_a_label_owner_with_a_cap_sends_no_weights_and_no_loss(tmp_path):
     with torch.no_grad():
         for weight in owner.top.parameters():
             weight.fill_(3e38)
-    told = owner.handle(fedoptimus.Learn(learned.batch, torch.full((4, 3), 1e6), False))
-    assert told.gradient_BE.isfinite().all()
-    assert told.gradient_BE.abs().max() > 0
-    assert told.loss == 0.0
+    answer = owner.handle(fedoptimus.Learn(learned.batch, torch.full((4, 3), 1e6), False))
+    assert answer.gradient_BE.isfinite().all()
+    assert answer.gradient_BE.abs().max() > 0
+    assert answer.loss == 0.0
 
 
 @pytest.mark.slow
@@ -146,9 +146,9 @@ def partner(folder: Path, codes: str) -> Any:
     site = open_site(folder / "shop.toml")
     x = site.table.encoded(site.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
-    home = partner_home(home_fields(site))
+    partner = partner_data(party_fields(site))
     local = Local("shop", secret=lambda: bytes(16))
-    return replace(home, shared=shared, test=shared, side="vertical").party(local)
+    return replace(partner, shared=shared, test=shared, side="vertical").party(local)
 
 
 def test_codes_of_classic_vertical_learning_stop_at_the_cap(tmp_path):
@@ -193,12 +193,12 @@ def test_a_row_that_has_no_gradient_moves_no_weight_and_no_noise_is_drawn_twice(
     def loss(call: Any, one: torch.Tensor) -> torch.Tensor:
         return call(one).square().sum()
 
-    home = Stepping(PrivateSteps(clip=1.0, noise=1e-6), "north", 2, None)
-    home.gradient(network, loss, rows, x)
+    stepping = Stepping(PrivateSteps(clip=1.0, noise=1e-6), "north", 2, None)
+    stepping.gradient(network, loss, rows, x)
     moved = network.weight.grad.clone()
     assert moved.norm() < 0.51  # of the first row alone, cut to 1, over two rows
     assert moved.norm() > 0.4
-    before = home.state()
+    before = stepping.state()
     loud = Stepping(PrivateSteps(clip=1.0, noise=5.0), "north", 2, None)
     loud.restore(before)
     drawn = []

@@ -19,7 +19,7 @@ from dovetail.cli.proposals import _show
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import ChflSection
-from dovetail.methods.chfl.stages import stage_config
+from dovetail.methods.chfl.variant_settings import variant_config
 from dovetail.models.saved import load
 from dovetail.network.certificates import (
     Authority,
@@ -110,22 +110,22 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     assert again.code == 0
     assert (tmp_path / "proposal.json").read_text() != first
     assert not (tmp_path / "proposal.lab.json").exists()  # it was of the proposal before
-    told = dovetail("review", "proposal.json", "--party", "lab.toml", "--yes")
-    assert "settings.apfed.epochs: 2 -> 3" in told.out
+    reviewed = dovetail("review", "proposal.json", "--party", "lab.toml", "--yes")
+    assert "settings.apfed.epochs: 2 -> 3" in reviewed.out
     assert dovetail("review", "proposal.json", "--party", "registry.toml", "--yes").code == 0
 
     # A run of no proposal is answered by neither; the one that all signed is.
     joined = [federation.join(name) for name in ("lab", "registry")]
     bare = federation.start("train", "run.toml", "--out", "bare")
-    assert bare.ended() == 2, bare.said()
-    assert "was not proposed" in bare.said()
+    assert bare.ended() == 2, bare.printed()
+    assert "was not proposed" in bare.printed()
     unasked = federation.start("align", "run.toml")
-    assert unasked.ended() == 2, unasked.said()
-    assert "was not proposed" in unasked.said()
+    assert unasked.ended() == 2, unasked.printed()
+    assert "was not proposed" in unasked.printed()
     aligned = federation.start("align", "run.toml", "--proposal", "proposal.json")
-    assert aligned.ended() == 0, aligned.said()
+    assert aligned.ended() == 0, aligned.printed()
     run = federation.start("train", "run.toml", "--proposal", "proposal.json", "--out", "out")
-    assert run.ended() == 0, run.said()
+    assert run.ended() == 0, run.printed()
     assert all(each.running() for each in joined)
 
     # Its name stands in both books, in the model, and in each party's record of what was used.
@@ -150,7 +150,7 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
         "lab": "signed",
         "registry": "signed",
     }
-    assert [each["stage"] for each in kept["used"]].count("apfed") == 1
+    assert [each["variant"] for each in kept["used"]].count("apfed") == 1
     listed = dovetail("review", "--party", "lab.toml").out
     assert f"Runs that began on {name[:12]}:\n" in listed
     assert all(f"  {each['time']}  {each['run']}\n" in listed for each in kept["used"])
@@ -159,9 +159,9 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     assert agreement == {f"proposal.{n}json" for n in ("", "clinic.", "lab.", "registry.")}
 
     # All of it is one record, which the driver signed and the parties' own words are in.
-    books = [f"{party}.site" for party in ("clinic", "lab", "registry")]
+    ledgers = [f"{party}.site" for party in ("clinic", "lab", "registry")]
     shown = ("ledger", "verify", "--record", "out/record.json", "--ca", "certificates/lab/ca.pem")
-    whole = dovetail(*shown, *books)
+    whole = dovetail(*shown, *ledgers)
     assert whole.code == 0, whole.err
     cohort = kept["used"][-1]
     opened = hashlib.sha256(f"{cohort['salt']}:{cohort['samples']}".encode()).hexdigest()
@@ -174,8 +174,8 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     ):
         assert words in whole.out
     assert whole.out.count("; the ledger that is here has it") == 3
-    own = json.loads((tmp_path / "out" / "cohort.json").read_text())
-    opened = hashlib.sha256(f"{own['salt']}:{own['samples']}".encode()).hexdigest()
+    run_record = json.loads((tmp_path / "out" / "cohort.json").read_text())
+    opened = hashlib.sha256(f"{run_record['salt']}:{run_record['samples']}".encode()).hexdigest()
     assert f"'clinic' trained on the cohort {opened}" in whole.out
     for file, words in (
         ("models/clinic/model.safetensors", "is not what it was when the run ended"),
@@ -222,7 +222,7 @@ PROPOSAL = Proposal(
     driver="clinic",
     parties=("clinic", "lab"),
     method="chfl",
-    stages=("chfl",),
+    variants=("chfl",),
     seeds=(0,),
     attempts=2,
     algorithms=("chfl",),
@@ -239,7 +239,7 @@ PROPOSAL = Proposal(
 RUN_ID = "5f0c/chfl/seed-0"
 
 
-class Homes:
+class Sites:
     """An authority, and the homes of parties that it has certified."""
 
     def __init__(self, folder: Path) -> None:
@@ -267,14 +267,14 @@ class Homes:
         lab.shown(Show(proposal.text, tuple(each.text for each in signatures)), "clinic")
 
     def signed(self, lab: Agreements, proposal: Proposal = PROPOSAL) -> str:
-        said = [sign(proposal, name, self.identity(name)) for name in proposal.signers]
-        self.show(lab, proposal, *said)
+        signatures = [sign(proposal, name, self.identity(name)) for name in proposal.signers]
+        self.show(lab, proposal, *signatures)
         return proposal.name
 
 
 @pytest.fixture
-def homes(tmp_path: Path) -> Homes:
-    return Homes(tmp_path)
+def sites(tmp_path: Path) -> Sites:
+    return Sites(tmp_path)
 
 
 def approve(
@@ -283,17 +283,17 @@ def approve(
     return lab.approve(run, agreed, policy, driver, samples=lambda: "digest")
 
 
-def test_a_run_that_all_have_signed_is_answered_and_written_down_once(homes: Homes) -> None:
-    lab = homes.lab()
-    name = homes.signed(lab)
+def test_a_run_that_all_have_signed_is_answered_and_written_down_once(sites: Sites) -> None:
+    lab = sites.lab()
+    name = sites.signed(lab)
     for _ in range(2):  # the same run: it goes on
-        assert approve(lab, name).stage == "chfl"
+        assert approve(lab, name).variant == "chfl"
     assert [each["run"] for each in lab.used(name)] == [RUN_ID]
     assert lab.used(name)[0]["samples"] == "digest"
 
 
-def test_without_signatures_a_policy_that_asks_for_none_is_as_before(homes: Homes) -> None:
-    lab = homes.lab(required=False)
+def test_without_signatures_a_policy_that_asks_for_none_is_as_before(sites: Sites) -> None:
+    lab = sites.lab(required=False)
     assert approve(lab, "").proposal is None
     with pytest.raises(ConfigError, match="not shown"):
         approve(lab, 64 * "a")
@@ -302,77 +302,77 @@ def test_without_signatures_a_policy_that_asks_for_none_is_as_before(homes: Home
 @pytest.mark.parametrize(
     ("run", "policy", "driver", "why"),
     [
-        ("5f0c/common/seed-0", "chfl", "clinic", "is of the stages chfl and the seeds 0"),
-        ("5f0c/chfl/seed-1", "chfl", "clinic", "is of the stages chfl and the seeds 0"),
+        ("5f0c/common/seed-0", "chfl", "clinic", "is of the variants chfl and the seeds 0"),
+        ("5f0c/chfl/seed-1", "chfl", "clinic", "is of the variants chfl and the seeds 0"),
         (RUN_ID, "hyfem", "clinic", "is of chfl"),
         (RUN_ID, "chfl", "bank", "is 'clinic''s"),
     ],
 )
 def test_what_was_not_agreed_on_is_refused(
-    homes: Homes, run: str, policy: str, driver: str, why: str
+    sites: Sites, run: str, policy: str, driver: str, why: str
 ) -> None:
-    lab = homes.lab()
+    lab = sites.lab()
     with pytest.raises(ConfigError, match=why):
-        approve(lab, homes.signed(lab), run, policy, driver)
+        approve(lab, sites.signed(lab), run, policy, driver)
 
 
-def test_a_run_begins_as_often_as_was_agreed_on(homes: Homes) -> None:
-    lab = homes.lab()
-    name = homes.signed(lab)
+def test_a_run_begins_as_often_as_was_agreed_on(sites: Sites) -> None:
+    lab = sites.lab()
+    name = sites.signed(lab)
     for fresh in "ab":
         approve(lab, name, f"{RUN_ID}/{fresh}")
     with pytest.raises(ConfigError, match="allows it 2 times"):
-        approve(homes.lab(), name, f"{RUN_ID}/c")  # of another process, too
+        approve(sites.lab(), name, f"{RUN_ID}/c")  # of another process, too
 
 
-def test_too_few_rows_and_an_end_that_is_past_are_refused(homes: Homes) -> None:
-    small = homes.lab(num_rows=9)
+def test_too_few_rows_and_an_end_that_is_past_are_refused(sites: Sites) -> None:
+    small = sites.lab(num_rows=9)
     with pytest.raises(ConfigError, match="10 rows or more"):
-        approve(small, homes.signed(small))
+        approve(small, sites.signed(small))
     times = {"created": NOW - timedelta(hours=2), "expires": NOW - timedelta(minutes=1)}
     ended = PROPOSAL.model_copy(update=times)
-    lab, said = homes.lab(), []
+    lab, signatures = sites.lab(), []
     for name in ended.signers:
-        identity = homes.identity(name)
+        identity = sites.identity(name)
         then = sign(ended, name, identity).model_copy(update={"time": NOW - timedelta(hours=1)})
-        said.append(then.signed(identity))
-    homes.show(lab, ended, *said)
+        signatures.append(then.signed(identity))
+    sites.show(lab, ended, *signatures)
     with pytest.raises(ConfigError, match="it ended on"):
         approve(lab, ended.name)
 
 
-def test_the_driver_cannot_sign_for_a_party(homes: Homes) -> None:
-    lab = homes.lab()
-    clinic = homes.identity("clinic")
-    own = sign(PROPOSAL, "clinic", clinic)
-    homes.show(lab, PROPOSAL, own)
+def test_the_driver_cannot_sign_for_a_party(sites: Sites) -> None:
+    lab = sites.lab()
+    clinic = sites.identity("clinic")
+    signature = sign(PROPOSAL, "clinic", clinic)
+    sites.show(lab, PROPOSAL, signature)
     with pytest.raises(ConfigError, match="not signed by lab"):
         approve(lab, PROPOSAL.name)
     with pytest.raises(MessageError, match="certificate of another"):
-        homes.show(lab, PROPOSAL, own, sign(PROPOSAL, "lab", clinic))
-    forged = homes.identity("lab", Authority.create(now=NOW - timedelta(days=2)))
+        sites.show(lab, PROPOSAL, signature, sign(PROPOSAL, "lab", clinic))
+    forged = sites.identity("lab", Authority.create(now=NOW - timedelta(days=2)))
     with pytest.raises(MessageError, match="authority that is not believed"):
-        homes.show(lab, PROPOSAL, own, sign(PROPOSAL, "lab", forged))
+        sites.show(lab, PROPOSAL, signature, sign(PROPOSAL, "lab", forged))
 
 
 def test_a_signature_of_a_revoked_certificate_does_not_count_whenever_it_says_it_was_made(
-    homes: Homes,
+    sites: Sites,
 ) -> None:
-    lab, thief = homes.lab(), homes.identity("lab")
+    lab, thief = sites.lab(), sites.identity("lab")
     proposal = PROPOSAL.model_copy(update={"created": NOW - timedelta(hours=2)})
-    own = sign(proposal, "clinic", homes.identity("clinic"))
+    signature = sign(proposal, "clinic", sites.identity("clinic"))
     early = sign(proposal, "lab", thief)
     early = early.model_copy(update={"time": NOW - timedelta(hours=1)}).signed(thief)
-    homes.show(lab, proposal, own, early)
+    sites.show(lab, proposal, signature, early)
     approve(lab, proposal.name)
     shown = thief._renewed.credentials.certificate
     serial = x509.load_pem_x509_certificate(shown).serial_number
-    said = {serial: (NOW, x509.ReasonFlags.key_compromise)}
-    listed = homes.authority.revoke(said, number=1, now=NOW, days=9)
+    revoked = {serial: (NOW, x509.ReasonFlags.key_compromise)}
+    listed = sites.authority.revoke(revoked, number=1, now=NOW, days=9)
     authorities = thief.authorities
-    homes.revoked = Revocations.read(certificate_pem(listed), authorities, where="crl.pem")
+    sites.revoked = Revocations.read(certificate_pem(listed), authorities, where="crl.pem")
     with pytest.raises(MessageError, match="of party 'lab' does not count: the certificate of"):
-        homes.show(lab, proposal, own, early)
+        sites.show(lab, proposal, signature, early)
     with pytest.raises(MessageError, match="of party 'lab' does not count"):
         approve(lab, proposal.name)  # nor what was kept before
 
@@ -433,56 +433,56 @@ def test_a_proposal_that_leaves_a_message_out_or_words_one_anew_is_told(tmp_path
     models = {"models": methods.METHODS["chfl"].models}
     assert not review(PROPOSAL.model_copy(update={**models, "messages": honest}), site)
     worded = honest[0].model_copy(update={"about": "Nothing of anybody's."})
-    for told, name in ((honest[1:], honest[0].name), ((worded, *honest[1:]), worded.name)):
-        (said,) = review(PROPOSAL.model_copy(update={**models, "messages": told}), site)
-        assert f"the message {name} is not what this version sends" in said
-    (said,) = review(PROPOSAL.model_copy(update={"messages": honest}), site)
-    assert "says otherwise than this version who keeps which model" in said
+    for messages, name in ((honest[1:], honest[0].name), ((worded, *honest[1:]), worded.name)):
+        (warning,) = review(PROPOSAL.model_copy(update={**models, "messages": messages}), site)
+        assert f"the message {name} is not what this version sends" in warning
+    (warning,) = review(PROPOSAL.model_copy(update={"messages": honest}), site)
+    assert "says otherwise than this version who keeps which model" in warning
 
 
-def test_a_signature_holds_for_what_was_signed_only(homes: Homes) -> None:
-    lab = homes.lab()
-    signed = sign(PROPOSAL, "lab", homes.identity("lab"))
+def test_a_signature_holds_for_what_was_signed_only(sites: Sites) -> None:
+    lab = sites.lab()
+    signed = sign(PROPOSAL, "lab", sites.identity("lab"))
     other = PROPOSAL.model_copy(update={"purpose": "Another one"})
     with pytest.raises(MessageError, match="is not the proposal"):
-        homes.show(lab, other, signed)
+        sites.show(lab, other, signed)
     moved = signed.model_copy(update={"proposal": other.name})
     with pytest.raises(MessageError, match="is not what it has signed"):
-        homes.show(lab, other, moved)
-    turned = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="no")
+        sites.show(lab, other, moved)
+    turned = sign(PROPOSAL, "lab", sites.identity("lab"), refuse="no")
     with pytest.raises(MessageError, match="is not what it has signed"):
-        homes.show(lab, PROPOSAL, turned.model_copy(update={"decision": "signed", "why": ""}))
+        sites.show(lab, PROPOSAL, turned.model_copy(update={"decision": "signed", "why": ""}))
     future = signed.model_copy(update={"time": NOW + timedelta(hours=1)})
     with pytest.raises(MessageError, match="in the future"):
-        homes.show(lab, PROPOSAL, future)
+        sites.show(lab, PROPOSAL, future)
 
 
-def test_a_later_no_ends_what_was_signed(homes: Homes) -> None:
-    lab = homes.lab()
-    name = homes.signed(lab)
+def test_a_later_no_ends_what_was_signed(sites: Sites) -> None:
+    lab = sites.lab()
+    name = sites.signed(lab)
     approve(lab, name)
-    later = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="the contract has ended")
+    later = sign(PROPOSAL, "lab", sites.identity("lab"), refuse="the contract has ended")
     later = later.model_copy(update={"time": later.time + timedelta(seconds=1)})
     with pytest.raises(MessageError):  # the time is signed, too
         lab.keep(PROPOSAL, {"lab": later})
-    kept = homes.folder / "proposals" / name / "said.lab.json"
+    kept = sites.folder / "proposals" / name / "said.lab.json"
     signed = Signature.model_validate_json(kept.read_text())
-    early = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="the contract has ended")
+    early = sign(PROPOSAL, "lab", sites.identity("lab"), refuse="the contract has ended")
     kept.write_text(early.text)
-    homes.show(lab, PROPOSAL, signed)  # the driver shows what was said before
+    sites.show(lab, PROPOSAL, signed)  # the driver shows what was said before
     with pytest.raises(ConfigError, match="the contract has ended"):
         approve(lab, name)
 
 
 def test_a_no_is_not_forgotten_for_proposals_that_a_driver_heaps_up(
-    homes: Homes, monkeypatch: pytest.MonkeyPatch
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dovetail.node.agreements.KEPT_PROPOSALS", 3)
-    lab = homes.lab()
-    name = homes.signed(lab)
+    lab = sites.lab()
+    name = sites.signed(lab)
     yes = lab.signatures(name)
-    no = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="the contract has ended")
-    (homes.folder / "proposals" / name / "said.lab.json").write_text(no.text)
+    no = sign(PROPOSAL, "lab", sites.identity("lab"), refuse="the contract has ended")
+    (sites.folder / "proposals" / name / "said.lab.json").write_text(no.text)
 
     def others(number: int) -> Proposal:
         created = NOW + timedelta(minutes=number)
@@ -490,20 +490,20 @@ def test_a_no_is_not_forgotten_for_proposals_that_a_driver_heaps_up(
 
     shown = [others(number) for number in range(1, 6)]
     for each in shown:
-        homes.show(lab, each)
-    homes.show(lab, PROPOSAL, *yes.values())
+        sites.show(lab, each)
+    sites.show(lab, PROPOSAL, *yes.values())
     with pytest.raises(ConfigError, match="the contract has ended"):
         approve(lab, name)
     assert {each.name for each in lab.known()} == {name, *(each.name for each in shown[-2:])}
     for each in shown[-2:]:
-        homes.signed(lab, each)
+        sites.signed(lab, each)
     with pytest.raises(ConfigError, match="that its owner has signed or refused"):
-        homes.show(lab, others(6))
+        sites.show(lab, others(6))
 
 
-def test_settings_of_a_first_message_are_those_agreed_on(homes: Homes) -> None:
-    lab = homes.lab()
-    check = approve(lab, homes.signed(lab)).checks(("chfl.Begin",))
+def test_settings_of_a_first_message_are_those_agreed_on(sites: Sites) -> None:
+    lab = sites.lab()
+    check = approve(lab, sites.signed(lab)).checks(("chfl.Begin",))
 
     def begin(settings: dict[str, Any]) -> chfl.Begin:
         return chfl.Begin(json.dumps(settings), 0, ("x",), "")
@@ -520,10 +520,10 @@ def test_settings_of_a_first_message_are_those_agreed_on(homes: Homes) -> None:
         check(begin({"rounds": 3}))
 
 
-def test_a_copy_that_was_changed_at_home_is_found(homes: Homes) -> None:
-    lab = homes.lab()
-    name = homes.signed(lab)
-    path = homes.folder / "proposals" / name / "proposal.json"
+def test_a_copy_that_was_changed_at_home_is_found(sites: Sites) -> None:
+    lab = sites.lab()
+    name = sites.signed(lab)
+    path = sites.folder / "proposals" / name / "proposal.json"
     changed = PROPOSAL.model_copy(update={"attempts": 99})
     path.write_text(changed.text)
     with pytest.raises(ConfigError, match="was changed"):
@@ -548,9 +548,9 @@ def test_a_choice_of_settings_that_is_no_list_is_told(choice: str) -> None:
     text = PROPOSAL.model_copy(update={"stage_settings": settings}).text
     assert parse_proposal(text, where="proposal.json").stage_settings == settings
     text = text.replace('"mu":0.5', f'"mu":{choice}', 1)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         parse_proposal(text, where="proposal.json")
-    assert str(told.value).startswith(
+    assert str(error.value).startswith(
         "proposal.json is no proposal: stage_settings chfl.mu: expected a value, or "
         '{"one_of": [values]} alone with one value or more, got {"'
     )
@@ -596,8 +596,8 @@ rounds = 2
     config = chfl.Config(**run.settings("chfl", ChflSection).model_dump(include=FIELDS))
     for rounds in (2, 4):
         for mu in (0.1, 1.0, config.mu):
-            begun = stage_config(config, "chfl", {"mu": mu, "rounds": rounds})
+            begun = variant_config(config, "chfl", {"mu": mu, "rounds": rounds})
             proposal.check_settings("chfl", begun.model_dump_json())
-    begun = stage_config(config, "chfl", {"rounds": 5})
+    begun = variant_config(config, "chfl", {"rounds": 5})
     with pytest.raises(ConfigError, match="rounds = 4 or 2"):
         proposal.check_settings("chfl", begun.model_dump_json())

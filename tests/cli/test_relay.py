@@ -165,8 +165,8 @@ def test_a_relay_a_driver_and_a_party_that_are_killed_change_no_bit(
         letters.federation.wait_for_lines("out", 1, driver)
         kill(driver)
         driver = letters.train("--resume")
-    assert driver.ended() == 0, driver.said()
-    assert "is not reached" in driver.said() or name == "chfl"
+    assert driver.ended() == 0, driver.printed()
+    assert "is not reached" in driver.printed() or name == "chfl"
     assert_same(letters.models(), trained_on_lines(write, name))
     assert_reconciled(letters, dovetail)
     relay.signal(signal.SIGTERM)
@@ -211,8 +211,8 @@ def test_a_relay_answers_each_party_what_is_for_it_alone(
     for each in (clinic, lab, eve):
         each.close()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        told = answer.read().decode()
-    assert re.search(r'dovetail_relay_files_total\{event="refused"\} 4.0', told)
+        reported = answer.read().decode()
+    assert re.search(r'dovetail_relay_files_total\{event="refused"\} 4.0', reported)
     assert relay.running()
 
 
@@ -239,9 +239,9 @@ def test_a_relay_lets_in_nobody_without_a_certificate_of_its_authority(
     assert done.code == 0, done.err
     listed = letters.folder / "certificates" / "ca" / "crl.pem"
     (letters.folder / "certificates" / "relay" / "crl.pem").write_bytes(listed.read_bytes())
-    own = letters.folder / "certificates" / "lab"
-    (own / "crl.pem").unlink(missing_ok=True)
-    revoked = Relay(letters.place, Renewed(Credentials.load(own, "lab")))
+    local = letters.folder / "certificates" / "lab"
+    (local / "crl.pem").unlink(missing_ok=True)
+    revoked = Relay(letters.place, Renewed(Credentials.load(local, "lab")))
     with pytest.raises(PlaceError, match="is not reached"):
         revoked.names("mail/lab/")
 
@@ -272,9 +272,9 @@ def test_a_relay_that_lies_is_found_out_by_name(write: Callable[..., Letters], l
     ]
     train = ("train", "network.toml", "--out", "out")
     driver = letters.federation._begin(impatient_command, train)
-    assert driver.ended() == 0, driver.said()
-    said = driver.said() + "".join(each.said() for each in joined)
-    assert re.search(FOUND[lie], said), said
+    assert driver.ended() == 0, driver.printed()
+    reported = driver.printed() + "".join(each.printed() for each in joined)
+    assert re.search(FOUND[lie], reported), reported
 
 
 FOUND = {

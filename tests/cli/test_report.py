@@ -60,16 +60,16 @@ def test_tables_are_read_only_when_asked_for(dovetail, trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (("nowhere",), r"dovetail: there is no folder .*nowhere; name a run folder"),
         ((".",), r"is no run folder: it has neither run\.toml nor"),
     ],
 )
-def test_what_is_no_run_is_one_sentence(dovetail, arguments, said):
+def test_what_is_no_run_is_one_sentence(dovetail, arguments, words):
     done = dovetail("report", *arguments)
     assert done.code == 2
-    assert re.search(said, done.err)
+    assert re.search(words, done.err)
     assert "Traceback" not in done.err
 
 
@@ -84,17 +84,17 @@ def test_few_shared_samples_are_hidden_from_a_page_to_be_handed_on(dovetail, dea
     done = dovetail("train", "run.toml", "--set", 'method="alone"', "--set", "baselines=[]", "-q")
     assert done.code == 0, done.err
 
-    def told(*options):
+    def page_with(*options):
         done = dovetail("report", "out/run", "--data", *options, "--out", "page.html")
         assert done.code == 0, done.err
         return re.sub(r"<[^>]+>", " ", (tmp_path / "page.html").read_text())
 
-    assert "groups of samples by who holds them" in told()
-    page = told("--hide-below", 70)  # the lab shares 60, the registry 90
+    assert "groups of samples by who holds them" in page_with()
+    page = page_with("--hide-below", 70)  # the lab shares 60, the registry 90
     assert "fewer than 70 (hidden)" in page
     assert re.search(r"registry\s+100\s+90\s", page), page
     assert "held by" not in page  # no picture, which would tell
     toml = tmp_path / "lab.toml"
     toml.write_text(toml.read_text().replace('id = "person"', 'id = "number"'))
-    page = told()
+    page = page_with()
     assert re.search(r"lab\s+-\s+column missing", page)

@@ -20,7 +20,7 @@ LONGER = (
     ("evaluate_every = 0", "evaluate_every = 2"),
     ('method = "apfed-c"', 'method = "apfed-r"'),
 )
-NUM_LINES = 3 * 4  # stages x epochs
+NUM_LINES = 3 * 4  # variants x epochs
 
 
 def without_seconds(value: Any) -> Any:
@@ -54,8 +54,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, num_lines: int) -> None:
     epoch = RunFolder.epoch
     left = iter(range(num_lines - 1))
 
-    def interrupted(self: RunFolder, stage: str, line: Any) -> None:
-        epoch(self, stage, line)
+    def interrupted(self: RunFolder, variant: str, line: Any) -> None:
+        epoch(self, variant, line)
         if next(left, None) is None:
             raise KeyboardInterrupt
 
@@ -98,20 +98,20 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["apfed-r", "alone", "tvfl"])
+@pytest.mark.parametrize("variant", ["apfed-r", "alone", "tvfl"])
 def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
-    dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     run = tmp_path / "run.toml"
-    ended = RunFolder.stage
+    ended = RunFolder.keep_variant
 
     def interrupted(self: RunFolder, name: str, outcome: Any) -> None:
-        if name == stage:
+        if name == variant:
             raise KeyboardInterrupt
         ended(self, name, outcome)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "stage", interrupted)
+        patched.setattr(RunFolder, "variant", interrupted)
         assert dovetail("train", run, "--out", "stopped", "-q").code != 0
     assert dovetail("train", run, "--out", "stopped", "--resume", "-q").code == 0
     assert contents(tmp_path / "stopped") == whole
@@ -121,7 +121,7 @@ def test_stopped_twice_is_as_good(
     dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run.toml"
-    for num_lines, flags in ((3, ()), (4, ("--resume",))):  # of stage 1, then of stage 2
+    for num_lines, flags in ((3, ()), (4, ("--resume",))):  # of variant 1, then of variant 2
         with monkeypatch.context() as patched:
             stop_after(patched, num_lines)
             assert dovetail("train", run, "--out", "stopped", "-q", *flags).code != 0
@@ -184,7 +184,7 @@ def test_a_run_that_stopped_before_its_first_epoch_leaves_nothing_to_go_on_from(
     train = ("train", write_run(), "--out", "stopped", "-q")
     with monkeypatch.context() as patched:
 
-        def interrupted(self: RunFolder, stage: str, line: Any) -> None:
+        def interrupted(self: RunFolder, variant: str, line: Any) -> None:
             raise KeyboardInterrupt
 
         patched.setattr(RunFolder, "epoch", interrupted)

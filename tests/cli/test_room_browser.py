@@ -87,7 +87,7 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any, room: Process) -> Any:
     """A page at the address that a room has printed; nothing in it may fail or be cut."""
     room.wait_for("token=")
-    (address,) = re.findall(r"http://\S+token=\S+", room.said())
+    (address,) = re.findall(r"http://\S+token=\S+", room.printed())
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.set_default_timeout(PATIENCE)
     page.problems = []

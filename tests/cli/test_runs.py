@@ -84,8 +84,8 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
     assert command[:2] == ["dovetail", "predict"]
     predicted = dovetail(*command[1:], "--json")
     assert predicted.code == 0, predicted.err
-    said = json.loads(predicted.out)
+    report = json.loads(predicted.out)
     result = json.loads((tmp_path / "demo" / "result.json").read_text())
-    assert said["rows"] == 228  # 40 % of 569
-    assert said["scores"]["accuracy"] == pytest.approx(result["parties"]["clinic"]["accuracy"])
+    assert report["rows"] == 228  # 40 % of 569
+    assert report["scores"]["accuracy"] == pytest.approx(result["parties"]["clinic"]["accuracy"])
     assert result["bytes"].keys() == {"clinic", "lab"}

@@ -52,11 +52,11 @@ wait_s = 180
 @pytest.fixture
 def dealt(deal: Any) -> Any:
     """Party files that agree to APFed-S, and run.toml."""
-    found = deal()
+    deal_made = deal()
     for name in ("lab", "registry"):
-        found.change(f"{name}.toml", AGREED)
-    (found.folder / "run.toml").write_text(RUN + SECTION)
-    return found
+        deal_made.change(f"{name}.toml", AGREED)
+    (deal_made.folder / "run.toml").write_text(RUN + SECTION)
+    return deal_made
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
     assert result["distilled"]["partners"] == ["lab", "registry"]
     assert result["distilled"]["numbers_per_row"] == 1
     text = (dealt.folder / "out" / "ledger.jsonl").read_text()
-    book = [json.loads(line) for line in text.splitlines()]
-    sent = [(each["from"], each["to"], each["message"], each["count"]) for each in book]
+    ledger = [json.loads(line) for line in text.splitlines()]
+    sent = [(each["from"], each["to"], each["message"], each["count"]) for each in ledger]
     assert sorted(sent) == sorted(
         line
         for name in ("lab", "registry")
@@ -87,9 +87,9 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
             (name, "clinic", "sealed.Answered", 1),
         )
     )
-    told = json.loads(dovetail("inspect", "run.toml", "--json").out)
-    for each in told["methods"][0]["messages"]:  # as they were announced, but for test rows
-        sent = {(line["from"], line["to"]): line["bytes"] for line in book}
+    report = json.loads(dovetail("inspect", "run.toml", "--json").out)
+    for each in report["methods"][0]["messages"]:  # as they were announced, but for test rows
+        sent = {(line["from"], line["to"]): line["bytes"] for line in ledger}
         pair = each["party"], each["partner"]
         assert each["per"] == "run"
         # Some of the labelled rows only test: that may be two ciphertexts fewer, or one more.
@@ -102,9 +102,9 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
     whole = write_new(dealt.folder, "clinic", "lab", "registry")
     together = dovetail("predict", "out/models/joint", whole, "--id", "person", "--json")
     assert together.code == 0, together.err
-    said = json.loads(together.out)
-    assert said["answered"] == ["lab", "registry"]
-    assert said["predicted_together"] == said["rows"] > 0
+    output = json.loads(together.out)
+    assert output["answered"] == ["lab", "registry"]
+    assert output["predicted_together"] == output["rows"] > 0
     keys.unlink()
     done = dovetail("predict", "out/models/joint", whole, "--id", "person")
     assert "the keys that read partners' answers are not here" in done.err
@@ -149,8 +149,8 @@ def test_with_ten_labels_of_each_of_15_classes_the_solo_model_is_above_logistic_
     )
     rng = np.random.default_rng(1)
     known = np.concatenate([rng.choice(np.flatnonzero(y == each), 10, False) for each in range(15)])
-    own, ids = x[:, ::2], np.arange(len(x))
-    table = {"id": ids, **{f"a{index}": values for index, values in enumerate(own.T)}}
+    local, ids = x[:, ::2], np.arange(len(x))
+    table = {"id": ids, **{f"a{index}": values for index, values in enumerate(local.T)}}
     labels = pd.Series(y).where(pd.Series(ids).isin(known)).astype("Int64")
     shop = {"id": ids, **{f"b{index}": values for index, values in enumerate(x[:, 1::2].T)}}
     parties = [
@@ -159,12 +159,12 @@ def test_with_ten_labels_of_each_of_15_classes_the_solo_model_is_above_logistic_
     ]
     run = dt.fit(dt.APFed(distil={"students": ["linear"]}), parties, test=None, quiet=True)
     rest = np.setdiff1d(ids, known)
-    said = run.models["bank"].predict(pd.DataFrame(table).iloc[rest])
+    output = run.models["bank"].predict(pd.DataFrame(table).iloc[rest])
     alone = make_pipeline(
         StandardScaler(), GridSearchCV(LogisticRegression(max_iter=300), {"C": PENALTIES}, cv=3)
     )
-    alone.fit(own[known], y[known])
-    assert (np.asarray(said).astype(int) == y[rest]).mean() > alone.score(own[rest], y[rest])
+    alone.fit(local[known], y[known])
+    assert (np.asarray(output).astype(int) == y[rest]).mean() > alone.score(local[rest], y[rest])
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_parties_on_machines_of_their_own_learn_the_same_model_bit_for_bit(
     folder = federation.folder
     lab, registry = federation.join("lab"), federation.join("registry")
     driver = federation.start("train", "network.toml", "--out", "apart")
-    assert driver.ended() == 0, driver.said()
+    assert driver.ended() == 0, driver.printed()
     here = dovetail("train", "run.toml", "--out", "here")
     assert here.code == 0, here.err
     apart, whole = federation.result("apart"), federation.result("here")
@@ -200,36 +200,36 @@ def test_parties_on_machines_of_their_own_learn_the_same_model_bit_for_bit(
     assert not (folder / "apart" / "models" / "joint" / "keys.safetensors").exists()
     (keys,) = (folder / "clinic.site" / "keys").iterdir()
     assert stat.S_IMODE(keys.stat().st_mode) == 0o600
-    own = write_new(folder, "clinic", "lab", "registry")
+    local = write_new(folder, "clinic", "lab", "registry")
     listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
-    asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")
+    asked = ("predict", "apart", local, "--party", "clinic.toml", *listen, "--json")
 
     def predicted(*options: str) -> Any:
         done = federation.start(*asked, *options)
-        assert done.ended() == 0, done.said()
-        (line,) = [each for each in done.said().splitlines() if each.startswith("{")]
+        assert done.ended() == 0, done.printed()
+        (line,) = [each for each in done.printed().splitlines() if each.startswith("{")]
         return json.loads(line)
 
-    said = predicted("--wait", str(PATIENCE_S))
-    assert said["answered"] == ["lab", "registry"], said
-    done = dovetail("predict", "here/models/joint", own, "--id", "person", "--json")
+    output = predicted("--wait", str(PATIENCE_S))
+    assert output["answered"] == ["lab", "registry"], output
+    done = dovetail("predict", "here/models/joint", local, "--id", "person", "--json")
     together = json.loads(done.out)["columns"]["p(malignant)"]
-    assert said["columns"]["p(malignant)"] == pytest.approx(together, abs=2e-5)
-    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]["p(malignant)"]
+    assert output["columns"]["p(malignant)"] == pytest.approx(together, abs=2e-5)
+    alone = json.loads(dovetail("predict", "apart", local, "--json").out)["columns"]["p(malignant)"]
     assert together != pytest.approx(alone, abs=1e-3)
     # One question a partner, and the same rows again cost nothing.
-    asking = [
+    requests = [
         line["message"]
         for text in (folder / "clinic.site" / "ledger.jsonl").read_text().splitlines()
         if (line := json.loads(text)).get("to") == "lab"
     ]
-    assert asking.count("smoothing.Smooth") == 1
+    assert requests.count("smoothing.Smooth") == 1
     before = counted[0].read_bytes()
-    assert predicted("--wait", str(PATIENCE_S))["columns"] == said["columns"]
+    assert predicted("--wait", str(PATIENCE_S))["columns"] == output["columns"]
     assert counted[0].read_bytes() == before
     for each in (lab, registry):
         each.signal(signal.SIGTERM)
-        assert each.ended() == 0, each.said()
+        assert each.ended() == 0, each.printed()
     assert predicted("--wait", "1")["columns"]["p(malignant)"] == alone
 
 
@@ -242,19 +242,19 @@ def test_a_service_asks_partners_who_read_nothing_and_answers_alone_when_they_ar
     folder = federation.folder
     lab, registry = federation.join("lab"), federation.join("registry")
     driver = federation.start("train", "network.toml", "--out", "apart")
-    assert driver.ended() == 0, driver.said()
-    own = write_new(folder, "clinic", "lab", "registry")
-    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]["p(malignant)"]
+    assert driver.ended() == 0, driver.printed()
+    new = write_new(folder, "clinic", "lab", "registry")
+    alone = json.loads(dovetail("predict", "apart", new, "--json").out)["columns"]["p(malignant)"]
     listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
     options = ("--party", "clinic.toml", *listen, "--port", "0", "--within", "20")
     serving = federation.start("serve", "apart", *options)
     serving.wait_for(r"serving .* at http://127.0.0.1:\d+")
-    found = re.search(r"http://127.0.0.1:(\d+)", serving.said())
+    found = re.search(r"http://127.0.0.1:(\d+)", serving.printed())
     assert found is not None
     columns = [*load(folder / "apart" / "models" / "clinic").inputs["own"].columns, "person"]
     rows = [
         {name: row[name] if name == "person" else float(row[name]) for name in columns}
-        for row in csv.DictReader(own.read_text().splitlines())
+        for row in csv.DictReader(new.read_text().splitlines())
     ]
 
     def answered(by: set[str]) -> list[float]:
@@ -267,10 +267,10 @@ def test_a_service_asks_partners_who_read_nothing_and_answers_alone_when_they_ar
                 {"content-type": "application/json"},
             )
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
-                told = json.loads(reply.read())
-            if {name for each in told["predictions"] for name in each["answered"]} == by:
-                return [each["probabilities"]["malignant"] for each in told["predictions"]]
-            assert time.monotonic() < deadline, told
+                report = json.loads(reply.read())
+            if {name for each in report["predictions"] for name in each["answered"]} == by:
+                return [each["probabilities"]["malignant"] for each in report["predictions"]]
+            assert time.monotonic() < deadline, report
             time.sleep(0.2)
 
     together = answered({"lab", "registry"})
@@ -281,7 +281,7 @@ def test_a_service_asks_partners_who_read_nothing_and_answers_alone_when_they_ar
     assert answered(set()) == pytest.approx(alone, abs=2e-6)
     serving.signal(signal.SIGINT)
     serving.ended()
-    assert "Traceback" not in serving.said()
+    assert "Traceback" not in serving.printed()
 
 
 @pytest.mark.network
@@ -303,11 +303,11 @@ def test_a_signed_proposal_names_its_messages_and_is_what_partners_answer(
         federation.join(name)
     bare = federation.start("train", "network.toml", "--out", "bare")
     assert bare.ended() != 0
-    assert "was not proposed" in bare.said()
+    assert "was not proposed" in bare.printed()
     agreed = federation.start(
         "train", "network.toml", "--proposal", "proposal.json", "--out", "agreed"
     )
-    assert agreed.ended() == 0, agreed.said()
+    assert agreed.ended() == 0, agreed.printed()
     assert federation.result("agreed")["distilled"]["partners"] == ["lab", "registry"]
     (kept,) = (folder / "lab.site" / "models").iterdir()
     assert json.loads((kept / "bottom.json").read_text())["proposal"]

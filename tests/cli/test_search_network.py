@@ -66,17 +66,17 @@ def federated(
         party.write_text(re.sub(r"algorithms = .*", asked, party.read_text()))
     text = (folder / "run.toml").read_text() + section
     (folder / "run.toml").write_text(text + search)
-    told = section
+    sections = section
     if method == "hyfem":
-        told += LABEL_SCALE if task else 'classes = ["false", "true"]\n'
-        told += EXTRACTORS
+        sections += LABEL_SCALE if task else 'classes = ["false", "true"]\n'
+        sections += EXTRACTORS
     text = text.replace(section, "") if section else text
     partners = ["south"] if method == "apfed" else ["north", "south"]
     parties = 'parties = ["north.toml"]\n' if method == "apfed" else ""
     text = re.sub(r"parties = .*\n", parties, text)
     port = free_port()
     engine = ENGINE.format(port=port, partners=json.dumps(partners))
-    (folder / "network.toml").write_text(text + told + engine + search)
+    (folder / "network.toml").write_text(text + sections + engine + search)
     certificates = ("certificates", "north", "south", *({driver} - {"north"}), "--driver", driver)
     done = dovetail(*certificates, "--host", "127.0.0.1", "-q")
     assert done.code == 0, done.err
@@ -87,8 +87,8 @@ def search_of(folder: Path, out: str) -> Any:
     return json.loads((folder / out / "search.json").read_text())
 
 
-def scores(told: Any) -> list[float]:
-    return [trial["score"] for trial in told["trials"]]
+def scores(search: Any) -> list[float]:
+    return [trial["score"] for trial in search["trials"]]
 
 
 def test_a_partner_caps_the_trials_of_a_label_owner_and_the_search_goes_on(
@@ -105,30 +105,32 @@ def test_a_partner_caps_the_trials_of_a_label_owner_and_the_search_goes_on(
         joined = made.join("south")
         driver = made.start("train", "network.toml", "--out", "run")
         assert driver.ended() != 0
-        assert "its policy.max_runs_per_day is 2" in driver.said()
-        assert "the search ends at trial 3" in driver.said()
-        told = search_of(tmp_path, "run")
-        assert not told["ended"]
-        assert len(told["trials"]) == 2
+        assert "its policy.max_runs_per_day is 2" in driver.printed()
+        assert "the search ends at trial 3" in driver.printed()
+        searched = search_of(tmp_path, "run")
+        assert not searched["ended"]
+        assert len(searched["trials"]) == 2
         joined.signal(15)
         assert joined.ended() == 0
         south.write_text(lax)
         joined = made.join("south")
         driver = made.start("train", "network.toml", "--out", "run", "--resume")
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         joined.signal(15)
         assert joined.ended() == 0
-    told = search_of(tmp_path, "run")
-    assert told["ended"]
-    assert told["trials"][told["best"]]["score"] == max(scores(told))
+    searched = search_of(tmp_path, "run")
+    assert searched["ended"]
+    assert searched["trials"][searched["best"]]["score"] == max(scores(searched))
     here = dovetail("train", "run.toml", "--out", "here", "-q")
     assert here.code == 0, here.err
-    assert scores(search_of(tmp_path, "here")) == scores(told)
-    home = tmp_path / "south.site"
-    runs = [json.loads(line)["run"] for line in (home / "runs.jsonl").read_text().splitlines()]
+    assert scores(search_of(tmp_path, "here")) == scores(searched)
+    site_folder = tmp_path / "south.site"
+    runs = [
+        json.loads(line)["run"] for line in (site_folder / "runs.jsonl").read_text().splitlines()
+    ]
     assert len(runs) == 4
     assert sum("apfed-trial-" in run for run in runs) == 3
-    sent = verify(home / "ledger.jsonl")
+    sent = verify(site_folder / "ledger.jsonl")
     assert {line["message"] for line in sent.lines()} >= {"apfed.CodeGradient"}
     weights = [tmp_path / out / "models" / "north" / "model.safetensors" for out in ("run", "here")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
@@ -147,11 +149,11 @@ def test_numbers_are_learned_from_text_dates_booleans_and_gaps(
         for name in ("south",) if method == "apfed" else ("north", "south"):
             made.join(name)
         driver = made.start("train", "network.toml", "--out", "run", "--json")
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
     if method == "apfed":
         model = tmp_path / "run" / "models" / "north"
-        told = made.result("run")["parties"]["north"]
-        assert told["rmse"] > 0
+        scores_north = made.result("run")["parties"]["north"]
+        assert scores_north["rmse"] > 0
     else:
         (model,) = (tmp_path / "north.site" / "models").iterdir()
     if method == "fedoptimus":  # its label owners predict with the data owners
@@ -161,6 +163,6 @@ def test_numbers_are_learned_from_text_dates_booleans_and_gaps(
         return
     done = dovetail("predict", model, "north.csv", "--id", "id", "--out", "said.csv", "-q")
     assert done.code == 0, done.err
-    said = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
-    assert len(said) == NUM_ROWS
-    assert np.isfinite([float(row["sick"]) for row in said]).all()
+    predictions = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
+    assert len(predictions) == NUM_ROWS
+    assert np.isfinite([float(row["sick"]) for row in predictions]).all()

@@ -79,8 +79,8 @@ def test_two_drivers_train_with_one_process_as_each_would_alone(
     ports = {"clinic": federation.port, "hospital": free_port()}
     runs = {}
     for name, port in ports.items():
-        own = (("clinic.toml", f"{name}.toml"), (str(federation.port), str(port)))
-        runs[name] = federation.write_run(*ALONE, *own, name=f"{name}-run.toml")
+        settings = (("clinic.toml", f"{name}.toml"), (str(federation.port), str(port)))
+        runs[name] = federation.write_run(*ALONE, *settings, name=f"{name}-run.toml")
     addresses = [
         word for name, port in ports.items() for word in ("--driver", f"{name}=127.0.0.1:{port}")
     ]
@@ -92,12 +92,12 @@ def test_two_drivers_train_with_one_process_as_each_would_alone(
     drivers = {name: federation.start("train", run, "--out", name) for name, run in runs.items()}
     deadline = time.monotonic() + PATIENCE_S
     while not all(len(federation.lines(name)) > 0 for name in drivers):
-        assert time.monotonic() < deadline, lab.said()
+        assert time.monotonic() < deadline, lab.printed()
     assert all(len(federation.lines(name)) < 60 for name in drivers)  # at the same time
     for name, driver in drivers.items():
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         assert result(folder / name)["missed"] == {}
-        assert f"(apfed) begins, of '{name}'" in lab.said()
+        assert f"(apfed) begins, of '{name}'" in lab.printed()
 
     # Each is what it is with nobody else there.
     as_in_one_process(monkeypatch.setattr)
@@ -117,8 +117,8 @@ def test_two_drivers_train_with_one_process_as_each_would_alone(
     again = dovetail("align", runs["hospital"], "-q")
     assert again.code == 2
     assert "'hospital', with all drivers together, has aligned 2 times within 24 hours" in again.err
-    book = json.loads((folder / "lab.site" / "alignments.json").read_text())
-    assert {name: len(held) for name, held in book["drivers"].items()} == {
+    ledger = json.loads((folder / "lab.site" / "alignments.json").read_text())
+    assert {name: len(held) for name, held in ledger["drivers"].items()} == {
         "clinic": 1,
         "hospital": 1,
     }
@@ -126,7 +126,7 @@ def test_two_drivers_train_with_one_process_as_each_would_alone(
     assert sorted(json.loads(line)["driver"] for line in begun) == ["clinic", "hospital"]
     lab.signal(signal.SIGINT)
     assert lab.ended() == 0
-    assert "stopped; the ledger's last hash is" in lab.said()
+    assert "stopped; the ledger's last hash is" in lab.printed()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dovetail.runs.track import Tracks, final_scores, numbers_and_texts
 Lines = list[dict[str, Any]]
 
 #: Names of a line that are not what it measures.
-AXES = ("stage", "epoch", "round")
+AXES = ("variant", "epoch", "round")
 
 
 def lines_of(folder: Path) -> Lines:
@@ -26,27 +26,27 @@ def lines_of(folder: Path) -> Lines:
 
 
 def expected(lines: Lines) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """(Stage, name) -> (epoch, value), in order."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    """(Variant, name) -> (epoch, value), in order."""
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for line in lines:
-        told = {name: value for name, value in line.items() if name not in AXES}
-        for path, value in numbers_and_texts(told)[0].items():
-            found.setdefault((line["stage"], path), []).append((line["epoch"], value))
-    return found
+        metrics = {name: value for name, value in line.items() if name not in AXES}
+        for path, value in numbers_and_texts(metrics)[0].items():
+            points.setdefault((line["variant"], path), []).append((line["epoch"], value))
+    return points
 
 
 def in_tensorboard(folder: Path) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """What TensorBoard reads: (stage, name) -> (epoch, value), without the final scores."""
+    """What TensorBoard reads: (variant, name) -> (epoch, value), without the final scores."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = {}
-    for stage in (folder / "tensorboard").iterdir():
-        events = EventAccumulator(str(stage))
+    points = {}
+    for variant in (folder / "tensorboard").iterdir():
+        events = EventAccumulator(str(variant))
         events.Reload()
         for name in events.Tags()["scalars"]:
             if not name.startswith("final/"):
-                found[stage.name, name] = [(e.step, e.value) for e in events.Scalars(name)]
-    return found
+                points[variant.name, name] = [(e.step, e.value) for e in events.Scalars(name)]
+    return points
 
 
 def in_mlflow(uri: str) -> Iterator[tuple[Any, Callable[[str], list[tuple[int, float]]]]]:
@@ -77,18 +77,18 @@ def test_tensorboard_and_mlflow_have_every_line_the_settings_and_the_scores(
     done = dovetail("train", "run.toml", *words)
     assert (done.code, done.out) == (0, ""), done.err
     folder = tmp_path / "out" / "run"
-    told = expected(lines_of(folder))
-    assert {stage for stage, _ in told} == {"apfed-c", "alone"}
+    metrics = expected(lines_of(folder))
+    assert {variant for variant, _ in metrics} == {"apfed-c", "alone"}
     shown = in_tensorboard(folder)
-    assert shown.keys() == told.keys()
-    for curve, values in told.items():
+    assert shown.keys() == metrics.keys()
+    for curve, values in metrics.items():
         assert [step for step, _ in shown[curve]] == [1, 2]
         assert [value for _, value in shown[curve]] == pytest.approx([value for _, value in values])
 
     ((run, history),) = in_mlflow(uri)
     assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
-    for (stage, name), values in told.items():
-        assert history(f"{stage}/{name}") == values
+    for (variant, name), values in metrics.items():
+        assert history(f"{variant}/{name}") == values
     settings = tomllib.loads((folder / "run.toml").read_text())
     params = run.data.params
     assert params["apfed.epochs"] == str(settings["apfed"]["epochs"]) == "2"
@@ -110,9 +110,9 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
     words = ["--track", "tensorboard", "--track", "mlflow", "--set", f"track.uri={uri}", "-q"]
     shown = base._Silent.epoch
 
-    def stop(self: Any, stage: str, total: int, line: dict[str, Any]) -> None:
-        shown(self, stage, total, line)
-        if (stage, line["epoch"]) == ("alone", 1):
+    def stop(self: Any, variant: str, total: int, line: dict[str, Any]) -> None:
+        shown(self, variant, total, line)
+        if (variant, line["epoch"]) == ("alone", 1):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
@@ -124,14 +124,14 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
     ((run, history),) = in_mlflow(uri)
     assert run.info.status == "FINISHED"
     folder = tmp_path / "out" / "run"
-    told = expected(lines_of(folder))
+    metrics = expected(lines_of(folder))
     assert [step for step, _ in history("apfed-c/loss")] == [1, 2]
-    assert history("apfed-c/loss") == told["apfed-c", "loss"]
+    assert history("apfed-c/loss") == metrics["apfed-c", "loss"]
     # What is trained again for want of a checkpoint gives the same numbers at the same step.
-    assert dict(history("alone/loss")) == dict(told["alone", "loss"])
+    assert dict(history("alone/loss")) == dict(metrics["alone", "loss"])
     assert {
         curve: [step for step, _ in values] for curve, values in in_tensorboard(folder).items()
-    } == {curve: [step for step, _ in values] for curve, values in told.items()}
+    } == {curve: [step for step, _ in values] for curve, values in metrics.items()}
 
 
 def test_metrics_can_be_read_as_they_grow(
@@ -141,15 +141,15 @@ def test_metrics_can_be_read_as_they_grow(
     path = tmp_path / "out" / "run" / "metrics.jsonl"
     seen = []
 
-    def read(self: Any, stage: str, total: int, line: dict[str, Any]) -> None:
-        rows = duckdb.sql(f"SELECT stage, epoch, loss FROM read_json('{path}')").fetchall()
+    def read(self: Any, variant: str, total: int, line: dict[str, Any]) -> None:
+        rows = duckdb.sql(f"SELECT variant, epoch, loss FROM read_json('{path}')").fetchall()
         seen.append(rows)
 
     monkeypatch.setattr(base._Silent, "epoch", read)
     assert dovetail("train", "run.toml", "-q").code == 0
     assert [len(rows) for rows in seen] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert seen[-1] == [
-        (line["stage"], line["epoch"], line["loss"]) for line in lines_of(path.parent)
+        (line["variant"], line["epoch"], line["loss"]) for line in lines_of(path.parent)
     ]
     assert seen[2] == seen[-1][:3]
 
@@ -182,12 +182,12 @@ class Full:
     """A tracker whose disk is full after the first line."""
 
     def __init__(self, folder: Path, settings: Any) -> None:
-        self.told: Lines = []
+        self.lines: Lines = []
 
     def line(self, line: dict[str, Any]) -> None:
-        if self.told:
+        if self.lines:
             raise OSError("No space left on device")
-        self.told.append(line)
+        self.lines.append(line)
 
     def finish(self, result: Any) -> None:
         raise AssertionError("it was left out")
@@ -199,13 +199,13 @@ def test_training_goes_on_without_a_tracker_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(track, "TensorBoard", Full)
-    said: list[str] = []
-    kept = [{"stage": "apfed", "epoch": 1, "loss": 0.5}]
+    warnings: list[str] = []
+    kept = [{"variant": "apfed", "epoch": 1, "loss": 0.5}]
     with Tracks(
-        ("tensorboard",), tmp_path, {}, name="a run", id="1", kept=kept, warn=said.append
+        ("tensorboard",), tmp_path, {}, name="a run", id="1", kept=kept, warn=warnings.append
     ) as tracks:
         for epoch in (2, 3):
             tracks.line("apfed", {"epoch": epoch, "loss": 0.5})
         tracks.finish({})
-    assert len(said) == 1
-    assert "No space left on device" in said[0]
+    assert len(warnings) == 1
+    assert "No space left on device" in warnings[0]

@@ -31,8 +31,8 @@ def test_it_trains_prints_a_table_and_names_the_folder(
     assert done.code == 0
     assert "APFed-C, predicts alone" in done.out
     assert "learned alone" in done.out
-    told = "Run folder: out/run\n  dovetail report out/run\n  dovetail predict out/run/models/"
-    assert told in done.out
+    words = "Run folder: out/run\n  dovetail report out/run\n  dovetail predict out/run/models/"
+    assert words in done.out
     names = {path.name for path in (tmp_path / "out" / "run").iterdir()}
     assert names == {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models"}
 
@@ -142,12 +142,12 @@ def test_a_finished_run_is_replaced_only_where_that_is_said(
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     (tmp_path / "out" / "run-2").mkdir()
     # Not even the run's data are read before it is told.
-    said = dovetail("train", run, *seeds, "--set", "data.source=nowhere.csv")
-    assert said.code == 2
+    done = dovetail("train", run, *seeds, "--set", "data.source=nowhere.csv")
+    assert done.code == 2
     assert (
         "out/run holds a run that finished: say the same with --overwrite to replace it, or with "
         "--out out/run-3 to keep both"
-    ) in " ".join(said.err.split())
+    ) in " ".join(done.err.split())
     (tmp_path / "out" / "run-2").rmdir()
     (tmp_path / "out").touch()
     assert {path for path in tmp_path.rglob("*")} == before.keys()
@@ -214,8 +214,8 @@ def test_paths_are_those_beside_the_run_file(
     done = dovetail("train", run, "--out", "own", "-q")
     assert (done.code, done.err) == (0, "")
     dovetail("train", write_run(name="built-in.toml"), "--out", "built-in", "-q")
-    own, built_in = result(tmp_path / "own"), result(tmp_path / "built-in")
-    assert own["parties"] == built_in["parties"]
+    from_files, built_in = result(tmp_path / "own"), result(tmp_path / "built-in")
+    assert from_files["parties"] == built_in["parties"]
     kept = tomllib.loads((tmp_path / "own" / "run.toml").read_text())["data"]
     for key, name in (("source", "train"), ("test_source", "test")):
         assert kept[key] == str(tmp_path / "runs" / f"{name}.{ending}")
@@ -269,8 +269,8 @@ def test_a_party_that_is_left_out_of_most_of_a_run_is_no_success(
     again = dovetail("train", run, "--out", "here", "-q", "--resume")  # it is not forgotten
     assert again.code == 2
     changed = ("--resume", "--set", "min_participation=0.1")
-    lenient = dovetail("train", run, "--out", "here", "-q", *changed)
-    assert lenient.code == 0
+    tolerate_missing = dovetail("train", run, "--out", "here", "-q", *changed)
+    assert tolerate_missing.code == 0
 
     two = dovetail("train", run, "--out", "two", "-q", "--seed", 0, "--seed", 1)
     assert two.code == 2

@@ -22,13 +22,13 @@ def commands() -> list[tuple[str, str]]:
     """Each ``sh`` block of the page, and the ``text`` block that shows what it prints."""
     blocks = FENCE.findall(PAGE)
     assert {language for language, _ in blocks} == {"sh", "text"}
-    found = [
+    commands_shown = [
         (text, after if kind == "text" else "")
         for (language, text), (kind, after) in zip(blocks, [*blocks[1:], ("", "")], strict=True)
         if language == "sh"
     ]
-    assert len(found) == 9
-    return found
+    assert len(commands_shown) == 9
+    return commands_shown
 
 
 def masked(printed: str) -> str:
@@ -60,6 +60,6 @@ def test_what_the_tutorial_shows_is_what_happens(
     with (tmp_path / "new-patients.csv").open() as file:
         asked = [row["patient"] for row in csv.DictReader(file)]
     with (tmp_path / "predictions.csv").open() as file:
-        told = list(csv.DictReader(file))
-    assert [row["patient"] for row in told] == asked
-    assert {row["diagnosis"] for row in told} == {"benign", "malignant"}
+        rows = list(csv.DictReader(file))
+    assert [row["patient"] for row in rows] == asked
+    assert {row["diagnosis"] for row in rows} == {"benign", "malignant"}

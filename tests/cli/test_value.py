@@ -23,8 +23,13 @@ def test_partners_are_ranked_and_written_for_other_tools(
     done = dovetail("value", run, "--seeds", 2, "--out", "values.csv")
     assert done.code == 0, done.err
     assert "100 %" in done.err
-    for said in ("mutual information (nats)", "leave-one-out (auc)", "Shapley (auc) ↓", "registry"):
-        assert said in done.out
+    for words in (
+        "mutual information (nats)",
+        "leave-one-out (auc)",
+        "Shapley (auc) ↓",
+        "registry",
+    ):
+        assert words in done.out
     assert "mean ± std of 2 seeds" in done.out
     assert "8 coalitions trained" in done.out
     result = json.loads((tmp_path / "out/run/value.json").read_text())
@@ -57,11 +62,11 @@ def test_a_run_s_folder_is_valued_as_the_run_was_trained(
     assert dovetail("train", run, "--quiet").code == 0
     done = dovetail("value", "out/run", "--by", "loo", "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
+    report = json.loads(done.out)
     trained = json.loads((tmp_path / "out/run/result.json").read_text())
-    assert found["seeds"] == [4, 7]
-    assert found["all"]["mean"] == pytest.approx(trained["parties"]["clinic"]["auc"]["mean"])
-    assert found["none"]["mean"] == pytest.approx(trained["baselines"]["alone"]["auc"]["mean"])
+    assert report["seeds"] == [4, 7]
+    assert report["all"]["mean"] == pytest.approx(trained["parties"]["clinic"]["auc"]["mean"])
+    assert report["none"]["mean"] == pytest.approx(trained["baselines"]["alone"]["auc"]["mean"])
     assert (tmp_path / "out/run/value.json").exists()
 
 
@@ -102,7 +107,7 @@ def test_party_files_in_one_place_are_valued(dovetail: Any, deal: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (["--by", "luck"], "--by takes mi, loo, shapley, got 'luck'"),
         (["--partners", "lab,mall"], "'mall' is no partner of this run; they are lab"),
@@ -113,11 +118,11 @@ def test_party_files_in_one_place_are_valued(dovetail: Any, deal: Any) -> None:
     ],
 )
 def test_what_cannot_be_valued_is_told_in_a_sentence(
-    dovetail: Any, write_run: Any, arguments: list[str], said: str
+    dovetail: Any, write_run: Any, arguments: list[str], words: str
 ) -> None:
     done = dovetail("value", write_run(), *arguments)
     assert done.code == 2
-    assert said in done.err
+    assert words in done.err
     assert "Traceback" not in done.err
     assert "coalitions" not in done.err or "--metric" in arguments  # the bar; a score is of models
 

@@ -70,8 +70,8 @@ def test_a_constant_column_becomes_zeros():
 
 
 def test_own_columns_follow_the_agreed_ones():
-    own = TableEncoder.fit(table_from_arrays("t", {"x": np.arange(3.0)}), ["x"], party="a")
-    encoder = common_first(agreed(range(6)), own, party="a")
+    private = TableEncoder.fit(table_from_arrays("t", {"x": np.arange(3.0)}), ["x"], party="a")
+    encoder = common_first(agreed(range(6)), private, party="a")
     assert encoder.columns == ("age", "job", "code", "x")
     assert common_first(agreed(range(6)), None, party="a").columns == ("age", "job", "code")
 

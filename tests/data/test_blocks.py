@@ -68,8 +68,10 @@ def test_quadrants_joined_are_the_image_less_what_remains(side, channels):
     apart = quadrants((channels, side, side), by_channel=True)
     assert len(apart) == 4 * channels
     for quadrant, part in zip(four, parts, strict=True):
-        own = [region.transform(x) for name, region in apart.items() if name.startswith(quadrant)]
-        assert torch.equal(torch.cat(own, dim=1), part)
+        strips = [
+            region.transform(x) for name, region in apart.items() if name.startswith(quadrant)
+        ]
+        assert torch.equal(torch.cat(strips, dim=1), part)
 
 
 def test_three_channels_are_called_red_green_and_blue():
@@ -255,37 +257,37 @@ def held(name: str) -> tuple[np.ndarray, np.ndarray]:
         "table-4.csv": (4, 10),
     }[name]
     shares = read_assignment(RUNS / name)
-    own_blocks = np.zeros((len(shares), num_blocks), dtype=int)
-    own_classes = np.zeros((len(shares), num_classes), dtype=int)
+    blocks_held = np.zeros((len(shares), num_blocks), dtype=int)
+    classes_held = np.zeros((len(shares), num_classes), dtype=int)
     for m, share in enumerate(shares):
         for token in share.blocks:
             first, *last = map(int, token.split("-"))
-            own_blocks[m, first - 1 : (last or [first])[0]] = 1
-        own_classes[m, [index - 1 for index in share.classes]] = 1
+            blocks_held[m, first - 1 : (last or [first])[0]] = 1
+        classes_held[m, [index - 1 for index in share.classes]] = 1
         assert share.rows == 1
-    return own_blocks, own_classes
+    return blocks_held, classes_held
 
 
 def test_table_2_nine_parties_have_five_classes_and_six_to_eight_blocks():
-    own_blocks, own_classes = held("table-2-cifar10.csv")
-    assert len(own_blocks) == 9
-    assert (own_classes.sum(1) == 5).all()
-    assert set(own_blocks.sum(1)) <= {6, 7, 8}
-    assert own_blocks.sum() * 5 == 300  # the numbers of Figure 11(c), added up
-    holders = own_blocks.T @ own_classes
+    blocks_held, classes_held = held("table-2-cifar10.csv")
+    assert len(blocks_held) == 9
+    assert (classes_held.sum(1) == 5).all()
+    assert set(blocks_held.sum(1)) <= {6, 7, 8}
+    assert blocks_held.sum() * 5 == 300  # the numbers of Figure 11(c), added up
+    holders = blocks_held.T @ classes_held
     assert holders.min() >= 1  # every block of every class has been used
     assert holders.max() <= 4
-    assert not own_blocks.all(0).any()  # "no feature is shared by all"
-    assert not own_classes.all(0).any()
+    assert not blocks_held.all(0).any()  # "no feature is shared by all"
+    assert not classes_held.all(0).any()
 
 
 def test_table_3_six_parties_leave_6_88_percent_unused():
-    own_blocks, own_classes = held("table-3.csv")
-    assert own_blocks.tolist() == [[1, 1, 1, 0]] * 2 + [[1, 0, 1, 1]] * 2 + [[1, 0, 1, 0]] * 2
-    assert (own_classes.sum(1) == 25).all()
-    assert (own_blocks.T @ own_classes == 0).sum() == 11  # of 160: 6.88 %
+    blocks_held, classes_held = held("table-3.csv")
+    assert blocks_held.tolist() == [[1, 1, 1, 0]] * 2 + [[1, 0, 1, 1]] * 2 + [[1, 0, 1, 0]] * 2
+    assert (classes_held.sum(1) == 25).all()
+    assert (blocks_held.T @ classes_held == 0).sum() == 11  # of 160: 6.88 %
 
 
 def test_table_4_is_figure_12_b():
-    own_blocks, own_classes = held("table-4.csv")
-    assert (own_blocks.T @ own_classes == np.array([[3], [1], [3], [1]])).all()
+    blocks_held, classes_held = held("table-4.csv")
+    assert (blocks_held.T @ classes_held == np.array([[3], [1], [3], [1]])).all()

@@ -33,8 +33,8 @@ def encoded(**options):
 def test_a_share_of_the_columns_is_common_and_the_rest_is_dealt_out():
     part = split(common=0.3)
     assert len(part.common) == 3  # of ten
-    own = [name for names in part.unique.values() for name in names]
-    assert sorted(own) == sorted(set(dataset().x.names) - set(part.common))
+    names = [name for names in part.unique.values() for name in names]
+    assert sorted(names) == sorted(set(dataset().x.names) - set(part.common))
     assert sorted(len(names) for names in part.unique.values()) == [2, 2, 3]
 
 
@@ -75,8 +75,8 @@ def test_common_columns_are_those_that_correlate_most_or_least_with_the_others()
     ):
         part = common_unique(data, None, parties=2, common=0.375, correlation=wanted)
         assert part.common == way
-        own = [name for names in part.unique.values() for name in names]
-        assert sorted((*own, *way)) == sorted(data.x.names)
+        names = [name for names in part.unique.values() for name in names]
+        assert sorted((*names, *way)) == sorted(data.x.names)
 
 
 def test_of_too_many_ways_the_ends_are_bettered_until_no_swap_helps(monkeypatch):
@@ -153,7 +153,7 @@ def test_without_validation_all_rows_train():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         ({"parties": 0}, "parties must be 1 or more"),
         ({"parties": ["a", "a"]}, "names that differ"),
@@ -161,8 +161,8 @@ def test_without_validation_all_rows_train():
         ({"validation": 1.0}, "validation must be a share .* got 1.0"),
     ],
 )
-def test_shares_and_parties_that_cannot_be_are_refused(options, said):
-    with pytest.raises(ConfigError, match=said):
+def test_shares_and_parties_that_cannot_be_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
         split(**options)
 
 

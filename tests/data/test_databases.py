@@ -38,7 +38,10 @@ def write(tmp_path: Path) -> Write:
 
 def column(table: Any, name: str) -> list[Any]:
     read = table.column(name)
-    return [None if gone else value for value, gone in zip(read.values, read.missing, strict=True)]
+    return [
+        None if without_partner else value
+        for value, without_partner in zip(read.values, read.missing, strict=True)
+    ]
 
 
 def test_the_only_table_needs_no_query(write: Write) -> None:
@@ -195,16 +198,18 @@ def test_a_database_without_its_extension_is_told_in_one_sentence(
     remote: Any, url: str, extension: str
 ) -> None:
     remote(fails_to="load")
-    said = refuse(url, None, f"DuckDB's {extension} extension is not installed and cannot be fetch")
-    assert "reader:***@host" in said
-    assert "s3cr3t" not in said
-    assert "export the table to Parquet" in said
+    error = refuse(
+        url, None, f"DuckDB's {extension} extension is not installed and cannot be fetch"
+    )
+    assert "reader:***@host" in error
+    assert "s3cr3t" not in error
+    assert "export the table to Parquet" in error
 
 
 def test_a_database_that_does_not_answer_is_named_without_its_password(remote: Any) -> None:
     remote(fails_to="attach")
-    said = refuse(URL, None, "cannot read postgresql://.*: .*Unable to connect to Postgres")
-    assert "s3cr3t" not in said
+    error = refuse(URL, None, "cannot read postgresql://.*: .*Unable to connect to Postgres")
+    assert "s3cr3t" not in error
 
 
 @pytest.mark.parametrize("query", [None, "people", "SELECT * FROM people"])
@@ -230,16 +235,16 @@ def test_a_remote_query_reads_and_does_nothing_else(
 ) -> None:
     written = tmp_path / "written.csv"
     stand_in = remote("people")
-    said = refuse(URL, query.format(copy=f"COPY (SELECT 1) TO '{written}'"), words)
-    assert "s3cr3t" not in said
+    error = refuse(URL, query.format(copy=f"COPY (SELECT 1) TO '{written}'"), words)
+    assert "s3cr3t" not in error
     assert not written.exists()
     assert stand_in.real.execute("SELECT count(*) FROM db.people").fetchone() == (1,)
 
 
 def test_several_remote_tables_are_asked_which(remote: Any) -> None:
     remote("people", "orders")
-    said = refuse(URL, None, r"has 2 tables \(orders, people\); say which with query = ")
-    assert "s3cr3t" not in said
+    error = refuse(URL, None, r"has 2 tables \(orders, people\); say which with query = ")
+    assert "s3cr3t" not in error
 
 
 @pytest.mark.parametrize(

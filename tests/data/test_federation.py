@@ -24,14 +24,14 @@ text_ids = st.lists(st.text("abü", min_size=1, max_size=2), unique=True, min_si
     tables=st.one_of(*(st.lists(ids, min_size=2, max_size=4) for ids in (integer_ids, text_ids)))
 )
 def test_alignment_is_what_a_dict_of_ids_finds(tables):
-    own, *others = tables
-    assume(all(set(own) & set(ids) for ids in others))
+    first, *others = tables
+    assume(all(set(first) & set(ids) for ids in others))
     federation = Federation(party(f"p{i}", ids) for i, ids in enumerate(tables))
     alignment = federation.align(to="p0")
     for i, ids in enumerate(tables):
         index = {name: row for row, name in enumerate(ids)}
-        assert alignment.rows[f"p{i}"].tolist() == [index.get(name, -1) for name in own]
-    everyone = [row for row, name in enumerate(own) if all(name in ids for ids in others)]
+        assert alignment.rows[f"p{i}"].tolist() == [index.get(name, -1) for name in first]
+    everyone = [row for row, name in enumerate(first) if all(name in ids for ids in others)]
     assert alignment.shared(*federation.parties).tolist() == everyone
 
 

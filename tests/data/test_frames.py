@@ -77,7 +77,7 @@ def test_a_data_set_is_loaded_from_frames() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "words"),
     [
         (42, "expected a path, a SELECT or a DataFrame of pandas, polars or pyarrow, got int"),
         (np.ones((2, 2)), "got numpy.ndarray"),
@@ -87,8 +87,8 @@ def test_a_data_set_is_loaded_from_frames() -> None:
         (pd.DataFrame([[1, 2]], columns=[1, "1"]), "two columns of one name"),
     ],
 )
-def test_what_is_no_table_is_told_in_a_sentence(frame: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_what_is_no_table_is_told_in_a_sentence(frame: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
         table_from_frame(frame)
 
 

@@ -187,8 +187,8 @@ def test_a_path_without_images_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", x)
     (tmp_path / "empty").mkdir()
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as file, file.open("x.npy", "w") as array:
-        told = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3, 64, 64)}
-        np.lib.format.write_array_header_1_0(array, told)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3, 64, 64)}
+        np.lib.format.write_array_header_1_0(array, header)
     for name, words in {
         "huge.npz": "cannot read .*huge.npz as an .npz file of plain arrays",
         "nowhere.npz": "there is no file or folder",
@@ -221,8 +221,8 @@ def test_an_archive_that_unpacks_to_more_than_memory_has_is_refused_before_it_do
     assert free is None or free > 10**8  # what memory has, by Linux
     assert len(images.read_image_samples(path, id="id", label=None)[0]) == 1000
     monkeypatch.setattr(images, "free_bytes", lambda: 9_000_000)
-    said = "its array 'x' takes 0.01 GB unpacked, and 0.009 GB of memory are free; split the file"
-    with pytest.raises(DataError, match=said):
+    words = "its array 'x' takes 0.01 GB unpacked, and 0.009 GB of memory are free; split the file"
+    with pytest.raises(DataError, match=words):
         images.read_image_samples(path, id="id", label=None)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=words):
         images.read_images(path)

@@ -18,9 +18,9 @@ def table(num_rows=NUM_ROWS, *, missing_label=False):
     rng = np.random.default_rng(3)
     arrays = {f"c{i}": rng.normal(i, 1 + i, size=num_rows) for i in range(6)}
     arrays["job"] = np.array(["cook", "nurse"], dtype=object)[rng.integers(0, 2, num_rows)]
-    found = labels(num_rows)
-    found.missing[0] = missing_label
-    return Dataset("made", np.arange(num_rows), table_from_arrays("made", arrays), "y", found)
+    column = labels(num_rows)
+    column.missing[0] = missing_label
+    return Dataset("made", np.arange(num_rows), table_from_arrays("made", arrays), "y", column)
 
 
 def images(num_rows=NUM_ROWS, height=7):
@@ -37,7 +37,7 @@ def test_columns_are_dealt_out_to_data_owners_who_have_all_rows():
     part = split()
     assert part.data_owners == ("data-1", "data-2", "data-3")
     held = [part.inputs[name].columns for name in part.data_owners]
-    assert sorted(column for own in held for column in own) == sorted(table().x.names)
+    assert sorted(column for columns in held for column in columns) == sorted(table().x.names)
     assert sorted(map(len, held)) == [2, 2, 3]
     for name in part.data_owners:
         assert list(part.train[name].ids) == list(range(NUM_ROWS))
@@ -49,11 +49,11 @@ def test_label_owners_share_no_row_and_have_no_column():
     part = split(num_rows=61)
     assert part.label_owners == ("label-1", "label-2")
     held = [part.train[name] for name in part.label_owners]
-    assert sorted(own.num_rows for own in held) == [30, 31]
-    assert sorted(np.concatenate([own.ids for own in held])) == list(range(61))
-    for own in held:
-        assert not own.blocks
-        assert torch.equal(own.labels, torch.from_numpy(own.ids % 3))
+    assert sorted(party.num_rows for party in held) == [30, 31]
+    assert sorted(np.concatenate([party.ids for party in held])) == list(range(61))
+    for party in held:
+        assert not party.blocks
+        assert torch.equal(party.labels, torch.from_numpy(party.ids % 3))
     assert torch.equal(part.test_labels, torch.arange(12) % 3)
 
 
@@ -78,10 +78,10 @@ def test_groups_of_columns_may_be_named_and_may_overlap():
 def test_validation_rows_are_a_share_of_each_label_owners():
     part = split(validation=0.2)
     for name, rest in zip(part.label_owners, split().train.parties, strict=False):
-        kept, own = part.validation[name], part.train[name]
-        assert (kept.num_rows, own.num_rows) == (6, 24)
+        kept, train = part.validation[name], part.train[name]
+        assert (kept.num_rows, train.num_rows) == (6, 24)
         whole = split().train[name].ids
-        assert sorted([*kept.ids, *own.ids]) == sorted(whole), rest
+        assert sorted([*kept.ids, *train.ids]) == sorted(whole), rest
     assert split().validation is None
 
 
@@ -90,7 +90,7 @@ def test_a_small_concentration_leaves_label_owners_few_classes():
         held = split(num_rows=3000, skew=skew, seed=1).train
         counts = [held[f"label-{n}"].labels.bincount(minlength=3) for n in (1, 2)]
         assert int(sum(counts).sum()) == 3000
-        return max(float(own.max() / own.sum()) for own in counts)
+        return max(float(counted.max() / counted.sum()) for counted in counts)
 
     assert largest(1e4) < 0.36 < 0.5 < largest(0.3)
 
@@ -98,7 +98,7 @@ def test_a_small_concentration_leaves_label_owners_few_classes():
 def test_the_seed_says_who_has_which_rows_and_columns():
     def dealt(seed):
         part = split(seed=seed)
-        return [list(own.ids) for own in part.train.parties.values()], [
+        return [list(party.ids) for party in part.train.parties.values()], [
             list(part.inputs[name].columns) for name in part.inputs
         ]
 

@@ -127,8 +127,8 @@ def test_each_party_fits_its_encoder_on_its_own_training_rows():
     shop = parts.train["shop"]
     assert (shop.num_rows, parts.train["clinic"].num_rows) == (10, 20)
     assert shop.labels is None
-    own = TableEncoder.fit(train.x.take(shop.ids), ["income", "job"], party="shop")
-    assert parts.inputs["shop"].to_json() == own.to_json()
+    encoder = TableEncoder.fit(train.x.take(shop.ids), ["income", "job"], party="shop")
+    assert parts.inputs["shop"].to_json() == encoder.to_json()
     income = shop.blocks["columns"][:, 0]
     assert income.mean().item() == pytest.approx(0, abs=1e-6)
     assert income.std(correction=0).item() == pytest.approx(1, abs=1e-5)

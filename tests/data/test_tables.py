@@ -458,7 +458,7 @@ def test_texts_of_a_long_table_are_shared_and_the_same(tmp_path, monkeypatch):
 
 def test_different_values_are_found_as_numpy_finds_them():
     for values in (np.array(["b", "a", "", "b"], dtype=object), np.array([3.0, np.nan, 1, 3])):
-        found, indices = tables.distinct(values)
+        distinct_values, indices = tables.distinct(values)
         expected, expected_indices = np.unique(values, return_inverse=True)
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(distinct_values, expected)
         np.testing.assert_array_equal(indices, expected_indices)

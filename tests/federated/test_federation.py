@@ -53,13 +53,16 @@ class Mean(Driver):
         if self.figures:
             assert self.best_round is not None
             self.best_round.note(number, self.figures[number - 1])
-        return Round(told={"mean": float(self.mean_P.sum())})
+        return Round(metrics={"mean": float(self.mean_P.sum())})
 
 
 def parties(**ill: tuple[int, ...]) -> InProcess:
     values = {"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [5.0, 9.0]}
     return InProcess(
-        {name: Speaker(own, Local(name), ill=ill.get(name, ())) for name, own in values.items()},
+        {
+            name: Speaker(value, Local(name), ill=ill.get(name, ()))
+            for name, value in values.items()
+        },
         driver="hub",
     )
 

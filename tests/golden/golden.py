@@ -176,7 +176,7 @@ def messages(ledger: Path) -> dict[str, list[str]]:
     Those that keep and restore a party's state stand apart: what a state holds may change while
     what is computed does not.
     """
-    found: dict[str, list[str]] = {"messages": [], "checkpoints": []}
+    lines: dict[str, list[str]] = {"messages": [], "checkpoints": []}
     for line in json_lines(ledger):
         if "message" not in line:
             continue
@@ -184,12 +184,12 @@ def messages(ledger: Path) -> dict[str, list[str]]:
             f"{each['name']} {each['dtype']} {each['shape']}" for each in line["tensors"]
         )
         text = (
-            f"{line.get('stage', '')}: {line['from']} -> {line['to']}: {line['message']} "
+            f"{line.get('variant', '')}: {line['from']} -> {line['to']}: {line['message']} "
             f"x{line['count']}, {line['bytes']} bytes ({tensors})"
         )
         kind = "checkpoints" if line["message"].startswith("checkpoint.") else "messages"
-        found[kind].append(text)
-    return {kind: sorted(lines) for kind, lines in found.items()}
+        lines[kind].append(text)
+    return {kind: sorted(lines) for kind, lines in lines.items()}
 
 
 def predictions(folder: Path, models: Path) -> dict[str, Any]:
@@ -198,10 +198,10 @@ def predictions(folder: Path, models: Path) -> dict[str, Any]:
     Of the first party and the last.
     """
     (table,) = (name for name in TABLES if (folder / name).exists())
-    found = sorted(models.rglob("model.json"))
+    folders = sorted(models.rglob("model.json"))
     return {
         path.parent.relative_to(models).as_posix(): predicted(folder, path.parent, table)
-        for path in dict.fromkeys((*found[:1], *found[-1:]))
+        for path in dict.fromkeys((*folders[:1], *folders[-1:]))
     }
 
 
@@ -239,12 +239,12 @@ def check(record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     exact = record["platform"] == now["platform"]
     tolerance = record["tolerance"] if exact else SCORE_TOLERANCE
     keys = [key for key in dict.fromkeys((*record, *now)) if key not in ("platform", "tolerance")]
-    found = [
+    different = [
         line
         for key in keys
         for line in differences(record.get(key), now.get(key), key, exact, tolerance)
     ]
-    if found:
+    if different:
         advice = ADVICE
         if not exact:
             advice += OTHER_MACHINE.format(
@@ -253,8 +253,8 @@ def check(record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
                 norm=NORM_TOLERANCE,
                 score=SCORE_TOLERANCE,
             )
-        more = "" if len(found) <= 40 else f"\n... and {len(found) - 40} more"
-        raise AssertionError(advice + "\n".join(found[:40]) + more)
+        more = "" if len(different) <= 40 else f"\n... and {len(different) - 40} more"
+        raise AssertionError(advice + "\n".join(different[:40]) + more)
 
 
 def differences(old: Any, new: Any, where: str, exact: bool, tolerance: float) -> Iterator[str]:
@@ -272,8 +272,8 @@ def differences(old: Any, new: Any, where: str, exact: bool, tolerance: float) -
                 yield from differences(old[key], new[key], below, exact, tolerance)
     elif isinstance(old, list) and isinstance(new, list):
         if where in ("messages", "checkpoints") or where.startswith("homes / "):
-            gone, added = Counter(old) - Counter(new), Counter(new) - Counter(old)
-            yield from (f"{where}: the record has {each!r}" for each in sorted(gone.elements()))
+            lost, added = Counter(old) - Counter(new), Counter(new) - Counter(old)
+            yield from (f"{where}: the record has {each!r}" for each in sorted(lost.elements()))
             yield from (f"{where}: now there is {each!r}" for each in sorted(added.elements()))
             return
         if len(old) != len(new):

@@ -48,11 +48,11 @@ NUM_PREDICTED = 40
 @cache
 def cancer() -> dict[str, list[Any]]:
     """Columns of scikit-learn's breast cancer set, its label "diagnosis" and "row"."""
-    found = load_breast_cancer()
-    columns: dict[str, list[Any]] = {"row": list(range(len(found.target)))}
-    columns["diagnosis"] = [str(found.target_names[each]) for each in found.target]
-    for index, name in enumerate(found.feature_names):
-        columns[str(name)] = [float(value) for value in found.data[:, index]]
+    cancer = load_breast_cancer()
+    columns: dict[str, list[Any]] = {"row": list(range(len(cancer.target)))}
+    columns["diagnosis"] = [str(cancer.target_names[each]) for each in cancer.target]
+    for index, name in enumerate(cancer.feature_names):
+        columns[str(name)] = [float(value) for value in cancer.data[:, index]]
     return columns
 
 
@@ -334,23 +334,23 @@ SPENT = ('data.label="spent"', 'data.task="regression"')
 NO_BASELINES = "baselines=[]"
 
 
-def stage(name: str) -> tuple[str, str]:
+def variant(name: str) -> tuple[str, str]:
     """Settings of a run of this baseline alone, whose final weights are then kept."""
     return (f'method="{name}"', NO_BASELINES)
 
 
 SIMULATED = (
     Case("apfed", APFED_CANCER),
-    Case("apfed-r", APFED_CANCER, stage("apfed-r")),
-    Case("apfed-c", APFED_CANCER, stage("apfed-c")),
-    Case("apfed-alone", APFED_CANCER, stage("alone")),
-    Case("apfed-pooled", APFED_CANCER, stage("pooled")),
-    Case("apfed-tvfl", APFED_CANCER, stage("tvfl")),
+    Case("apfed-r", APFED_CANCER, variant("apfed-r")),
+    Case("apfed-c", APFED_CANCER, variant("apfed-c")),
+    Case("apfed-alone", APFED_CANCER, variant("alone")),
+    Case("apfed-pooled", APFED_CANCER, variant("pooled")),
+    Case("apfed-tvfl", APFED_CANCER, variant("tvfl")),
     Case(
         "apfed-d",
         APFED_CANCER,
         (
-            *stage("apfed-d"),
+            *variant("apfed-d"),
             "data.labels=60",
             'apfed.distil.exchange="gradients"',
             "apfed.distil.folds=2",
@@ -368,7 +368,7 @@ SIMULATED = (
     Case("apfed-strips", simulation(APFED_STRIPS, write_digits)),
     Case("chfl", CHFL_CANCER),
     *(
-        Case(f"chfl-{name}", CHFL_CANCER, stage(baseline))
+        Case(f"chfl-{name}", CHFL_CANCER, variant(baseline))
         for name, baseline in {
             "mu0": "chfl-mu0",
             "common": "common",
@@ -404,11 +404,11 @@ SIMULATED = (
     ),
     Case("hyfem", HYFEM_DIGITS),
     *(
-        Case(f"hyfem-{name}", HYFEM_DIGITS, stage(name))
+        Case(f"hyfem-{name}", HYFEM_DIGITS, variant(name))
         for name in ("standalone", "fedavg", "fedper")
     ),
     Case("fedoptimus", OWNERS_CANCER),
-    Case("fedoptimus-classic", OWNERS_CANCER, stage("classic")),
+    Case("fedoptimus-classic", OWNERS_CANCER, variant("classic")),
     Case(
         "fedoptimus-by-columns",
         OWNERS_CANCER,
@@ -485,7 +485,7 @@ def apfed_parties() -> Federation:
         "registry": select(cancer(), " error"),
     }
     sgd = 'optimizer = "sgd"\nweight_decay = 1e-4\n'
-    own = f"[apfed]\nexact = true\nencoder = [8]\n{sgd}learning_rate = 0.05\nloss = "
+    settings = f"[apfed]\nexact = true\nencoder = [8]\n{sgd}learning_rate = 0.05\nloss = "
     return Federation(
         method="apfed",
         parties={
@@ -495,12 +495,12 @@ def apfed_parties() -> Federation:
                 'label = "diagnosis"',
                 "",
             ),
-            "lab": (shuffled(range(100, 200)), names["lab"], "", f'{own}"reconstruction"'),
+            "lab": (shuffled(range(100, 200)), names["lab"], "", f'{settings}"reconstruction"'),
             "registry": (
                 shuffled([*range(30, 80), *range(120, 160), *range(200, 210)]),
                 names["registry"],
                 "",
-                f'{own}"contrastive"\ntemperature = 0.5',
+                f'{settings}"contrastive"\ntemperature = 0.5',
             ),
         },
         driver="clinic",
@@ -521,11 +521,11 @@ def chfl_parties() -> Federation:
         parties={
             name: (
                 range(index, 400, 3),
-                ["diagnosis", *common, own],
+                ["diagnosis", *common, private],
                 LABEL,
                 '[chfl]\ncommon = ["mean *"]',
             )
-            for index, (name, own) in enumerate(
+            for index, (name, private) in enumerate(
                 {"north": "worst area", "south": "worst texture", "east": "worst radius"}.items()
             )
         },
@@ -566,14 +566,14 @@ def hyfem_parties() -> Federation:
 
 def fedoptimus_parties() -> Federation:
     """Two label owners and two data owners of partly the same patients."""
-    own = "[fedoptimus]\nbottom = [8]"
+    settings = "[fedoptimus]\nbottom = [8]"
     return Federation(
         method="fedoptimus",
         parties={
             "north": (shuffled(range(150)), ["diagnosis"], LABEL, ""),
             "south": (shuffled(range(150, 330)), ["diagnosis"], LABEL, ""),
-            "clinic": (shuffled(range(10, 400)), select(cancer(), "mean "), "", own),
-            "lab": (shuffled(range(320)), select(cancer(), "worst "), "", own),
+            "clinic": (shuffled(range(10, 400)), select(cancer(), "mean "), "", settings),
+            "lab": (shuffled(range(320)), select(cancer(), "worst "), "", settings),
         },
         driver="coordinator",
         run="evaluate_every = 1",
@@ -594,7 +594,7 @@ FEDERATIONS = {
 
 OF_PARTIES = (
     *(Case(f"parties-{name}", each.write, (), 1e-7) for name, each in FEDERATIONS.items()),
-    Case("parties-tvfl", FEDERATIONS["apfed"].write, stage("tvfl"), 1e-7),
+    Case("parties-tvfl", FEDERATIONS["apfed"].write, variant("tvfl"), 1e-7),
     Case("parties-chfl-secure", FEDERATIONS["chfl"].write, (NO_BASELINES, "chfl.secure=true")),
 )
 

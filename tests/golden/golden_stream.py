@@ -47,40 +47,40 @@ def run(method: str, folder: Path) -> dict[str, Any]:
     with Federation(folder, port, ("--name", made.driver)).ending() as federation:
         joined = [federation.join(name) for name in partners]
         driver = federation.start("train", "network.toml", "--out", "out")
-        assert driver.ended() == 0, driver.said()
+        assert driver.ended() == 0, driver.printed()
         for each in joined:
             each.signal(signal.SIGTERM)
-            assert each.ended() == 0, each.said()
+            assert each.ended() == 0, each.printed()
     return taken(method, folder)
 
 
 def stage_of(run: str, between: str) -> str:
-    """The stage and the seed that a run's name tells."""
+    """The variant and the seed that a run's name tells."""
     return "/".join(part for part in run.split(between) if not NUMBER.fullmatch(part))
 
 
-def sent(home: Path) -> list[str]:
+def sent(site_folder: Path) -> list[str]:
     """Kinds of messages in the ledger that a party keeps at home of what left it; sorted."""
     counts: Counter[str] = Counter()
-    for line in golden.json_lines(home / "ledger.jsonl"):
+    for line in golden.json_lines(site_folder / "ledger.jsonl"):
         # Where ledgers stand, told when a driver leaves, is no part of what a method sends.
         if "to" in line and not line["message"].startswith("heads."):
             tensors = ", ".join(
                 f"{name} {dtype} {shape}" for name, (dtype, shape) in line["tensors"].items()
             )
-            stage = stage_of(line["run"], "/")
+            variant = stage_of(line["run"], "/")
             size = f"{line['bytes']} bytes each ({tensors})"
-            counts[f"{stage or 'align'}: -> {line['to']}: {line['message']}, {size}"] += 1
+            counts[f"{variant or 'align'}: -> {line['to']}: {line['message']}, {size}"] += 1
     return sorted(f"{number} times {text}" for text, number in counts.items())
 
 
 def taken(method: str, folder: Path) -> dict[str, Any]:
-    """What the driver and every party have at their homes."""
+    """What the driver and every party have at their sites."""
     out = folder / "out"
     weights = golden.weights(out / "models")
-    homes = {home.stem: home for home in sorted(folder.glob("*.site"))}
-    for party, home in homes.items():
-        for kept in sorted((home / "models").glob("*")):
+    site_folders = {site_folder.stem: site_folder for site_folder in sorted(folder.glob("*.site"))}
+    for party, site_folder in site_folders.items():
+        for kept in sorted((site_folder / "models").glob("*")):
             for file, each in golden.weights(kept).items():
                 weights[f"{party}/{stage_of(kept.name, '+')}/{file}"] = each
     return {
@@ -90,5 +90,5 @@ def taken(method: str, folder: Path) -> dict[str, Any]:
         "rounds": golden.rounds(out),
         "weights": weights,
         **golden.messages(out / "ledger.jsonl"),
-        "homes": {party: sent(home) for party, home in homes.items()},
+        "homes": {party: sent(site_folder) for party, site_folder in site_folders.items()},
     }

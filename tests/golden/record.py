@@ -36,11 +36,11 @@ def main() -> None:
             if name == "finished":
                 record = {"platform": golden.here(), "tolerance": 0.0, "predictions": {}}
                 for run in golden_finished.FINISHED:
-                    own = Path(folder) / run
-                    own.mkdir()
+                    out = Path(folder) / run
+                    out.mkdir()
                     if given.write:
-                        golden_finished.make(run, own)
-                    record["predictions"] |= golden_finished.read(run, own)
+                        golden_finished.make(run, out)
+                    record["predictions"] |= golden_finished.read(run, out)
             elif name.startswith("stream-"):
                 record = golden_stream.run(name.removeprefix("stream-"), Path(folder))
             else:

@@ -50,5 +50,5 @@ def test_a_run_of_before_is_reported_with_its_scores_and_what_was_sent(
         method = json.loads((ledger.parent / "result.json").read_text())["method"]
         for line in golden.json_lines(ledger):
             assert line["from"] in text
-            if line["stage"] == method and line["bytes"]:
+            if line["variant"] == method and line["bytes"]:
                 assert line["message"] in text

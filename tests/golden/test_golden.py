@@ -28,8 +28,8 @@ def test_over_a_network_weights_are_those_of_one_process(method: str) -> None:
     exact = apart["platform"] == here["platform"] and method != "chfl"
     weights = {}
     for path, file in apart["weights"].items():
-        party, *stage, name = path.split("/")
-        if not stage or stage[0] == method:
+        party, *variant, name = path.split("/")
+        if not variant or variant[0] == method:
             weights[f"{party}/{name}"] = file
     assert weights.keys() == here["weights"].keys()
     assert not list(golden.differences(here["weights"], weights, "weights", exact, 0.0))

@@ -364,8 +364,10 @@ def test_who_is_left_out_is_told_at_once_and_now_and_then(
     helper = _Failing(passives({"lab": "contrastive"})["lab"], "fails")
     epochs = train_to_end(party, InProcess({"lab": helper}, driver="clinic"))
     assert sum(epoch.missed.get("lab", 0) for epoch in epochs) == 12
-    said = [each.getMessage() for each in caplog.records if each.name.endswith("missing_parties")]
-    assert said == [
+    messages = [
+        each.getMessage() for each in caplog.records if each.name.endswith("missing_parties")
+    ]
+    assert messages == [
         "party 'lab' is left out of epoch 1, step 2: its disk is full",
         "party 'lab' is left out of epoch 7, step 2: its disk is full (left out 10 times so far)",
     ]
@@ -533,7 +535,7 @@ def test_a_passive_whose_loss_is_not_finite_is_named_and_left_out(
     epochs = train_to_end(active(alignment=alignment), InProcess({"lab": helper}, driver="clinic"))
     assert epochs[0].missed == {"lab": 3}
     assert epochs[0].reasons["lab"].endswith(": its loss is not finite; lower its learning_rate")
-    assert "reconstruction loss is inf; lower its learning_rate (" in caplog.text  # at home
+    assert "reconstruction loss is inf; lower its learning_rate (" in caplog.text  # at its site
 
 
 def test_an_active_party_needs_a_label() -> None:

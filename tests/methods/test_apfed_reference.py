@@ -32,14 +32,14 @@ class Drawn:
     """Torch's global random numbers, those of one purpose while the context is open."""
 
     def __init__(self, *purpose: str) -> None:
-        self.own = torch.Generator().manual_seed(derive_seed(SEED, *purpose)).get_state()
+        self.state = torch.Generator().manual_seed(derive_seed(SEED, *purpose)).get_state()
 
     def __enter__(self) -> None:
         self.outer = torch.get_rng_state()
-        torch.set_rng_state(self.own)
+        torch.set_rng_state(self.state)
 
     def __exit__(self, *_: object) -> None:
-        self.own = torch.get_rng_state()
+        self.state = torch.get_rng_state()
         torch.set_rng_state(self.outer)
 
 
@@ -48,10 +48,10 @@ def layers(*widths: int) -> list[nn.Module]:
     return [layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())]
 
 
-def contrast(h_BD: Tensor, own_BD: Tensor) -> Tensor:
+def contrast(h_BD: Tensor, local_BD: Tensor) -> Tensor:
     """Eq. (14) to (16): each row against its own sample's code among all others."""
-    h_BD, own_BD = (F.normalize(each, dim=1, eps=1e-2) for each in (h_BD, own_BD))
-    across, within = h_BD @ own_BD.T / TAU, h_BD @ h_BD.T / TAU
+    h_BD, local_BD = (F.normalize(each, dim=1, eps=1e-2) for each in (h_BD, local_BD))
+    across, within = h_BD @ local_BD.T / TAU, h_BD @ h_BD.T / TAU
     others = within.masked_fill(torch.eye(len(h_BD)).bool(), -torch.inf)
     scores = torch.cat([across, others], dim=1)
     return F.cross_entropy(scores, torch.arange(len(h_BD)))
@@ -89,8 +89,8 @@ def reference(losses: dict[str, str]) -> dict[str, Tensor]:
             for name, loss in losses.items():
                 sent = h.detach().requires_grad_()
                 if loss == "contrastive":
-                    own = partners[name](tables[name][rows])  # Eq. (13)
-                    contrast(sent, own).backward()
+                    code = partners[name](tables[name][rows])  # Eq. (13)
+                    contrast(sent, code).backward()
                 else:
                     F.mse_loss(partners[name](sent), tables[name][rows]).backward()  # Eq. (12)
                 assert sent.grad is not None

@@ -114,17 +114,17 @@ def balanced(party: apfed.Active) -> Balanced:
 
 def test_a_partner_is_rho_times_as_long_as_the_task() -> None:
     party = active(balance=0.5)
-    code, gradient, own = task_gradient(party)
+    code, gradient, expected = task_gradient(party)
     balanced(party).add([(1.0, code, 1000 * gradient)])  # the same direction, far too long
-    for weight, each in zip(party.encoder.parameters(), own, strict=True):
+    for weight, each in zip(party.encoder.parameters(), expected, strict=True):
         torch.testing.assert_close(weight.grad, 1.5 * each)
 
 
 def test_what_points_against_the_task_is_left_out() -> None:
     party = active(balance=0.5)
-    code, gradient, own = task_gradient(party)
+    code, gradient, expected = task_gradient(party)
     balanced(party).add([(1.0, code, -gradient)])
-    for weight, each in zip(party.encoder.parameters(), own, strict=True):
+    for weight, each in zip(party.encoder.parameters(), expected, strict=True):
         torch.testing.assert_close(weight.grad, each)
 
 

@@ -15,7 +15,7 @@ from dovetail.federated import Federation, Local, play_round
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.chfl.stacked import StackedInProcess
-from dovetail.methods.chfl.stages import own_best
+from dovetail.methods.chfl.variant_settings import local_best
 from dovetail.models import Column, RandomStream, generator, load
 from dovetail.network import Checkpoint, InProcess
 
@@ -34,7 +34,7 @@ def rows_of(index, num_rows, num_unique, *, name=None, num_validation=10, task=T
     table = table_from_arrays(f"t{index}", dict(zip(names, x.numpy().T, strict=True)))
     ids = np.arange(total) + 1000 * index
     data = PartyData(name or f"p{index}", ids, labels=labels, tables={"columns": table})
-    return chfl.Home(
+    return chfl.ChflData(
         data.take(torch.arange(num_rows)),
         task,
         COMMON,
@@ -42,10 +42,11 @@ def rows_of(index, num_rows, num_unique, *, name=None, num_validation=10, task=T
     )
 
 
-def agreed_of(homes):
+def agreed_of(party_data):
     """How these encode their common columns, as a coordinator tells them."""
     described = {
-        own.name: chfl.Member(own, Local(own.name)).handle(chfl.Describe()) for own in homes
+        local_data.name: chfl.Member(local_data, Local(local_data.name)).handle(chfl.Describe())
+        for local_data in party_data
     }
     return chfl.agree_on(described, chfl.Config())[1]
 
@@ -55,7 +56,7 @@ ROWS = [rows_of(1, 21, 3), rows_of(2, 23, 2), rows_of(3, 30, 1), rows_of(4, 24, 
 
 
 def federation(rows=ROWS):
-    return {own.name: chfl.Member(own, Local(own.name)) for own in rows}
+    return {local_data.name: chfl.Member(local_data, Local(local_data.name)) for local_data in rows}
 
 
 def run(config=None, rows=ROWS, engine=InProcess, seed=5, **changes):
@@ -87,19 +88,19 @@ def fedavg(rows, config, seed):
     """Algorithm 1 written out once more, on common columns: theta after each round."""
     with RandomStream(seed, "common column"):
         column = Column.build(2, config.widths, 3)
-    orders = [generator(seed, own.name, "batches") for own in rows]
-    features = [own.prepare(COMMON, agreed_of(rows)).x[:, :2] for own in rows]
+    orders = [generator(seed, local_data.name, "batches") for local_data in rows]
+    features = [local_data.prepare(COMMON, agreed_of(rows)).x[:, :2] for local_data in rows]
     thetas = []
     for _ in range(config.rounds):
         start = copy.deepcopy(column.state_dict())
         summed = {name: torch.zeros_like(value).double() for name, value in start.items()}
-        for own, own_x, rng in zip(rows, features, orders, strict=True):
+        for local_data, local_x, rng in zip(rows, features, orders, strict=True):
             column.load_state_dict(start)
             optimizer = torch.optim.Adam(column.parameters(), lr=config.learning_rate, fused=True)
             for _ in range(config.local_epochs):
-                order = torch.randperm(own.train.num_rows, generator=rng)
+                order = torch.randperm(local_data.train.num_rows, generator=rng)
                 for batch in order.split(config.batch_size):
-                    x, labels = own_x[batch], own.train.labels[batch]
+                    x, labels = local_x[batch], local_data.train.labels[batch]
                     optimizer.zero_grad()
                     F.cross_entropy(column(x), labels).backward()
                     optimizer.step()
@@ -201,12 +202,12 @@ def test_the_gate_changes_no_weight():
 
 def gates_of(member):
     """Gate -> its loss on the validation rows."""
-    (x, labels), found = member.prepared.validation, {}
+    (x, labels), losses = member.prepared.validation, {}
     for gate in chfl.GATES:
         member.columns.gate = torch.tensor(gate)
         outputs = member.columns(x).detach()
-        found[gate] = float(F.cross_entropy(outputs, labels))
-    return found
+        losses[gate] = float(F.cross_entropy(outputs, labels))
+    return losses
 
 
 def test_a_gate_has_the_least_loss_on_validation_rows_and_leans_to_common_where_they_are_few():
@@ -251,9 +252,9 @@ def test_an_own_column_that_starts_at_zero_says_nothing_at_first():
 
 def test_only_the_own_column_has_its_weight_decay():
     plain, decayed = run(choose="last")[1]["p1"], run(choose="last", unique_weight_decay=1.0)[1]
-    own = decayed["p1"].columns
+    columns = decayed["p1"].columns
     assert torch.equal(plain.common_vector(), decayed["p1"].common_vector())
-    norms = [c.unique.layers[0].weight.norm() for c in (own, plain.columns)]
+    norms = [c.unique.layers[0].weight.norm() for c in (columns, plain.columns)]
     assert norms[0] < norms[1]
 
 
@@ -286,7 +287,7 @@ def test_each_party_takes_the_trial_that_is_best_on_its_own_rows():
         Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, 0.5, accuracies, 1, 1, 0.0, None)
         for mu, accuracies in ((0.3, {"a": 0.9, "b": 0.1}), (1.0, {"a": 0.2, "b": 0.7}))
     ]
-    assert own_best(trials) == {"by_party": {"a": {"mu": 0.3}, "b": {"mu": 1.0}}}
+    assert local_best(trials) == {"by_party": {"a": {"mu": 0.3}, "b": {"mu": 1.0}}}
 
 
 def test_one_party_is_training_alone():
@@ -481,7 +482,7 @@ def test_a_member_that_missed_an_average_gets_it_before_it_trains_again():
 
 def test_members_keep_the_parameters_of_the_best_mean_round():
     coordinator, members, rounds = run(rounds=6)
-    best = max(rounds, key=lambda done: done.told["validation"])  # the first of equals
+    best = max(rounds, key=lambda done: done.metrics["validation"])  # the first of equals
     assert coordinator.best_round.number == best.number
     assert {name: member.scored().accuracy for name, member in members.items()} == best.accuracies
 
@@ -497,17 +498,17 @@ def test_by_loss_five_rows_do_not_count_as_forty_five(choose, best):
     assert coordinator.best_round.number == best
     assert coordinator.scores()["a"] == {"validation": few.scores[best].accuracy}
     if choose == "loss":  # (5 x 0.9 + 45 x 0.3) / 50
-        assert rounds[-1].told["validation_loss"] == pytest.approx(0.36)
+        assert rounds[-1].metrics["validation_loss"] == pytest.approx(0.36)
 
 
 def test_members_say_the_loss_that_rounds_are_compared_by():
     coordinator, members, rounds = run(rounds=6, choose="loss")
-    said = [done.told["validation_loss"] for done in rounds]
-    assert coordinator.best_round.number == 1 + said.index(min(said))
+    losses = [done.metrics["validation_loss"] for done in rounds]
+    assert coordinator.best_round.number == 1 + losses.index(min(losses))
     scored = [member.scored() for member in members.values()]  # as they are kept
     num_rows = sum(each.num_rows for each in scored)
     mean = sum(each.num_rows * each.loss for each in scored) / num_rows
-    assert mean == pytest.approx(min(said))
+    assert mean == pytest.approx(min(losses))
 
 
 def test_each_member_may_keep_its_own_best_round():
@@ -519,7 +520,7 @@ def test_each_member_may_keep_its_own_best_round():
 def test_without_validation_rows_the_last_round_is_kept():
     rows = [rows_of(1, 21, 3, num_validation=0), rows_of(2, 23, 2, num_validation=0)]
     coordinator, members, rounds = run(rows=rows, patience=1)
-    assert ["validation" in done.told for done in rounds] == [False] * 3
+    assert ["validation" in done.metrics for done in rounds] == [False] * 3
     assert torch.equal(members["p1"].common_vector(), coordinator.common_P)
 
 
@@ -572,8 +573,8 @@ def test_stacked_members_learn_what_looped_ones_learn(changes):
                 stacked[name].columns.state_dict()[key], weights, rtol=1e-4, atol=1e-5
             )
     assert [done.participants for done in slow] == [done.participants for done in fast]
-    losses = [done.told["loss"] for done in slow]
-    assert [done.told["loss"] for done in fast] == pytest.approx(losses, rel=1e-4)
+    losses = [done.metrics["loss"] for done in slow]
+    assert [done.metrics["loss"] for done in fast] == pytest.approx(losses, rel=1e-4)
 
 
 def test_members_with_other_numbers_of_batches_train_in_stacks_of_their_own():
@@ -618,7 +619,7 @@ def test_a_member_asked_alone_between_stacked_rounds_shows_its_weights_as_they_a
         play_round(coordinator, number, network)
         seen.append(torch.cat([p.detach().flatten() for p in member.columns.unique.trained()]))
         assert torch.equal(member.common_vector(), coordinator.common_P)
-        steps = {float(own["step"]) for own in member.unique_optimizer.state.values()}
+        steps = {float(state["step"]) for state in member.unique_optimizer.state.values()}
         assert steps == {number * 2 * member.batches.steps_per_pass}
         other = chfl.Member(ALIKE[0], Local(ALIKE[0].name))
         other.restore(copy.deepcopy(member.state()))
@@ -978,13 +979,13 @@ def table_rows(index, num_rows, **columns):
     labels = torch.from_numpy(rng.integers(0, 3, num_rows))
     table = table_from_arrays(f"t{index}", arrays)
     data = PartyData(f"p{index}", np.arange(num_rows), labels=labels, tables={"columns": table})
-    return chfl.Home(data, TASK, ("age", "job"))
+    return chfl.ChflData(data, TASK, ("age", "job"))
 
 
 def encodings(encoder):
     """How its columns are encoded, without what each party's own rows had of them."""
     columns = encoder.to_json()["columns"]
-    return [{key: said for key, said in each.items() if key != "seen"} for each in columns]
+    return [{key: value for key, value in each.items() if key != "seen"} for each in columns]
 
 
 def test_raw_common_columns_are_encoded_alike_and_as_if_pooled():
@@ -1005,7 +1006,12 @@ def test_raw_common_columns_are_encoded_alike_and_as_if_pooled():
 def test_the_exchange_of_statistics_is_what_the_partition_computes():
     rows = [table_rows(1, 24), table_rows(2, 20)]
     _, members, _ = run(rows=rows)
-    expected = agree({own.name: summarise(own.table, own.common, party=own.name) for own in rows})
+    expected = agree(
+        {
+            local_data.name: summarise(local_data.table, local_data.common, party=local_data.name)
+            for local_data in rows
+        }
+    )
     for member in members.values():
         assert encodings(member.prepared.input)[:2] == encodings(expected)
 

@@ -15,7 +15,7 @@ from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.federated import Local, train
 from dovetail.methods import METHODS, chfl
 from dovetail.methods.chfl import layers
-from dovetail.methods.chfl.home import Home
+from dovetail.methods.chfl.local_data import ChflData
 from dovetail.models import Column, ColumnsSpec, RandomStream, generator
 from dovetail.network import Checkpoint, InProcess
 from dovetail.network.checkpoint import algorithm_of
@@ -26,17 +26,17 @@ CONFIG = chfl.Config(widths=(8, 4), rounds=3, local_epochs=2, batch_size=8, lear
 SEED = 5
 
 
-def home(index: int, num_rows: int, num_private: int) -> Home:
+def data_of(index: int, num_rows: int, num_private: int) -> ChflData:
     rng = np.random.default_rng([3, index])
     x = rng.normal(size=(num_rows, 2 + num_private))
     labels = torch.from_numpy((x[:, 0] > 0).astype(int) + (x.sum(axis=1) > 0.4))
     names = (*COMMON, *(f"private {index}.{i}" for i in range(num_private)))
     table = table_from_arrays(f"t{index}", dict(zip(names, x.T, strict=True)))
     data = PartyData(f"p{index}", np.arange(num_rows), labels=labels, tables={"columns": table})
-    return Home(data, TASK, COMMON)
+    return ChflData(data, TASK, COMMON)
 
 
-HOMES = [home(1, 21, 3), home(2, 33, 2), home(3, 18, 1)]
+DATA = [data_of(1, 21, 3), data_of(2, 33, 2), data_of(3, 18, 1)]
 
 
 def algorithm_2(rows: dict[str, tuple[Tensor, Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
@@ -81,7 +81,9 @@ def algorithm_2(rows: dict[str, tuple[Tensor, Tensor, Tensor]]) -> dict[str, dic
 
 def trained(page, config, *, checkpoint: Checkpoint | None = None, stop: int | None = None):
     """Members of a whole run by these two classes, or of its first rounds."""
-    members = {own.name: page.Member(own, Local(own.name)) for own in HOMES}
+    members = {
+        local_data.name: page.Member(local_data, Local(local_data.name)) for local_data in DATA
+    }
     parties = members if checkpoint is None else checkpoint.hosting(members)
     rounds = train(
         page.Coordinator(config, seed=SEED), InProcess(parties, driver="hub"), checkpoint
@@ -99,10 +101,10 @@ def encoded(members) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
 
 def assert_equal(members, expected: dict[str, dict[str, Tensor]]) -> None:
     for name, weights in expected.items():
-        found = members[name].columns.state_dict()
-        assert found.keys() == weights.keys()
+        weights_there = members[name].columns.state_dict()
+        assert weights_there.keys() == weights.keys()
         for key, value in weights.items():
-            assert torch.equal(found[key], value), (name, key)
+            assert torch.equal(weights_there[key], value), (name, key)
 
 
 def test_the_page_is_algorithm_2_bit_for_bit() -> None:
@@ -123,17 +125,20 @@ def test_the_page_resumes_bit_for_bit(tmp_path) -> None:
 
 def test_a_member_is_not_made_without_its_context() -> None:
     with pytest.raises(TypeError, match="Member is made with its context"):
-        chfl.Member(HOMES[0], None)
+        chfl.Member(DATA[0], None)
 
 
 def test_private_rows_of_one_party_change_nothing_of_another() -> None:
     expected = trained(chfl, CONFIG)
-    table = HOMES[0].table
-    shuffled = np.random.default_rng(0).normal(size=len(HOMES[0].rows))
+    table = DATA[0].table
+    shuffled = np.random.default_rng(0).normal(size=len(DATA[0].rows))
     arrays = {name: table.column(name).values for name in table.names}
     changed = table_from_arrays("t1", {**arrays, "private 1.0": shuffled})
-    other = replace(HOMES[0], train=replace(HOMES[0].train, tables={"columns": changed}))
-    members = {own.name: chfl.Member(own, Local(own.name)) for own in (other, *HOMES[1:])}
+    other = replace(DATA[0], train=replace(DATA[0].train, tables={"columns": changed}))
+    members = {
+        local_data.name: chfl.Member(local_data, Local(local_data.name))
+        for local_data in (other, *DATA[1:])
+    }
     list(train(chfl.Coordinator(CONFIG, seed=SEED), InProcess(members, driver="hub")))
     assert_equal(members, {name: expected[name].columns.state_dict() for name in ("p2", "p3")})
 

@@ -108,17 +108,22 @@ def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
     )
     here = active.taught[stack]
     networks = [here.stack.bottom, parties["shop"].stacks[stack].bottom, here.top]
-    for own, other in zip(networks, [*pooled.bottoms, pooled.top], strict=True):
+    for network, other in zip(networks, [*pooled.bottoms, pooled.top], strict=True):
         for name, value in other.state_dict().items():
-            torch.testing.assert_close(own.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-5, atol=1e-6)
     assert here.stopping.best_step == pooled.steps > 0
     assert here.stopping.best_loss == pytest.approx(pooled.loss, rel=1e-5)
-    assert active.told is not None
+    assert active.teacher_outputs is not None
     torch.testing.assert_close(
-        active.told.train[stack], pooled.member_outputs([owner.x_RF, partner]), rtol=1e-4, atol=1e-5
+        active.teacher_outputs.train[stack],
+        pooled.member_outputs([owner.x_RF, partner]),
+        rtol=1e-4,
+        atol=1e-5,
     )
-    assert active.told.test is not None
-    torch.testing.assert_close(active.told.test[stack], active.told.train[stack])
+    assert active.teacher_outputs.test is not None
+    torch.testing.assert_close(
+        active.teacher_outputs.test[stack], active.teacher_outputs.train[stack]
+    )
 
 
 @pytest.mark.slow
@@ -127,18 +132,18 @@ def test_a_row_that_a_partner_lacks_has_its_zeros_and_moves_nothing_there() -> N
     rows = everyone(owner).clone()
     rows[::3] = -1
     active, parties, _ = taught(owner, {"shop": (partner, rows)})
-    told = active.told
-    assert told is not None
-    assert told.train["network"][:, rows < 0].isnan().all()
-    assert told.train["network"][:, rows >= 0].isfinite().all()
+    outputs = active.teacher_outputs
+    assert outputs is not None
+    assert outputs.train["network"][:, rows < 0].isnan().all()
+    assert outputs.train["network"][:, rows >= 0].isfinite().all()
     # With one partner only its rows teach: what it lacks is as if it were not there.
     kept = rows >= 0
     fewer = Owner(owner.x_RF, owner.targets_RC, owner.folds_R.masked_fill(~kept, NO_FOLD))
     other, others, _ = taught(fewer, {"shop": (partner, everyone(owner))})
     for name, value in others["shop"].stacks["network"].bottom.state_dict().items():
-        own = parties["shop"].stacks["network"].bottom.state_dict()[name]
-        torch.testing.assert_close(own, value, rtol=1e-5, atol=1e-6)
-    assert other.told is not None
+        expected = parties["shop"].stacks["network"].bottom.state_dict()[name]
+        torch.testing.assert_close(expected, value, rtol=1e-5, atol=1e-6)
+    assert other.teacher_outputs is not None
 
 
 @pytest.mark.slow
@@ -148,8 +153,8 @@ def test_two_partners_of_different_rows_both_teach() -> None:
     first[1::2], second[::2] = -1, -1
     second[::10] = torch.arange(0, 90, 10)
     active, _, _ = taught(owner, {"shop": (partner, first), "lab": (partner[:, :2], second)})
-    assert active.told is not None
-    assert active.told.train["network"].isfinite().all()
+    assert active.teacher_outputs is not None
+    assert active.teacher_outputs.train["network"].isfinite().all()
 
 
 class _Leaves(distil.Partner):
@@ -185,10 +190,10 @@ def test_a_partner_that_leaves_is_left_out_as_if_it_had_never_been_there(
     without, _, _ = taught(owner, {"shop": shop})
     assert active.partners == ("shop",)
     assert "is gone" in active.lost["lab"]
-    assert active.told is not None
-    assert without.told is not None
+    assert active.teacher_outputs is not None
+    assert without.teacher_outputs is not None
     for name in ("network", "linear"):
-        assert torch.equal(active.told.train[name], without.told.train[name])
+        assert torch.equal(active.teacher_outputs.train[name], without.teacher_outputs.train[name])
     assert sum(each.missed.get("lab", 0) for each in rounds) > 0
 
 
@@ -237,19 +242,19 @@ def test_where_a_run_may_begin_once_the_others_go_on_when_a_partner_leaves(
     active, parties, rounds = limited(owner, {"shop": shop, "lab": lab}, limits, {"lab": kind})
     assert (active.partners, parties["shop"].begins) == (("shop",), 1)
     assert "is gone" in active.lost["lab"]
-    assert active.told is not None
+    assert active.teacher_outputs is not None
     assert tuple(active.code_widths) == ("shop",)
     assert active.taught["network"].top.code_widths == (4, 4)
     # It teaches as well as one that never had the other: of held-out rows, the share that is right.
     without, _, _ = taught(owner, {"shop": shop})
-    assert without.told is not None
+    assert without.teacher_outputs is not None
     labels = owner.targets_RC[owner.labelled].argmax(dim=1)
 
-    def right(told: distil.Told) -> float:
-        said = told.train["linear"][:, owner.labelled].mean(dim=0)
-        return float((said.argmax(dim=1) == labels).float().mean())
+    def right(teacher_outputs: distil.TeacherOutputs) -> float:
+        outputs = teacher_outputs.train["linear"][:, owner.labelled].mean(dim=0)
+        return float((outputs.argmax(dim=1) == labels).float().mean())
 
-    assert right(active.told) > right(without.told) - 0.05
+    assert right(active.teacher_outputs) > right(without.teacher_outputs) - 0.05
     assert sum(each.missed.get("lab", 0) for each in rounds) > 0
 
 
@@ -264,11 +269,15 @@ def test_a_message_is_about_as_many_samples_as_a_policy_asks_for_and_nothing_els
         owner, {"shop": (partner, rows)}, Limits(min_rows=20), config=config
     )
     assert min(parties["shop"].asked) == 20
-    assert free.told is not None
-    assert active.told is not None
+    assert free.teacher_outputs is not None
+    assert active.teacher_outputs is not None
     for name in ("network", "linear"):
         torch.testing.assert_close(
-            active.told.train[name], free.told.train[name], rtol=1e-4, atol=1e-5, equal_nan=True
+            active.teacher_outputs.train[name],
+            free.teacher_outputs.train[name],
+            rtol=1e-4,
+            atol=1e-5,
+            equal_nan=True,
         )
 
 
@@ -278,7 +287,7 @@ def test_a_teacher_ends_before_a_sample_is_asked_about_too_often(
     owner, partner = made()
     shop = {"shop": (partner, everyone(owner))}
     active, parties, _ = limited(owner, shop, Limits(max_uses=25))
-    assert active.told is not None
+    assert active.teacher_outputs is not None
     assert not active.lost
     assert max(map(int, parties["shop"]._uses.used["train"])) <= 25
     assert 0 < active.step_number < 25
@@ -315,16 +324,18 @@ def test_a_run_that_went_on_without_a_partner_resumes_the_same(tmp_path: Path) -
             if each.number == stop:
                 break
     assert (active.partners, active.begins) == (("shop",), 1)
-    assert active.told is not None
-    assert whole.told is not None
-    assert torch.equal(active.told.train["network"], whole.told.train["network"])
+    assert active.teacher_outputs is not None
+    assert whole.teacher_outputs is not None
+    assert torch.equal(
+        active.teacher_outputs.train["network"], whole.teacher_outputs.train["network"]
+    )
 
 
 def test_without_any_partner_left_there_is_no_teacher_and_it_says_why() -> None:
     owner, partner = made()
     shop = (partner, everyone(owner))
     active, _, rounds = taught(owner, {"shop": shop}, faults={"shop": _Leaves})
-    assert active.told is None
+    assert active.teacher_outputs is None
     assert active.why_not == "no partner took part to the end"
     assert rounds[-1].missed == {"shop": rounds[-1].num_steps}
 
@@ -334,7 +345,7 @@ def test_too_few_shared_labels_make_no_teacher() -> None:
     rows = torch.full((90,), -1)
     rows[58:] = torch.arange(58, 90)
     active, _, rounds = taught(owner, {"shop": (partner, rows)})
-    assert active.told is None
+    assert active.teacher_outputs is None
     assert "too few for 3 folds" in active.why_not
     assert not rounds
 
@@ -352,18 +363,20 @@ def test_a_teacher_that_is_resumed_is_the_one_that_was_not_stopped(tmp_path: Pat
         engine = InProcess(checkpoint.hosting({"shop": party}), driver="bank")
         return active_of(owner, {"shop": rows}), engine, checkpoint
 
-    told = []
+    epochs = []
     for stop in (1, 2, None):
         active, engine, checkpoint = again()
         for each in teaching.train(active, engine, checkpoint):
-            told.append(each)
+            epochs.append(each)
             if stop and each.number > stop:
                 break  # as killed before this round was saved
-    assert active.told is not None
-    assert whole.told is not None
+    assert active.teacher_outputs is not None
+    assert whole.teacher_outputs is not None
     for name in ("network", "linear"):
-        assert torch.equal(active.told.train[name], whole.told.train[name])
-    assert {each.number: each.loss for each in told} == {each.number: each.loss for each in rounds}
+        assert torch.equal(active.teacher_outputs.train[name], whole.teacher_outputs.train[name])
+    assert {each.number: each.loss for each in epochs} == {
+        each.number: each.loss for each in rounds
+    }
 
 
 @pytest.mark.slow
@@ -380,9 +393,11 @@ def test_a_partner_that_lost_its_state_takes_part_from_the_beginning(tmp_path: P
                 break
         for path in (tmp_path / "parties" / "shop").iterdir():
             path.unlink()
-    assert active.told is not None
-    assert whole.told is not None
-    assert torch.equal(active.told.train["network"], whole.told.train["network"])
+    assert active.teacher_outputs is not None
+    assert whole.teacher_outputs is not None
+    assert torch.equal(
+        active.teacher_outputs.train["network"], whole.teacher_outputs.train["network"]
+    )
 
 
 @pytest.mark.parametrize(

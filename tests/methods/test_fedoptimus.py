@@ -20,7 +20,7 @@ from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local, train
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import evaluation, messages, predicting
-from dovetail.methods.fedoptimus.asking import Averaging
+from dovetail.methods.fedoptimus.requests import Averaging
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer
 from dovetail.models import (
     ColumnsMlp,
@@ -96,11 +96,11 @@ def owners(
     for index in range(num_data):
         name = f"d{index + 1}"
         strip = slice(index * height, (index + 1) * height)
-        own, test = x[:, :, strip], x_test[:, :, strip]
+        x_strip, test = x[:, :, strip], x_test[:, :, strip]
         if isinstance(bottom, ColumnsMlp):
-            own, test = own.flatten(1).float() / 255, test.flatten(1).float() / 255
+            x_strip, test = x_strip.flatten(1).float() / 255, test.flatten(1).float() / 255
         data[name] = fedoptimus.DataOwner(
-            {label: SharedRows(name, own, rows_S) for label, rows_S in rows.items()},
+            {label: SharedRows(name, x_strip, rows_S) for label, rows_S in rows.items()},
             bottom,
             Local(name),
             test=dict.fromkeys(names, SharedRows(name, test, torch.arange(NUM_TEST))),
@@ -125,7 +125,7 @@ class Chosen:
     def __call__(self, number: int, network: Engine) -> Sequence[str]:
         return self.of(number, network)
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         return {}
 
     def state(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def test_one_label_owner_without_averages_is_one_pooled_network(bottom: BottomSp
             optimizer.step()
             expected.append(loss.item())
     _, rounds = run(made, **PLAIN, rounds=6)
-    assert [done.told["loss"] for done in rounds] == pytest.approx(expected, abs=1e-6)
+    assert [done.metrics["loss"] for done in rounds] == pytest.approx(expected, abs=1e-6)
     for owner, network in zip(made.data.values(), networks, strict=True):
         torch.testing.assert_close(owner.replicas.values[0], vector_of(network), rtol=0, atol=1e-6)
     torch.testing.assert_close(vector_of(made.labels["l1"].top), vector_of(top), rtol=0, atol=1e-6)
@@ -282,7 +282,7 @@ def test_averages_weigh_by_shard_size() -> None:
 
 def test_k_steps_are_made_between_averages() -> None:
     _, rounds = run(sync_every=3, rounds=2)
-    assert [done.told["step"] for done in rounds] == [3, 6]
+    assert [done.metrics["step"] for done in rounds] == [3, 6]
 
 
 def test_epochs_are_rounded_up_to_whole_rounds() -> None:
@@ -298,7 +298,7 @@ def test_it_learns() -> None:
     made = owners([120, 80], StripCnn(channels=8, hidden=32))
     settings: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.01, "embedding": 16}
     _, rounds = run(made, rounds=40, **settings)
-    assert rounds[-1].told["loss"] < 0.5 * rounds[0].told["loss"]
+    assert rounds[-1].metrics["loss"] < 0.5 * rounds[0].metrics["loss"]
 
 
 def test_the_best_epoch_by_rows_that_a_member_leaves_out_stays() -> None:
@@ -311,7 +311,7 @@ def test_the_best_epoch_by_rows_that_a_member_leaves_out_stays() -> None:
         bottoms = [owner.replicas.values.detach() for owner in made.data.values()]  # type: ignore[union-attr]
         tops = [vector_of(owner.top) for owner in made.labels.values()]  # type: ignore[arg-type]
         after[done.number] = [*(each[:2].flatten().clone() for each in bottoms), *tops]
-        losses |= {done.number: done.told["held_out"]} if "held_out" in done.told else {}
+        losses |= {done.number: done.metrics["held_out"]} if "held_out" in done.metrics else {}
     best = min(losses, key=lambda number: losses[number])
     assert 1 < best < len(after) < coordinator.num_rounds
     for kept, then in zip(made.models(), after[best], strict=True):
@@ -345,7 +345,7 @@ def test_a_resnet_runs_as_looped_replicas() -> None:
     made, rounds = run(owners(bottom=OwnerResNet(2)), rounds=1, batch_size=10)
     statistics_NQ = made.data["d1"].replicas.statistics_NQ
     torch.testing.assert_close(statistics_NQ[0], statistics_NQ[1])
-    assert rounds[0].told["loss"] > 0
+    assert rounds[0].metrics["loss"] > 0
 
 
 @pytest.mark.slow
@@ -359,7 +359,7 @@ def test_a_number_is_learned_too() -> None:
     coordinator = made.coordinator(config(rounds=30, learning_rate=0.05))
     network = made.engine()
     rounds = list(train(coordinator, network))
-    assert rounds[-1].told["loss"] < rounds[0].told["loss"]
+    assert rounds[-1].metrics["loss"] < rounds[0].metrics["loss"]
     scores = predicting.score(coordinator, network)
     assert scores["l1"].accuracy is None
     assert scores["l1"].loss > 0
@@ -444,7 +444,7 @@ def test_a_share_of_the_data_owners_takes_part_and_others_stay_as_they_were() ->
     coordinator.begin(network)
     seen = set()
     for number in range(1, 7):
-        before = {name: own.replicas.values.detach().clone() for name, own in made.data.items()}
+        before = {name: owner.replicas.values.detach().clone() for name, owner in made.data.items()}
         done = coordinator.round(number, network)
         assert len(done.participants) == 2
         seen.add(done.participants)
@@ -455,15 +455,15 @@ def test_a_share_of_the_data_owners_takes_part_and_others_stay_as_they_were() ->
 
 
 def test_choose_says_who_takes_part() -> None:
-    told: list[int] = []
+    numbers: list[int] = []
 
     def choose(number: int, network: Engine) -> list[str]:
         assert set(network.parties) == {"d1", "d2", "l1", "l2"}
-        told.append(number)
+        numbers.append(number)
         return ["d2"]
 
     _, rounds = run(choose=choose)
-    assert told == [1, 2, 3, 4]
+    assert numbers == [1, 2, 3, 4]
     assert {done.participants for done in rounds} == {("d2",)}
 
 
@@ -833,11 +833,11 @@ def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.Mon
     monkeypatch.setattr(owner, "handle", seen)
     whole = predicting.score(coordinator, network, label_owners=["l1"])["l1"]
     assert [len(message.samples_B) for message, _ in asked] == [4, 4, 3]
-    told = [(answer.loss, answer.num_right, answer.num_rows) for _, answer in asked]
-    assert told[:-1] == [(0.0, 0, 0)] * 2
+    answers = [(answer.loss, answer.num_right, answer.num_rows) for _, answer in asked]
+    assert answers[:-1] == [(0.0, 0, 0)] * 2
     assert whole.accuracy is not None
     right = round(whole.accuracy * NUM_TEST)
-    assert told[-1] == (pytest.approx(whole.loss * NUM_TEST), right, NUM_TEST)
+    assert answers[-1] == (pytest.approx(whole.loss * NUM_TEST), right, NUM_TEST)
     code_E = asked[0][0].mean_BE[:1]
     for indices in ([0], [3], [4], [0, 1, 2], [1, 0, 2, 3]):  # by itself, again, in another order
         one = messages.Measure(torch.tensor(indices), code_E.expand(len(indices), -1))
@@ -895,27 +895,27 @@ def test_saved_owners_predict_as_they_did(tmp_path: Path) -> None:
 
 def test_every_owner_is_told_that_training_is_over_but_who_was_not_chosen() -> None:
     made = owners(num_data=2)
-    told = []
+    ended = []
 
     class Told(Failing):
         def handle(self, message: Message) -> Message:
             if isinstance(message, messages.FinishData | messages.FinishLabels):
-                told.append(self.party.name)
+                ended.append(self.party.name)
             return super().handle(message)
 
     parties = {name: Told(party) for name, party in {**made.data, **made.labels}.items()}
     network = InProcess(parties, driver="hub")
     run(made, network)
-    assert sorted(told) == ["d1", "d2", "l1", "l2"]
-    told.clear()
+    assert sorted(ended) == ["d1", "d2", "l1", "l2"]
+    ended.clear()
     run(made, network, choose=lambda number, network: ["d2"])
-    assert sorted(told) == ["d2", "l1", "l2"]
+    assert sorted(ended) == ["d2", "l1", "l2"]
 
 
-# --- Each at home ------------------------------------------------------------------------------
+# --- Each at its site -----------------------------------------------------------------------------
 
 
-def at_home(made: Owners, held: dict[str, Tensor], seed: int = 3) -> dict[str, Any]:
+def at_sites(made: Owners, held: dict[str, Tensor], seed: int = 3) -> dict[str, Any]:
     """Data owners after training, who have these of the test samples, each in an order of its own.
 
     What a label owner and a data owner agree on is the label owner's numbers of samples.
@@ -932,7 +932,7 @@ def at_home(made: Owners, held: dict[str, Tensor], seed: int = 3) -> dict[str, A
                 raise PartyError(owner.name, f"it keeps no network of the run {trained!r}")
             return owner.bottom_model(), owner.test["l1"].x[order]
 
-        parties[name] = predicting.Recalling(rows_S, kept, Local(name))
+        parties[name] = predicting.Inference(rows_S, kept, Local(name))
     return parties
 
 
@@ -948,29 +948,29 @@ def test_owners_at_home_predict_as_in_one_place() -> None:
     made, _, _ = trained()
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     held = held_of(d1=[], d2=[])
-    network = InProcess(at_home(made, held), driver="l1")
-    said = predicting.recall(network, "run", 5, held, batch_size=4)
-    outputs = made.labels["l1"].model().outputs(said.mean_NE)
+    network = InProcess(at_sites(made, held), driver="l1")
+    answer = predicting.infer(network, "run", 5, held, batch_size=4)
+    outputs = made.labels["l1"].model().outputs(answer.mean_NE)
     torch.testing.assert_close(outputs, model.outputs(blocks(made)))
-    assert said.missed == {}
+    assert answer.missed == {}
 
 
 def test_a_mean_is_over_those_that_have_the_sample() -> None:
     made, _, _ = trained()
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     held = held_of(d1=[0, 1], d2=[1, 2, 5])
-    network = InProcess(at_home(made, held), driver="l1")
-    said = predicting.recall(network, "run", 5, held, batch_size=4)
-    assert said.answered.keys() == {"d1", "d2"}
-    for name, answered in said.answered.items():
+    network = InProcess(at_sites(made, held), driver="l1")
+    answer = predicting.infer(network, "run", 5, held, batch_size=4)
+    assert answer.answered.keys() == {"d1", "d2"}
+    for name, answered in answer.answered.items():
         assert torch.equal(answered, held[name])
-    outputs = made.labels["l1"].model().outputs(said.mean_NE)
+    outputs = made.labels["l1"].model().outputs(answer.mean_NE)
     x = blocks(made)
     both = model.outputs(x)
     torch.testing.assert_close(outputs[[3, 4]], both[[3, 4]])
     torch.testing.assert_close(outputs[0], model.outputs({"d2": x["d2"]})[0])
     torch.testing.assert_close(outputs[[2, 5]], model.outputs({"d1": x["d1"]})[[2, 5]])
-    assert not said.mean_NE[1].any()
+    assert not answer.mean_NE[1].any()
 
 
 @pytest.mark.parametrize(
@@ -984,13 +984,13 @@ def test_a_mean_is_over_those_that_have_the_sample() -> None:
 def test_who_fails_once_is_left_out_of_what_follows(failing: Any, words: str) -> None:
     made, _, _ = trained()
     held = held_of(d1=[], d2=[])
-    parties = at_home(made, held)
+    parties = at_sites(made, held)
     parties["d2"] = Failing(parties["d2"], **failing)
-    said = predicting.recall(InProcess(parties, driver="l1"), "run", 5, held, batch_size=4)
-    assert said.answered["d1"].all()
+    answer = predicting.infer(InProcess(parties, driver="l1"), "run", 5, held, batch_size=4)
+    assert answer.answered["d1"].all()
     num = 4 if "fails" in failing else 0  # the first message is answered before sample 5 comes
-    assert said.answered["d2"].nonzero().flatten().tolist() == list(range(num))
-    assert words in said.missed["d2"]
+    assert answer.answered["d2"].nonzero().flatten().tolist() == list(range(num))
+    assert words in answer.missed["d2"]
 
 
 @pytest.mark.parametrize(
@@ -1005,7 +1005,7 @@ def test_who_fails_once_is_left_out_of_what_follows(failing: Any, words: str) ->
 )
 def test_a_data_owner_at_home_refuses_what_cannot_be(message: Message, words: str) -> None:
     made, _, _ = trained()
-    network = InProcess(at_home(made, held_of(d1=[2])), driver="l1")
+    network = InProcess(at_sites(made, held_of(d1=[2])), driver="l1")
     replies = network.ask({"d1": message}, messages.Embeddings)
     assert words in replies.failures["d1"].cause
 
@@ -1029,8 +1029,8 @@ def test_one_party_may_have_columns_and_labels() -> None:
     )
     rounds = list(train(coordinator, InProcess(parties, driver="hub")))
     other, expected = run()
-    assert [done.told["loss"] for done in rounds] == pytest.approx(
-        [done.told["loss"] for done in expected]
+    assert [done.metrics["loss"] for done in rounds] == pytest.approx(
+        [done.metrics["loss"] for done in expected]
     )
     assert torch.equal(other.data["d1"].replicas.values, made.data["d1"].replicas.values)
     copy.deepcopy(rounds)

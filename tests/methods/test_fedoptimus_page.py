@@ -98,7 +98,9 @@ def algorithm_1(config: fedoptimus.Config) -> tuple[dict[str, Tensor], Tensor]:
     for _ in SHARDS:
         with RandomStream(SEED, "top"):
             tops.append(Model(TopSpec(config.embedding, config.top, 3).build(), config))
-    servers = {name: Server(vector_of(own[0].network), config) for name, own in bottoms.items()}
+    servers = {
+        name: Server(vector_of(bottom[0].network), config) for name, bottom in bottoms.items()
+    }
     server = Server(vector_of(tops[0].network), config)
     order = {name: generator(SEED, name, "batches") for name in SHARDS}
     batches: dict[str, list[Tensor]] = {name: [] for name in SHARDS}
@@ -109,16 +111,16 @@ def algorithm_1(config: fedoptimus.Config) -> tuple[dict[str, Tensor], Tensor]:
                     drawn = torch.randperm(len(rows), generator=order[owner])
                     batches[owner] = [*drawn.split(config.batch_size)]
                 batch = rows[batches[owner].pop(0)]
-                embeddings = {d: own[n].network(x[d][batch]) for d, own in bottoms.items()}
+                embeddings = {d: bottom[n].network(x[d][batch]) for d, bottom in bottoms.items()}
                 h = torch.stack([e.detach() for e in embeddings.values()]).sum(dim=0) / len(x)
                 h.requires_grad_()
                 tops[n].follow(F.cross_entropy(tops[n].network(h), labels[batch]))
                 assert h.grad is not None
                 for d, embedding in embeddings.items():
                     bottoms[d][n].follow(embedding, h.grad / len(x))
-        for own, stepped in [*((bottoms[d], servers[d]) for d in bottoms), (tops, server)]:
-            w = stepped.average([model.mean() for model in own])
-            for model in own:
+        for bottom, stepped in [*((bottoms[d], servers[d]) for d in bottoms), (tops, server)]:
+            w = stepped.average([model.mean() for model in bottom])
+            for model in bottom:
                 write_vector(w, model.network)
     return {d: stepped.w for d, stepped in servers.items()}, server.w
 
@@ -137,11 +139,11 @@ def test_the_page_computes_algorithm_1_to_the_last_bit(changes: dict[str, Any]) 
     x, labels, shards = rows_and_labels()
     data = {
         name: fedoptimus.DataOwner(
-            {owner: SharedRows(name, own, rows) for owner, rows in shards.items()},
+            {owner: SharedRows(name, columns, rows) for owner, rows in shards.items()},
             Bottom(),  # type: ignore[arg-type]
             Local(name),
         )
-        for name, own in x.items()
+        for name, columns in x.items()
     }
     task = Classification((0, 1, 2))
     tops = {
@@ -152,7 +154,7 @@ def test_the_page_computes_algorithm_1_to_the_last_bit(changes: dict[str, Any]) 
         config, data_owners=[*data], label_owners=[*tops], seed=SEED
     )
     rounds = list(train(coordinator, InProcess({**data, **tops}, driver="hub")))
-    assert rounds[-1].told["loss"] != rounds[0].told["loss"]
+    assert rounds[-1].metrics["loss"] != rounds[0].metrics["loss"]
     bottoms, top = algorithm_1(config)
     for name, owner in data.items():
         assert torch.equal(owner.replicas.weights_NP, bottoms[name].expand(len(tops), -1))

@@ -8,7 +8,7 @@ from dovetail.methods.fedoptimus.plugin import FedOptimusSection
 
 
 @pytest.mark.parametrize(
-    ("said", "weight_decay"),
+    ("given", "weight_decay"),
     [
         ({}, 0.3),
         ({"optimizer": "adamw"}, 0.3),
@@ -17,8 +17,8 @@ from dovetail.methods.fedoptimus.plugin import FedOptimusSection
         ({"optimizer": "sgd", "weight_decay": 0.01}, 0.01),
     ],
 )
-def test_the_default_decay_is_adamws(said: dict[str, object], weight_decay: float) -> None:
-    assert FedOptimusSection.model_validate(said).weight_decay == weight_decay
+def test_the_default_decay_is_adamws(given: dict[str, object], weight_decay: float) -> None:
+    assert FedOptimusSection.model_validate(given).weight_decay == weight_decay
 
 
 def test_a_user_s_default_has_none_of_the_paper_s_parts_but_k_steps() -> None:
@@ -38,16 +38,16 @@ def test_the_variant_called_paper_has_the_paper_s_parts_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "share", "every", "server"),
+    ("given", "share", "every", "server"),
     [
         ({"selection": {"share": 0.5}}, 0.5, 1, "fedavgm"),
         ({"selection": {"every": 100}, "server": "average"}, 0.75, 100, "average"),
     ],
 )
 def test_keys_beside_the_variant_stay_as_they_are(
-    said: dict[str, object], share: float, every: int, server: str
+    given: dict[str, object], share: float, every: int, server: str
 ) -> None:
-    section = FedOptimusSection.model_validate({"variant": "paper", **said})
+    section = FedOptimusSection.model_validate({"variant": "paper", **given})
     assert section.selection is not None
     assert (section.selection.share, section.selection.every) == (share, every)
     assert section.server == server

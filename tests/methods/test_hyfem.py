@@ -50,11 +50,13 @@ def rows(name: str, blocks: tuple[str, ...], num_rows: int = 12) -> PartyData:
 
 
 def member(name: str, blocks: tuple[str, ...] | None = None, **settings: Any) -> hyfem.Member:
-    return made(hyfem.Home(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings}))
+    return made(
+        hyfem.HyfemData(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings})
+    )
 
 
-def made(home: hyfem.Home) -> hyfem.Member:
-    return hyfem.Member(home, Local(home.name))
+def made(local_data: hyfem.HyfemData) -> hyfem.Member:
+    return hyfem.Member(local_data, Local(local_data.name))
 
 
 def slices(server: hyfem.Coordinator) -> dict[str, tuple[Tensor, Tensor]]:
@@ -109,7 +111,7 @@ def assert_same_bits(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> No
 
 def plain_steps(
     network: nn.Module,
-    own: hyfem.Member,
+    member: hyfem.Member,
     batches: Minibatches,
     steps: int,
     *,
@@ -122,8 +124,8 @@ def plain_steps(
     start = [parameter.detach().clone() for parameter in chosen]
     for _ in range(steps):
         batch = next(batches)
-        x = {name: block[batch] for name, block in own.blocks.items()}
-        loss = F.cross_entropy(network(x), own.labels[batch])
+        x = {name: block[batch] for name, block in member.blocks.items()}
+        loss = F.cross_entropy(network(x), member.labels[batch])
         gradients = torch.autograd.grad(loss, chosen)
         with torch.no_grad():
             for parameter, gradient, target in zip(chosen, gradients, start, strict=True):
@@ -140,16 +142,16 @@ def batches_of(name: str, num_rows: int = 12) -> Minibatches:
 def test_one_party_alone_makes_plain_gradient_steps():
     server = coordinator(("age", "blood"))
     server.config = hyfem.alone(config(mu_1=0.3, mu_2=0.2))
-    own = member("clinic")
-    engine = InProcess({"clinic": own}, driver="server")
+    clinic = member("clinic")
+    engine = InProcess({"clinic": clinic}, driver="server")
     server.begin(server.federation(engine))
     network = copy.deepcopy(server.model().network)
     for number in (1, 2, 3):
         server.round(number, server.federation(engine))
     server.finish(engine)
     batches = batches_of("clinic")
-    plain_steps(network, own, batches, 12)
-    for name, value in own.model().network.state_dict().items():
+    plain_steps(network, clinic, batches, 12)
+    for name, value in clinic.model().network.state_dict().items():
         torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
@@ -175,9 +177,9 @@ def fedprox_by_hand(
     batches = {name: batches_of(name) for name in names}
     for _ in range(rounds):
         ends = []
-        for name, own in parties.items():
+        for name, party_member in parties.items():
             network = copy.deepcopy(whole)
-            plain_steps(network, own, batches[name], 4, pull=mu, parameters=shared)
+            plain_steps(network, party_member, batches[name], 4, pull=mu, parameters=shared)
             ends.append(shared(network))
         with torch.no_grad():
             for parameter, *others in zip(shared(whole), *ends, strict=True):
@@ -222,7 +224,8 @@ def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
         for number in range(1, 11):
             server.round(number, server.federation(engine))
             losses = [
-                F.cross_entropy(network(dict(own.blocks)), own.labels) for own in parties.values()
+                F.cross_entropy(network(dict(member.blocks)), member.labels)
+                for member in parties.values()
             ]
             gradients = torch.autograd.grad(torch.stack(losses).mean(), chosen)
             with torch.no_grad():
@@ -251,7 +254,7 @@ def test_a_large_pull_brings_the_server_to_what_fedavg_minimises():
             rounds=25, local_steps=6, batch_size=12, learning_rate=1 / (0.5 + mu), mu_2=mu
         )
         server = hyfem.Coordinator(TASK, {"age": Unchanged()}, settings, seed=0)
-        trained(server, {each.name: made(hyfem.Home(each, TASK, ())) for each in data})
+        trained(server, {each.name: made(hyfem.HyfemData(each, TASK, ())) for each in data})
         network = server.model().network
         losses = [F.cross_entropy(network(dict(each.blocks)), each.labels) for each in data]
         gradients = torch.autograd.grad(torch.stack(losses).mean(), list(network.parameters()))
@@ -363,12 +366,12 @@ def test_the_server_step_does_not_raise_its_part_of_the_objective(cost):
         requests = {party: hyfem.Train(*sent, 1) for party, sent in slices(server).items()}
         for party, reply in engine.ask(requests, hyfem.Trained).items():
             server.known[party] = reply.extractors, reply.classifier
-        shared, own = disagreement_of(server)
+        shared, private = disagreement_of(server)
         server.combine()
-        shared_after, own_after = disagreement_of(server)
+        shared_after, local_after = disagreement_of(server)
         assert shared_after <= shared + 1e-9
         if cost == "distance":
-            assert own_after <= own + 1e-9
+            assert local_after <= private + 1e-9
 
 
 def test_extractors_are_the_mean_over_the_parties_that_hold_the_block():
@@ -376,7 +379,7 @@ def test_extractors_are_the_mean_over_the_parties_that_hold_the_block():
     engine = InProcess(
         {
             "clinic": member("clinic"),
-            "small": made(hyfem.Home(rows("small", ("age",), num_rows=4), TASK, (5,))),
+            "small": made(hyfem.HyfemData(rows("small", ("age",), num_rows=4), TASK, (5,))),
         },
         driver="server",
     )
@@ -408,16 +411,16 @@ def test_rounds_beyond_match_rounds_keep_the_assignment():
     server = coordinator(match_rounds=1, width=8)
     engine = InProcess(members(), driver="server")
     server.begin(server.federation(engine))
-    found = []
+    assignments = []
     for number in (1, 2, 3):
         server.round(number, server.federation(engine))
-        found.append(
+        assignments.append(
             {
                 party: assignment[0].tolist()
                 for party, assignment in server.server.assignments.items()
             }
         )
-    assert found[0] == found[1] == found[2]
+    assert assignments[0] == assignments[1] == assignments[2]
 
 
 def test_parties_with_classifiers_of_their_own_are_matched_where_position_says_nothing():
@@ -437,8 +440,8 @@ def test_parties_with_classifiers_of_their_own_are_matched_where_position_says_n
 def test_a_free_server_grows_to_all_neurons_at_most():
     server = coordinator(width="free", gamma=50.0)
     played = trained(server, members())
-    assert 5 < played[-1].told["widths"][0] <= 15
-    assert server.model().network.classifier[0].out_features == played[-1].told["widths"][0]
+    assert 5 < played[-1].metrics["widths"][0] <= 15
+    assert server.model().network.classifier[0].out_features == played[-1].metrics["widths"][0]
 
 
 def test_classifiers_of_any_depth_and_of_different_widths_are_matched():
@@ -464,7 +467,7 @@ def test_a_regression_trains():
     for name, blocks in HELD.items():
         data = rows(name, blocks)
         labels = next(iter(data.blocks.values())).flatten(1).sum(1)
-        parties[name] = made(hyfem.Home(PartyData(name, data.ids, data.blocks, labels), task))
+        parties[name] = made(hyfem.HyfemData(PartyData(name, data.ids, data.blocks, labels), task))
     server = hyfem.Coordinator(task, EXTRACTORS, config(rounds=8), seed=0)
     played = trained(server, parties)
     assert sum(played[-1].losses.values()) < sum(played[0].losses.values())
@@ -487,7 +490,7 @@ def test_a_new_party_predicts_at_once_as_the_server_does_from_its_blocks():
     parties = members()
     trained(server, parties)
     whole = server.model()
-    newcomer = made(hyfem.Home(rows("hospice", ("scan", "age")), TASK, (5,)))
+    newcomer = made(hyfem.HyfemData(rows("hospice", ("scan", "age")), TASK, (5,)))
     engine = InProcess({**parties, "hospice": newcomer}, driver="server")
     server.invite(server.federation(engine), "hospice")
     x = dict(rows("hospice", ("scan", "age")).blocks)
@@ -511,14 +514,16 @@ def test_a_new_party_wider_than_the_server_is_refused():
 class Unwell:
     """A party that in some rounds does not answer, or answers nonsense."""
 
-    def __init__(self, own: hyfem.Member, spoil: Callable[[int, hyfem.Trained], Message]) -> None:
-        self.own = own
+    def __init__(
+        self, member: hyfem.Member, spoil: Callable[[int, hyfem.Trained], Message]
+    ) -> None:
+        self.member = member
         self.spoil = spoil
-        self.accepts = own.accepts
+        self.accepts = member.accepts
         self.round = 0
 
     def handle(self, message: Message) -> Message:
-        answer = self.own.handle(message)
+        answer = self.member.handle(message)
         if isinstance(answer, hyfem.Trained):
             self.round += 1
             return self.spoil(self.round, answer)
@@ -636,7 +641,7 @@ def test_a_party_that_lost_its_disk_and_cannot_begin_anew_is_left_out(tmp_path: 
         path.unlink()
     parties: dict[str, Any] = members()
     other = Classification(("no", "yes", "never"))
-    parties["lab"] = made(hyfem.Home(rows("lab", HELD["lab"]), other, (5,)))
+    parties["lab"] = made(hyfem.HyfemData(rows("lab", HELD["lab"]), other, (5,)))
     (played,) = trained(coordinator(rounds=3), parties, Checkpoint(tmp_path))
     assert set(played.losses) == {"clinic", "surgery"}
     assert played.missed["lab"].startswith("was sent hyfem.Train before training began")
@@ -668,12 +673,12 @@ def test_the_saved_server_predicts_from_whichever_blocks_there_are(tmp_path: Pat
 
 def test_a_party_without_samples_is_refused():
     with pytest.raises(ConfigError, match="party 'clinic' has no labelled sample"):
-        made(hyfem.Home(rows("clinic", ("age",), num_rows=0), TASK))
+        made(hyfem.HyfemData(rows("clinic", ("age",), num_rows=0), TASK))
 
 
 def test_a_party_without_blocks_is_refused():
     with pytest.raises(ConfigError, match="party 'clinic' has no block"):
-        made(hyfem.Home(rows("clinic", ()), TASK))
+        made(hyfem.HyfemData(rows("clinic", ()), TASK))
 
 
 def test_a_block_that_no_party_holds_is_refused():
@@ -692,7 +697,7 @@ def test_a_class_that_no_party_holds_is_refused():
     for name in HELD:
         data = rows(name, HELD[name])
         kept = data.with_labels_on((data.labels != 2).nonzero().flatten())
-        parties[name] = made(hyfem.Home(kept, TASK))
+        parties[name] = made(hyfem.HyfemData(kept, TASK))
     with pytest.raises(ConfigError, match="no party has a sample of class 'perhaps'"):
         trained(coordinator(), parties)
 
@@ -705,7 +710,7 @@ def test_classifiers_of_different_depth_are_refused():
 
 def test_a_block_of_another_shape_is_refused():
     other = PartyData("lab", np.arange(3), {"age": torch.zeros(3, 7)}, torch.arange(3))
-    parties = {**members(), "lab": made(hyfem.Home(other, TASK, (5,)))}
+    parties = {**members(), "lab": made(hyfem.HyfemData(other, TASK, (5,)))}
     with pytest.raises(PartyError, match=r"its block 'age' has rows of shape \(7,\), other"):
         trained(coordinator(), parties)
 
@@ -727,8 +732,8 @@ def test_a_party_refuses_a_slice_that_is_not_its_own():
     parties = members()
     engine = InProcess(parties, driver="server")
     server.begin(server.federation(engine))
-    _, own = slices(server)["clinic"]
-    replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own, 1)}, hyfem.Trained)
+    _, private_slice = slices(server)["clinic"]
+    replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), private_slice, 1)}, hyfem.Trained)
     assert "hyfem.Train.extractors: expected shape" in replies.failures["clinic"].cause
 
 
@@ -758,16 +763,16 @@ def beginning(*extractors: dict[str, Any]) -> hyfem.Begin:
     ],
 )
 def test_a_party_refuses_a_network_that_would_take_its_memory(extractor, words):
-    own = made(hyfem.Home(rows("surgery", ("scan",)), TASK, (5,)))
+    surgery = made(hyfem.HyfemData(rows("surgery", ("scan",)), TASK, (5,)))
     with pytest.raises(MessageError, match=words):
-        own.handle(beginning(extractor))
-    assert not hasattr(own, "network")
+        surgery.handle(beginning(extractor))
+    assert not hasattr(surgery, "network")
 
 
 def test_a_party_refuses_an_extractor_that_its_block_cannot_have():
-    own = made(hyfem.Home(rows("clinic", ("age",)), TASK, (5,)))
+    clinic = made(hyfem.HyfemData(rows("clinic", ("age",)), TASK, (5,)))
     with pytest.raises(MessageError, match="a ResNet-18 needs images"):
-        own.handle(beginning({"kind": "resnet-18", "width": 8, "stem": "small"}))
+        clinic.handle(beginning({"kind": "resnet-18", "width": 8, "stem": "small"}))
 
 
 # --- Raw columns ----------------------------------------------------------------------------------
@@ -795,13 +800,13 @@ def test_a_summary_that_cannot_be_is_its_partys_fault(summary: str, words: str):
 
 
 def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encoding():
-    def own(name: str, years: list[float]) -> hyfem.Member:
+    def newcomer_of(name: str, years: list[float]) -> hyfem.Member:
         tables = {"age": table_from_arrays(name, {"years": np.array(years)})}
         data = PartyData(name, np.arange(3), labels=torch.arange(3), tables=tables)
-        return made(hyfem.Home(data, TASK, (5,)))
+        return made(hyfem.HyfemData(data, TASK, (5,)))
 
-    parties = {"clinic": own("clinic", [1, 2, 3]), "lab": own("lab", [5, 6, 7])}
-    newcomer = own("surgery", [100, 200, 300])
+    parties = {"clinic": newcomer_of("clinic", [1, 2, 3]), "lab": newcomer_of("lab", [5, 6, 7])}
+    newcomer = newcomer_of("surgery", [100, 200, 300])
     server = coordinator(("age",))
     trained(server, parties)
     everyone = InProcess({**parties, "surgery": newcomer}, driver="server")
@@ -810,9 +815,9 @@ def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encodi
     (column,) = server.agreed.encodings["age"].to_json()["columns"]
     assert (column["mean"], column["scale"]) == (pooled.mean(), pytest.approx(pooled.std()))
     for party in (*parties.values(), newcomer):
-        (own_column,) = party.model().inputs["age"].to_json()["columns"]
-        agreed = {key: said for key, said in column.items() if key != "seen"}
-        assert {key: own_column[key] for key in agreed} == agreed
+        (local_column,) = party.model().inputs["age"].to_json()["columns"]
+        agreed = {key: value for key, value in column.items() if key != "seen"}
+        assert {key: local_column[key] for key in agreed} == agreed
     restored = coordinator(("age",))
     restored.restore(copy.deepcopy(server.state()))
     assert restored.agreed.encodings["age"].to_json() == server.agreed.encodings["age"].to_json()
@@ -821,7 +826,7 @@ def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encodi
 # --- Calibration ---------------------------------------------------------------------------------
 
 
-def skewed(name: str, blocks: tuple[str, ...], classes: tuple[int, ...], **home: Any) -> Any:
+def skewed(name: str, blocks: tuple[str, ...], classes: tuple[int, ...], **settings: Any) -> Any:
     """A party that has some classes only, which lie apart."""
     rng = torch.Generator().manual_seed(len(name))
     labels = torch.tensor(classes).repeat(60)
@@ -831,22 +836,25 @@ def skewed(name: str, blocks: tuple[str, ...], classes: tuple[int, ...], **home:
         for block in blocks
     }
     part = PartyData(name, np.arange(len(labels)), x, labels)
-    return made(hyfem.Home(part, TASK, (5,), **{"moments": True, **home}))
+    return made(hyfem.HyfemData(part, TASK, (5,), **{"moments": True, **settings}))
 
 
-def skewed_members(**home: Any) -> dict[str, hyfem.Member]:
+def skewed_members(**settings: Any) -> dict[str, hyfem.Member]:
     classes = {"clinic": (0, 1), "lab": (1, 2), "surgery": (0, 2)}
-    return {name: skewed(name, HELD[name], own, **home) for name, own in classes.items()}
+    return {
+        name: skewed(name, HELD[name], classes_here, **settings)
+        for name, classes_here in classes.items()
+    }
 
 
 def right_of(server: hyfem.Coordinator, parties: Mapping[str, hyfem.Member]) -> int:
     """Judged rows that parties' slices have right."""
-    found = 0
-    for name, own in parties.items():
-        rows = own.judged
-        outputs = server.model_of(name).outputs({b: x[rows] for b, x in own.blocks.items()})
-        found += int((outputs.argmax(dim=1) == own.labels[rows]).sum())
-    return found
+    num_right = 0
+    for name, member in parties.items():
+        rows = member.judged
+        outputs = server.model_of(name).outputs({b: x[rows] for b, x in member.blocks.items()})
+        num_right += int((outputs.argmax(dim=1) == member.labels[rows]).sum())
+    return num_right
 
 
 @pytest.mark.slow
@@ -856,13 +864,13 @@ def test_a_calibrated_classifier_is_kept_only_where_more_judged_rows_are_right()
         changed = {"calibrate": True, "rounds": 6, "local_steps": 12, "learning_rate": rate}
         server, parties = coordinator(**changed), skewed_members()
         trained(server, parties)
-        told = server.calibrated
-        assert told is not None
-        assert told["rows"] == sum(len(own.judged) for own in parties.values()) == 36
-        assert told["kept"] == (told["after"] > told["before"])
-        assert right_of(server, parties) == max(told["before"], told["after"])
-        assert server.model().about["calibrated"] == told
-        kept[rate] = told["kept"]
+        report = server.calibrated
+        assert report is not None
+        assert report["rows"] == sum(len(member.judged) for member in parties.values()) == 36
+        assert report["kept"] == (report["after"] > report["before"])
+        assert right_of(server, parties) == max(report["before"], report["after"])
+        assert server.model().about["calibrated"] == report
+        kept[rate] = report["kept"]
     assert kept[0.003]
 
 
@@ -870,18 +878,18 @@ def test_a_calibrated_classifier_is_kept_only_where_more_judged_rows_are_right()
 def test_judged_rows_take_no_part_in_training_or_moments() -> None:
     server, parties = coordinator(calibrate=True), skewed_members()
     trained(server, parties)
-    own = parties["lab"]
-    assert not set(own.judged.tolist()) & set(own.learned.tolist())
-    assert len(own.judged) + len(own.learned) == 120
-    told = own.handle(hyfem.GiveMoments(slices(server)["lab"][0]))
-    assert isinstance(told, hyfem.Moments)
-    assert told.counts_C.tolist() == [0, 54, 54]
-    network = copy.deepcopy(own.network)
-    x = {block: own.blocks[block][own.learned] for block in own.home.blocks}
-    features = network.joined(x)[own.labels[own.learned] == 1]
-    torch.testing.assert_close(told.means_CD[1], features.mean(dim=0))
+    lab = parties["lab"]
+    assert not set(lab.judged.tolist()) & set(lab.learned.tolist())
+    assert len(lab.judged) + len(lab.learned) == 120
+    moments = lab.handle(hyfem.GiveMoments(slices(server)["lab"][0]))
+    assert isinstance(moments, hyfem.Moments)
+    assert moments.counts_C.tolist() == [0, 54, 54]
+    network = copy.deepcopy(lab.network)
+    x = {block: lab.blocks[block][lab.learned] for block in lab.data.blocks}
+    features = network.joined(x)[lab.labels[lab.learned] == 1]
+    torch.testing.assert_close(moments.means_CD[1], features.mean(dim=0))
     wanted = torch.cov(features.T, correction=0)
-    torch.testing.assert_close(told.covariances_CDD[1], wanted, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(moments.covariances_CDD[1], wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_a_party_whose_file_does_not_allow_it_tells_no_moments() -> None:
@@ -903,7 +911,7 @@ def test_a_party_that_lies_about_its_moments_is_left_out(caplog: pytest.LogCaptu
             return answer
 
     parties = skewed_members()
-    parties["lab"] = Liar(parties["lab"].home, Local("lab"))
+    parties["lab"] = Liar(parties["lab"].data, Local("lab"))
     server = coordinator(calibrate=True)
     trained(server, parties)
     assert "lab's moments are left out: hyfem.Moments.counts_C: a count is negative" in caplog.text

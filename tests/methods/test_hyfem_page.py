@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 from dovetail.data import Classification, Minibatches, PartyData
 from dovetail.federated import Local, train
-from dovetail.methods.hyfem.home import Home
 from dovetail.methods.hyfem.hyfem import Config, Coordinator, Member
+from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.models import Perceptron, derive_seed, generator
 from dovetail.network import InProcess
 
@@ -66,7 +66,7 @@ def rows_of(layer: Layer) -> np.ndarray:
     return torch.cat([layer[0], layer[1][:, None]], dim=1).numpy()
 
 
-def gain_of(others: list[tuple[np.ndarray, np.ndarray]], own: np.ndarray, held: np.ndarray,
+def gain_of(others: list[tuple[np.ndarray, np.ndarray]], neuron: np.ndarray, held: np.ndarray,
             num_parties: int) -> float:  # fmt: skip
     """-C(i, j), Eq. (20) by PFNM with sigma = sigma_0 = 1, mu_0 = 0, coordinate by coordinate.
 
@@ -76,7 +76,7 @@ def gain_of(others: list[tuple[np.ndarray, np.ndarray]], own: np.ndarray, held: 
     for c in np.flatnonzero(held):
         total = sum(float(row[c]) for row, has in others if has[c])
         precision = 1.0 + sum(bool(has[c]) for _, has in others)
-        gain += (total + float(own[c])) ** 2 / (precision + 1) - total**2 / precision
+        gain += (total + float(neuron[c])) ** 2 / (precision + 1) - total**2 / precision
     n = len(others)
     return gain + (np.log(n / (num_parties - n)) if n else 2 * np.log(7.0 / num_parties))
 
@@ -100,7 +100,7 @@ def match(ws: list[list[Layer]], pis: list[list[np.ndarray]], number: int,
     for m in np.random.default_rng(seed).permutation(len(ws)):
         new: list[np.ndarray] = []
         for layer in range(len(sizes) - 1):
-            own, held = server_rows(ws, m, layer, new, sizes)
+            server_neurons, held = server_rows(ws, m, layer, new, sizes)
             matched: list[list[tuple[np.ndarray, np.ndarray]]] = [
                 [] for _ in range(sizes[layer + 1])
             ]
@@ -109,13 +109,16 @@ def match(ws: list[list[Layer]], pis: list[list[np.ndarray]], number: int,
                 for j, i in enumerate(pis[other][layer]):
                     matched[i].append((rows[j], has))
             gains = np.array(
-                [[gain_of(those, row, held, len(ws)) for row in own] for those in matched]
+                [
+                    [gain_of(those, row, held, len(ws)) for row in server_neurons]
+                    for those in matched
+                ]
             )
             empty = [i for i, those in enumerate(matched) if not those]
             for rank, i in enumerate(empty):
                 gains[i] -= 2 * np.log(rank + 1)
             if empty:  # Eq. (18): a neuron that nobody else can fill is taken
-                gains[empty] += 1 + len(own) * (gains.max() - gains.min())
+                gains[empty] += 1 + len(server_neurons) * (gains.max() - gains.min())
             indices, neurons = linear_sum_assignment(gains, maximize=True)
             new.append(indices[np.argsort(neurons)])
         pis[m] = new
@@ -185,11 +188,11 @@ def test_the_page_computes_algorithms_1_to_3_to_the_last_bit(
 ) -> None:
     task, rounds = Classification(("no", "yes", "perhaps")), 4
     data = {name: data_of(name) for name in HELD}
-    homes = {
-        name: Home(PartyData(name, np.arange(len(y)), x, y), task, widths[name])
+    party_data = {
+        name: HyfemData(PartyData(name, np.arange(len(y)), x, y), task, widths[name])
         for name, (x, y) in data.items()
     }
-    members = {name: Member(home, Local(name)) for name, home in homes.items()}
+    members = {name: Member(local_data, Local(name)) for name, local_data in party_data.items()}
     config = Config(
         rounds=rounds, local_steps=STEPS, batch_size=BATCH, learning_rate=LR, mu_1=mu, mu_2=mu,
         width=server,

@@ -63,8 +63,8 @@ def test_a_teacher_learns_from_what_is_released_and_only_of_rows_that_are():
     rows = everyone(owner).clone()
     rows[100:] = -1
     active, _ = taught(owner, partner, rows)
-    assert active.told is not None
-    (outputs_KRC,) = active.told.train.values()
+    assert active.teacher_outputs is not None
+    (outputs_KRC,) = active.teacher_outputs.train.values()
     assert outputs_KRC[:, 100:].isnan().all()
     assert not outputs_KRC[:, :100].isnan().any()
     held_out = outputs_KRC[owner.folds_R[:80], torch.arange(80)].argmax(dim=1)
@@ -97,9 +97,9 @@ def test_however_often_it_is_asked_a_row_says_the_same_and_counts_once():
     assert isinstance(begun, distil.Ready)
     assert begun.code_widths == (2,)
     assert partner.released is not None
-    told = partner.released.told()
-    assert told["releases"] == 1
-    assert told["epsilon"] == epsilon(1, 0.25, 1e-5)
+    report = partner.released.report()
+    assert report["releases"] == 1
+    assert report["epsilon"] == epsilon(1, 0.25, 1e-5)
     # Of rows without noise none is longer than the clip.
     bare = partner_of(x, everyone(owner), Once(width=2, noise=0.0))
     bare.handle(begin)

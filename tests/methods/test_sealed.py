@@ -64,8 +64,8 @@ def active_of(
     tested: bool = False,
     more: tuple[Smoother, ...] = (),
 ) -> second_question.Active:
-    own = torch.arange(len(owner.x_RF))
-    table = Table.of(owner.x_RF, "bank", Alignment({"bank": own, **rows}))
+    bank_rows = torch.arange(len(owner.x_RF))
+    table = Table.of(owner.x_RF, "bank", Alignment({"bank": bank_rows, **rows}))
     test = table if tested else None
     return second_question.Active("bank", owner, table, test, smoothers, seed=3, more=more)
 
@@ -111,8 +111,8 @@ def test_what_is_decrypted_is_the_smoother_in_the_clear(classes: int) -> None:
     for index, smoother in enumerate(smoothers):
         weights, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
         clear = all_columns(clear, regression=owner.regression)
-        found = active.numbers["shop"][:, index * num : (index + 1) * num]
-        assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
+        numbers = active.numbers["shop"][:, index * num : (index + 1) * num]
+        assert float((numbers - clear).abs().max()) < 1e-4 * float(clear.std())
         # No label of a row's own fold has a part in its number.
         folds = owner.folds_R[rows_L]
         assert (weights[rows_L][folds[:, None] == folds[None]] == 0).all()
@@ -121,7 +121,7 @@ def test_what_is_decrypted_is_the_smoother_in_the_clear(classes: int) -> None:
 def test_a_labelled_rows_number_does_not_know_its_label() -> None:
     owner, partner = made(2)
     everyone = torch.arange(len(partner))
-    found = []
+    numbers = []
     for flipped in (False, True):
         changed = owner.targets_RC.clone()
         if flipped:
@@ -132,10 +132,10 @@ def test_a_labelled_rows_number_does_not_know_its_label() -> None:
         party = partner_of("shop", partner, everyone)
         list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
         # The classes' shares are of all labels; their part is the sum of a row's weights.
-        found.append(active.numbers["shop"])
+        numbers.append(active.numbers["shop"])
     rows_L = (owner.folds_R >= 0).nonzero().flatten()
     weights, _ = in_the_clear(owner, partner, rows_L, "shop", SMOOTHERS[0])
-    one, other = (each[owner.folds_R == 2, 1] for each in found)
+    one, other = (each[owner.folds_R == 2, 1] for each in numbers)
     shares = [1 - owner.targets_RC[rows_L, 0].mean()]
     flipped_targets = owner.targets_RC[rows_L].clone()
     in_fold = owner.folds_R[rows_L] == 2
@@ -273,11 +273,11 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
     other.targets_RC[::7] = torch.tensor([0.0, 1.0])
     messages = [question(each, 120) for _ in range(24) for each in (owner, other)]
     assert len({len(encode(each)) for each in messages}) == 1
-    told = {
+    seen = {
         tuple((name, tuple(tensor.shape)) for name, tensor in each.tensors().items())
         for each in messages
     }
-    assert len(told) == 1
+    assert len(seen) == 1
 
     def view(message: sealed.Begin) -> np.ndarray:
         """Shares of byte values at each place of a coefficient, and the means of the halves."""
@@ -346,9 +346,9 @@ def test_times_of_two_labellings_are_alike() -> None:
 def refused(message: Message, **changes: object) -> str:
     _, partner = made(2)
     party = partner_of("shop", partner, torch.arange(len(partner)))
-    with pytest.raises((MessageError, ModelError, PartyError)) as found:
+    with pytest.raises((MessageError, ModelError, PartyError)) as refusal:
         party.handle(replace(message, **changes))
-    return str(found.value)
+    return str(refusal.value)
 
 
 def test_what_is_not_as_agreed_is_refused_in_a_sentence() -> None:
@@ -422,7 +422,7 @@ def test_a_number_has_no_room_for_a_second_one() -> None:
     """What is below 2^-19 of a number's spread is noise: bits for one number and no more."""
     owner, partner = made(2)
     everyone = torch.arange(len(partner))
-    found = []
+    decrypted = []
     for seed in (1, 2):
         rng = torch.Generator().manual_seed(seed)
         weights, _ = in_the_clear(owner, partner, torch.arange(60), "shop", SMOOTHERS[0])
@@ -430,8 +430,8 @@ def test_a_number_has_no_room_for_a_second_one() -> None:
         dither = torch.randint(256, (32,), generator=rng).byte()
         wire = asked.key_1W[0], asked.targets_PV, asked.nonce_32, dither
         numbers = Multiplying(sealing.layout, *wire).times(weights, row_digests(partner), 0)
-        found.append(sealing.key.decrypt(numbers, sealing.layout, 120)[:, 0])
-    apart = np.abs(found[0] - found[1]).max() / found[0].std()
+        decrypted.append(sealing.key.decrypt(numbers, sealing.layout, 120)[:, 0])
+    apart = np.abs(decrypted[0] - decrypted[1]).max() / decrypted[0].std()
     assert 2**-21 < apart < 2**-15
 
 

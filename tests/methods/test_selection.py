@@ -213,12 +213,12 @@ def brute_force_order(columns, members, query):
 
 def test_the_lists_told_are_those_of_brute_force_with_fewer_distances_sent():
     columns, labels = case(8, num_rows=200, widths=(2, 2, 2))
-    told = []
+    messages = []
 
     class Listening(selection.LabelOwner):
         def handle(self, message):
             if isinstance(message, selection.Nearest):
-                told.append(message)
+                messages.append(message)
             return super().handle(message)
 
     parties = {name: data_owner(name, x) for name, x in columns.items()}
@@ -227,7 +227,7 @@ def test_the_lists_told_are_those_of_brute_force_with_fewer_distances_sent():
     scores = selection.score(net, list(columns), ["bank"], selection.Config(groups=1), seed=0)
     assert scores.distances < 0.6 * scores.brute_force
     checked = 0
-    for message in told:
+    for message in messages:
         members = scores.groups[message.group - 1][0]
         for query, rows in zip(message.queries_B.tolist(), message.rows_BL.numpy(), strict=True):
             rows = rows[rows >= 0]
@@ -386,16 +386,16 @@ def test_a_label_owner_of_one_class_is_left_out(caplog):
 
 
 @pytest.mark.parametrize(
-    ("labels", "config", "said"),
+    ("labels", "config", "words"),
     [
         (np.zeros(10, dtype=int), {}, "it has 1 class with two or more rows among the 10"),
         (np.arange(10), {}, "it has 0 class"),
         (np.arange(10) % 2, {"neighbours": 10}, "neighbours = 10 needs more than so many rows"),
     ],
 )
-def test_labels_that_tell_nothing_are_refused(labels, config, said):
+def test_labels_that_tell_nothing_are_refused(labels, config, words):
     columns = {"shop": np.random.default_rng(0).normal(size=(10, 2))}
-    with pytest.raises(PartyError, match=f"party 'bank': {said}"):
+    with pytest.raises(PartyError, match=f"party 'bank': {words}"):
         score(columns, labels, selection.Config(groups=0, **config))
 
 
@@ -601,21 +601,21 @@ def test_forward_selection_is_the_pooled_one():
     for seed in range(3):
         columns, labels = copies(seed)
         config = selection.Config(share=0.75, order="forward", rows=240)
-        found = choosing.forward(
+        result = choosing.forward(
             network(columns, labels), list(columns), ["bank"], config, seed=seed
         )
-        for members, nats in found.groups:
+        for members, nats in result.groups:
             x_NF = np.concatenate([columns[name] for name in members], axis=1)
             assert nats == selection.pooled(x_NF, labels)
-        worth = dict(found.groups)
-        chosen = list(found.order[:1])
-        for name in found.order[len(chosen) : 3]:  # each is the best that was left
-            told = {
+        worth = dict(result.groups)
+        chosen = list(result.order[:1])
+        for name in result.order[len(chosen) : 3]:  # each is the best that was left
+            scores = {
                 each: worth[tuple(n for n in columns if n in (*chosen, each))]
                 for each in columns
                 if each not in chosen
             }
-            assert max(told, key=lambda each: told[each]) == name
+            assert max(scores, key=lambda each: scores[each]) == name
             chosen.append(name)
 
 
@@ -662,11 +662,11 @@ def test_forward_selection_weighs_label_owners_and_goes_on_without_who_fails():
     asked = []
     tensor = torch.as_tensor(columns["best"])
     parties["best"] = Leaves("best", lambda who, samples_B: tensor[samples_B])
-    found = choosing.forward(
+    result = choosing.forward(
         InProcess(parties, driver="driver"), list(columns), ["bank", "club"], config, seed=0
     )
-    assert found.missed == {"best": "has left"}
-    assert set(found.order[:2]) == {"copy", "other"}
+    assert result.missed == {"best": "has left"}
+    assert set(result.order[:2]) == {"copy", "other"}
 
 
 def test_masks_and_groups_that_differ_by_one_owner_are_refused():

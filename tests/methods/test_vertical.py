@@ -34,7 +34,7 @@ def rows_of(name: str, num_rows: int = NUM_ROWS) -> Tensor:
     return torch.randn(num_rows, 3 if name == "lab" else 4, generator=rng)
 
 
-def own_data(labels: Tensor | None = None) -> PartyData:
+def local_data(labels: Tensor | None = None) -> PartyData:
     given = torch.randint(3, (NUM_ROWS,), generator=torch.Generator().manual_seed(0))
     return PartyData(
         "clinic",
@@ -77,7 +77,7 @@ def owner(
     **settings: Any,
 ) -> vertical.Owner:
     return vertical.Owner(
-        data or own_data(),
+        data or local_data(),
         alignment or full_alignment(*names),
         task,
         config(**settings),
@@ -100,7 +100,7 @@ def trained(*names: str, **settings: Any) -> tuple[vertical.Owner, InProcess]:
 def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], task: Task) -> None:
     plain = {"momentum": 0.0, "weight_decay": 0.0}
     labels = None if task is TASK else rows_of("clinic")[:, 0]
-    party = owner(*names, data=own_data(labels), task=task, **plain)
+    party = owner(*names, data=local_data(labels), task=task, **plain)
     helpers = members(*names, **plain)
     engine = InProcess(helpers, driver="clinic")
     party.begin(engine)
@@ -108,8 +108,8 @@ def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], tas
     batch = next(party.rows.batches)
     party.rows.restore({**party.rows.state(), "position": 0})
     networks = [party.encoder, *(helper.encoder for helper in helpers.values()), party.head]
-    own, *theirs, head = copies = copy.deepcopy(networks)
-    codes = [own(party.x[batch])]
+    active, *theirs, head = copies = copy.deepcopy(networks)
+    codes = [active(party.x[batch])]
     codes += [
         network(helper.shared.x[batch])
         for network, helper in zip(theirs, helpers.values(), strict=True)
@@ -234,7 +234,7 @@ def test_rows_without_a_label_or_a_match_are_not_trained_on() -> None:
             "shop": torch.where(rows >= 8, rows, -1),
         }
     )
-    data = own_data().with_labels_on(torch.arange(0, NUM_ROWS, 3))
+    data = local_data().with_labels_on(torch.arange(0, NUM_ROWS, 3))
     listening = {
         name: _Listening(member) for name, member in members(*PARTNERS, alignment=alignment).items()
     }
@@ -252,7 +252,7 @@ def test_without_such_rows_there_is_nothing_to_train_on() -> None:
 
 def test_a_label_owner_needs_labels() -> None:
     with pytest.raises(ConfigError, match="'clinic' has no labelled row"):
-        owner("lab", data=replace(own_data(), labels=None))
+        owner("lab", data=replace(local_data(), labels=None))
 
 
 @pytest.mark.parametrize(

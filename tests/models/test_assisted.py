@@ -10,40 +10,40 @@ from dovetail.models.learners.distil import Owner
 
 
 def test_own_outputs_stand_in_for_numbers_that_are_not_there() -> None:
-    own = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
-    z = 3 * own + 0.5
+    local = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
+    z = 3 * local + 0.5
     lacking = z.clone()
     lacking[::3] = torch.nan
-    inputs = Inputs.fit(own, lacking, 1, regression=True)
-    torch.testing.assert_close(inputs.of(own, lacking), inputs.of(own, z), rtol=0.05, atol=0.05)
+    inputs = Inputs.fit(local, lacking, 1, regression=True)
+    torch.testing.assert_close(inputs.of(local, lacking), inputs.of(local, z), rtol=0.05, atol=0.05)
 
 
 def test_of_a_partner_that_shares_next_to_nothing_own_outputs_say_nothing() -> None:
-    own, z = torch.randn(20, 3), torch.full((20, 3), torch.nan)
+    local, z = torch.randn(20, 3), torch.full((20, 3), torch.nan)
     z[:2] = torch.randn(2, 3)
-    inputs = Inputs.fit(own, z, 3, regression=False)
-    assert (inputs.of(own, z)[2:, 3:] == 0).all()
+    inputs = Inputs.fit(local, z, 3, regression=False)
+    assert (inputs.of(local, z)[2:, 3:] == 0).all()
 
 
 def test_rows_that_lack_a_number_do_not_spoil_it_for_the_others() -> None:
     """A partner that has a third of the rows says of these what it says where it has all."""
     rng = torch.Generator().manual_seed(1)
-    own = torch.randn(600, 1, generator=rng)
+    local = torch.randn(600, 1, generator=rng)
     hidden = torch.randn(600, 1, generator=rng)
-    y = own + hidden
+    y = local + hidden
     z = y + 0.1 * torch.randn(600, 1, generator=rng)
     folds = torch.arange(600) % 4
     folds[400:] = NO_FOLD
-    owner = Owner(own, y, folds, True)
+    owner = Owner(local, y, folds, True)
     judged = folds >= 0
     errors = []
     for share in (1, 3):
         held = z.clone()
         held[torch.arange(600) % share != 0] = torch.nan
-        inputs = Inputs.fit(own[judged], held[judged], 1, regression=True)
-        inputs_RF = inputs.of(own, held)
-        said = fit_assisted(inputs_RF, owner, judged)["ridge"].outputs(inputs_RF).mean(dim=0)
+        inputs = Inputs.fit(local[judged], held[judged], 1, regression=True)
+        inputs_RF = inputs.of(local, held)
+        reported = fit_assisted(inputs_RF, owner, judged)["ridge"].outputs(inputs_RF).mean(dim=0)
         rows = torch.arange(400, 600)
         rows = rows[~held[rows].isnan().any(dim=1)]
-        errors.append(float((said[rows] - y[rows]).square().mean()))
+        errors.append(float((reported[rows] - y[rows]).square().mean()))
     assert errors[1] < 3 * errors[0] < 0.2

@@ -65,7 +65,7 @@ def test_the_simple_method_reads_class_probabilities_beside_the_own_features():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"common": ()}, "one or more common features"),
         ({"common": (0,), "unique": (0,)}, "each feature once"),
@@ -75,9 +75,9 @@ def test_the_simple_method_reads_class_probabilities_beside_the_own_features():
         ({"join": "product"}, "'sum' or 'input', got 'product'"),
     ],
 )
-def test_a_network_that_cannot_be_is_refused(changes, said):
+def test_a_network_that_cannot_be_is_refused(changes, words):
     fields = {"common": (0,), "unique": (1,), "widths": (4,), "num_outputs": 2, **changes}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=words):
         ColumnsSpec(**fields)
 
 

@@ -62,15 +62,15 @@ def test_a_decision_is_what_was_kept_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "labels", "said"),
+    ("task", "labels", "words"),
     [
         (Regression(), [0.0, 1], "two classes"),
         (Classification(("a", "b", "c")), [0, 1], "two classes"),
         (TWO, [1, 1], "do not have both classes"),
     ],
 )
-def test_a_threshold_needs_two_classes(task: Any, labels: list[float], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_threshold_needs_two_classes(task: Any, labels: list[float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         choose("f1", task, torch.zeros(2, task.num_outputs), torch.tensor(labels))
 
 
@@ -86,9 +86,9 @@ def test_balanced_classes_count_as_much_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "task", "said"),
+    ("how", "task", "words"),
     [({"perhaps": 1.0}, TWO, "'perhaps', which is no class"), ("balanced", Regression(), "number")],
 )
-def test_weights_are_of_classes_there_are(how: Any, task: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_weights_are_of_classes_there_are(how: Any, task: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         class_weights(how, task, torch.tensor([0, 1]))

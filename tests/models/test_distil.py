@@ -62,12 +62,12 @@ def test_a_labelled_row_is_taught_by_members_that_did_not_see_its_label() -> Non
     outputs = torch.zeros(2, 10, 2)
     outputs[0, :, 1], outputs[1, :, 1] = 1.0, 3.0
     teacher = Teacher("t", outputs)
-    told = teacher.targets(owner.folds_R, fold=None, regression=False)
+    targets = teacher.targets(owner.folds_R, fold=None, regression=False)
     for row in range(4):
-        own = outputs[owner.folds_R[row], row].softmax(dim=0)
-        assert torch.allclose(told[row], own)
+        expected = outputs[owner.folds_R[row], row].softmax(dim=0)
+        assert torch.allclose(targets[row], expected)
     everyone = outputs.softmax(dim=-1).mean(dim=0)
-    assert torch.allclose(told[4:], everyone[4:])
+    assert torch.allclose(targets[4:], everyone[4:])
 
 
 def test_targets_mix_label_and_teacher_as_stated() -> None:
@@ -82,10 +82,10 @@ def test_targets_mix_label_and_teacher_as_stated() -> None:
     for x, target in zip(rows.x_NF, rows.targets_NC, strict=True):
         row = index[tuple(x.tolist())]
         seen.add(row)
-        told, label = torch.tensor([0.3, 0.7]), owner.targets_RC[row]
-        expected = 0.25 * label + 0.75 * told
+        taught, label = torch.tensor([0.3, 0.7]), owner.targets_RC[row]
+        expected = 0.25 * label + 0.75 * taught
         if row >= 15:
-            expected = label if row < 20 else told
+            expected = label if row < 20 else taught
         assert torch.allclose(target, expected)
     assert seen == set(range(35))
 
@@ -93,16 +93,16 @@ def test_targets_mix_label_and_teacher_as_stated() -> None:
 def test_the_gates_student_sees_neither_label_nor_partner_of_the_rows_that_judge_it() -> None:
     owner = made()
     held_out = (owner.folds_R == 1).nonzero().flatten()
-    told = torch.full((400, 2), 0.5)
-    one = Teacher("t", outputs_of(owner, told))
-    other_told = one.outputs_KRC.clone()
-    other_told[:, held_out] = torch.tensor([5.0, -5.0])  # what the teacher says of those rows
-    other_told[0] += torch.tensor([2.0, 0.0])  # the members that saw their labels
+    even = torch.full((400, 2), 0.5)
+    one = Teacher("t", outputs_of(owner, even))
+    other_reported = one.outputs_KRC.clone()
+    other_reported[:, held_out] = torch.tensor([5.0, -5.0])  # what the teacher says of those rows
+    other_reported[0] += torch.tensor([2.0, 0.0])  # the members that saw their labels
     targets = owner.targets_RC.clone()
     targets[held_out] = targets[held_out].flip(1)
     other = Owner(owner.x_RF, targets, owner.folds_R)
     rows = student_rows(owner, one, CONFIG, seed=0, fold=1)
-    same = student_rows(other, Teacher("t", other_told), CONFIG, seed=0, fold=1)
+    same = student_rows(other, Teacher("t", other_reported), CONFIG, seed=0, fold=1)
     assert torch.equal(rows.x_NF, same.x_NF)
     assert torch.equal(rows.targets_NC, same.targets_NC)
 
@@ -140,11 +140,11 @@ def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> N
     owner = made(400, 60)
     outputs = outputs_of(owner, owner.targets_RC * 0.9 + 0.05)
     config = DistilConfig(students=("linear",))
-    own = alone_of(owner)
-    done = distil(owner, Teacher("t", outputs), own, config, seed=0, learners=LEARNERS)
+    alone = alone_of(owner)
+    done = distil(owner, Teacher("t", outputs), alone, config, seed=0, learners=LEARNERS)
     assert done.choice == "linear"
     outputs[:, 20:60] = torch.nan  # the partner has a third of the labelled rows
-    done = distil(owner, Teacher("t", outputs), own, config, seed=0, learners=LEARNERS)
+    done = distil(owner, Teacher("t", outputs), alone, config, seed=0, learners=LEARNERS)
     assert done.choice == f"linear+{ALONE}"
     assert done.losses[done.choice] < done.losses[ALONE]
 
@@ -167,8 +167,8 @@ def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> Non
     done = distil(owner, teacher, alone, CONFIG, seed=0, learners=LEARNERS)
 
     def accuracy(fitted: Fitted) -> float:
-        said = fitted.probabilities(upper[test]).argmax(dim=1)
-        return float((said == classes[test]).float().mean())
+        predicted = fitted.probabilities(upper[test]).argmax(dim=1)
+        return float((predicted == classes[test]).float().mean())
 
     assert done.pays
     assert accuracy(done.solo) > accuracy(alone) + 0.04
@@ -208,14 +208,14 @@ def test_the_teacher_is_the_one_with_the_least_held_out_loss_and_calibrated() ->
     right = (owner.targets_RC[:, 1] * 2 - 1)[:, None] * torch.tensor([-0.5, 0.5])
     generator = torch.Generator().manual_seed(1)
     wrong_way = torch.rand(4000, 1, generator=generator) < 0.2
-    said = torch.where(wrong_way, -right, right)  # right in four of five: log odds of log 4
+    log_odds = torch.where(wrong_way, -right, right)  # right in four of five: log odds of log 4
     outputs = {
-        "loud": 4 * outputs_of(owner, said.softmax(dim=1)),
-        "none": 0 * outputs_of(owner, said.softmax(dim=1)),
+        "loud": 4 * outputs_of(owner, log_odds.softmax(dim=1)),
+        "none": 0 * outputs_of(owner, log_odds.softmax(dim=1)),
     }
     teacher = choose_teacher({"loud": outputs["loud"]}, owner)
-    told = teacher.targets(owner.folds_R, fold=None, regression=False)
-    assert float(told.max()) == pytest.approx(0.8, abs=0.03)
+    targets = teacher.targets(owner.folds_R, fold=None, regression=False)
+    assert float(targets.max()) == pytest.approx(0.8, abs=0.03)
     assert choose_teacher(outputs, owner).name in {"loud", "mean"}
 
 

@@ -200,8 +200,8 @@ def test_soft_targets_are_learnt_as_the_shares_they_are(learner: Learner) -> Non
         "boosting": Boosting(trees=FEW_ROWS[:1]),
         "network": Network(StackedConfig(widths=(8, 4), max_steps=2000, weight_decay=0.0)),
     }[learner.name]
-    said = lasting.fit(rows, seed=0).probabilities(x[:2])
-    assert torch.allclose(said, targets[:2], atol=0.02)
+    probabilities = lasting.fit(rows, seed=0).probabilities(x[:2])
+    assert torch.allclose(probabilities, targets[:2], atol=0.02)
 
 
 def test_a_soft_target_is_its_row_once_for_each_class_with_that_weight() -> None:
@@ -306,14 +306,14 @@ def test_networks_of_several_rows_learn_from_their_own_only() -> None:
     rows = rows_of(x, classes)
     first = replace(rows, folds_N=first_fold_only(rows.folds_N))
     held_out = first.folds_N == 0
-    told = torch.full((150, 10), 0.1)  # nothing
-    other = Rows(x[:150], told, first.folds_N[:150])
+    targets = torch.full((150, 10), 0.1)  # nothing
+    other = Rows(x[:150], targets, first.folds_N[:150])
     learner = Network(StackedConfig(widths=(8, 4), bins=4, max_steps=60, copies=1))
     one, dull = learner.fit_each([first, other], seed=0)
-    said = one.held_out_NC[held_out]
-    assert float((said.argmax(dim=1) == classes[held_out]).float().mean()) > 0.7
+    outputs = one.held_out_NC[held_out]
+    assert float((outputs.argmax(dim=1) == classes[held_out]).float().mean()) > 0.7
     assert float((dull.probabilities(x) - 0.1).abs().max()) < 0.2
-    assert torch.allclose(one.outputs(x)[held_out], said, atol=1e-5)
+    assert torch.allclose(one.outputs(x)[held_out], outputs, atol=1e-5)
     assert one.held_out_NC[~held_out].isnan().all()
 
 
@@ -342,10 +342,10 @@ def test_a_weighted_mean_of_models_says_that_of_their_probabilities(tmp_path: Pa
     rows = rows_of(x, classes)
     singles = [learner.fit(rows, seed=0) for learner in QUICK.values()]
     several = mean_of(singles, rows, weights=(0.6, 0.3, 0.1))
-    told = torch.stack([each.probabilities(x) for each in singles])
-    expected = (told * torch.tensor([0.6, 0.3, 0.1])[:, None, None]).sum(dim=0)
-    said = (several.outputs(x) * several.spec.temperature).softmax(dim=1)
-    assert torch.allclose(said, expected, atol=1e-5)
+    probabilities = torch.stack([each.probabilities(x) for each in singles])
+    expected = (probabilities * torch.tensor([0.6, 0.3, 0.1])[:, None, None]).sum(dim=0)
+    predicted = (several.outputs(x) * several.spec.temperature).softmax(dim=1)
+    assert torch.allclose(predicted, expected, atol=1e-5)
     model = Model(
         "bank", Classification((0, 1)), several.network, several.spec, {"own": (x.shape[1],)}
     )
@@ -381,8 +381,8 @@ def test_the_mean_of_models_says_the_mean_of_their_probabilities(tmp_path: Path)
     singles = [learner.fit(rows, seed=0) for learner in QUICK.values()]
     several = mean_of(singles, rows)
     expected = torch.stack([each.probabilities(x) for each in singles]).mean(dim=0)
-    said = (several.outputs(x) * several.spec.temperature).softmax(dim=1)
-    assert torch.allclose(said, expected, atol=1e-5)
+    probabilities = (several.outputs(x) * several.spec.temperature).softmax(dim=1)
+    assert torch.allclose(probabilities, expected, atol=1e-5)
     model = Model(
         "bank", Classification((0, 1)), several.network, several.spec, {"own": (x.shape[1],)}
     )
@@ -490,11 +490,11 @@ def flat(state: Any, name: str = "") -> dict[str, Tensor]:
     """Every tensor of a state by the way to it."""
     if isinstance(state, Tensor):
         return {name: state}
-    found: dict[str, Tensor] = {}
+    flat_tensors: dict[str, Tensor] = {}
     if isinstance(state, dict | list | tuple):
         for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            found |= flat(value, f"{name}/{key}")
-    return found
+            flat_tensors |= flat(value, f"{name}/{key}")
+    return flat_tensors
 
 
 def test_two_parties_without_hidden_layers_are_one_party_with_both_columns() -> None:
@@ -569,7 +569,7 @@ def boosted() -> tuple[Model, Fitted]:
 
 
 @pytest.mark.parametrize(
-    ("found", "put", "cause"),
+    ("text", "put", "cause"),
     [
         ("left_child=1 ", "left_child=9 ", "a node points outside its tree"),
         ("left_child=1 ", "left_child=0 ", "a node points outside its tree"),
@@ -581,11 +581,11 @@ def boosted() -> tuple[Model, Fitted]:
         ("num_leaves=", "leaves=", "trees cannot be read .'num_leaves'"),
     ],
 )
-def test_trees_that_cannot_be_are_told(found: str, put: str, cause: str, tmp_path: Path) -> None:
+def test_trees_that_cannot_be_are_told(text: str, put: str, cause: str, tmp_path: Path) -> None:
     model, fitted = boosted()
     member = next(m for m in fitted.network.modules() if isinstance(m, BoostedTrees))
-    assert found in member.text()
-    changed = member.text().replace(found, put).encode()
+    assert text in member.text()
+    changed = member.text().replace(text, put).encode()
     member.text_T = torch.frombuffer(bytearray(changed), dtype=torch.uint8)
     first = BoostingSpec(member.num_features, member.num_outputs, len(changed))
     spec = replace(fitted.spec, members=(first, *fitted.spec.members[1:]))
@@ -651,11 +651,11 @@ def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> N
     grown: list[int] = []
     gradients = boosting._gradients
 
-    def fails(scores: np.ndarray, *told: object, **also: object) -> object:
+    def fails(scores: np.ndarray, *arguments: object, **also: object) -> object:
         grown.append(threading.get_ident())
         if len(grown) == 40:
             raise MemoryError
-        return gradients(scores, *told, **also)  # type: ignore[arg-type]
+        return gradients(scores, *arguments, **also)  # type: ignore[arg-type]
 
     monkeypatch.setattr(boosting, "_gradients", fails)
     monkeypatch.setattr(threads, "num_threads", lambda: 2)

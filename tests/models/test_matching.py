@@ -38,15 +38,15 @@ def classifier(
     return Classifier(blocks, tuple(layers))
 
 
-def permuted(own: Classifier, orders: tuple[np.ndarray, ...]) -> Classifier:
+def permuted(classifier: Classifier, orders: tuple[np.ndarray, ...]) -> Classifier:
     """A classifier of the same function, its hidden neurons in another order."""
-    layers = [layer.copy() for layer in own.layers]
+    layers = [layer.copy() for layer in classifier.layers]
     for i, order in enumerate(orders):
         layers[i] = layers[i][order]
         layers[i + 1] = np.concatenate(
             [layers[i + 1][:, :-1][:, order], layers[i + 1][:, -1:]], axis=1
         )
-    return replace(own, layers=tuple(layers))
+    return replace(classifier, layers=tuple(layers))
 
 
 def predict(layers: list[np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -92,13 +92,13 @@ def test_permuting_a_partys_neurons_leaves_the_servers_predictions_unchanged(cos
     parties = federation(widths=widths)
     rng = np.random.default_rng(1)
     orders = [tuple(rng.permutation(width) for width in widths) for _ in parties]
-    moved = [permuted(own, order) for own, order in zip(parties, orders, strict=True)]
+    moved = [permuted(classifier, order) for classifier, order in zip(parties, orders, strict=True)]
     start = moved_start = None
     if kind == "previous":  # who is whom before is told in the party's own order
         start = matching.by_position([widths] * len(parties), widths)
         moved_start = [
-            tuple(indices[order] for indices, order in zip(own, each, strict=True))
-            for own, each in zip(start, orders, strict=True)
+            tuple(indices[order] for indices, order in zip(classifier, each, strict=True))
+            for classifier, each in zip(start, orders, strict=True)
         ]
     before = average(parties, match(parties, cost=cost, width=widths, start=start))
     after = average(moved, match(moved, cost=cost, width=widths, start=moved_start))
@@ -119,8 +119,8 @@ def test_identical_classifiers_are_matched_to_each_other_exactly(cost, widths):
             assert np.array_equal(indices, first[moved])
     server = average(copies, assignments)
     slices = matching.matched_slice(server, (0, 1, 2), assignments[0], SIZES)
-    for own, back in zip(one.layers, slices, strict=True):
-        np.testing.assert_allclose(back, own, rtol=1e-14)
+    for layer, back in zip(one.layers, slices, strict=True):
+        np.testing.assert_allclose(back, layer, rtol=1e-14)
 
 
 def plain_gain(sums: np.ndarray, mass: np.ndarray, rows: np.ndarray, omega: float) -> np.ndarray:
@@ -134,13 +134,13 @@ def plain_gain(sums: np.ndarray, mass: np.ndarray, rows: np.ndarray, omega: floa
     return gain
 
 
-@given(seed=st.integers(0, 1000), width=st.integers(1, 5), num_own=st.integers(1, 5))
+@given(seed=st.integers(0, 1000), width=st.integers(1, 5), num_local=st.integers(1, 5))
 @settings(max_examples=25)
-def test_the_assignment_is_the_best_of_all_permutations(seed, width, num_own):
+def test_the_assignment_is_the_best_of_all_permutations(seed, width, num_local):
     # In one sweep with this seed the part is matched last, to the whole one and the prior.
     rng = np.random.default_rng(seed)
-    width = max(width, num_own)
-    whole, part = classifier(rng, widths=(width,)), classifier(rng, (0, 2), (num_own,))
+    width = max(width, num_local)
+    whole, part = classifier(rng, widths=(width,)), classifier(rng, (0, 2), (num_local,))
     cost = Pfnm(sigma=0.8, sigma_0=1.2, mu_0=0.1)
     assert np.random.default_rng(0).permutation(2)[-1] == 1
     assignments = match([whole, part], cost=cost, width=(width,), sweeps=1, seed=0)
@@ -153,10 +153,10 @@ def test_the_assignment_is_the_best_of_all_permutations(seed, width, num_own):
     gain = plain_gain(sums, mass, part.layers[0], cost.sigma**-2)
     best = max(
         sum(gain[index, j] for j, index in enumerate(indices))
-        for indices in permutations(range(width), num_own)
+        for indices in permutations(range(width), num_local)
     )
-    found = sum(gain[index, j] for j, index in enumerate(assignments[1][0]))
-    assert found == pytest.approx(best, rel=1e-12)
+    gain_found = sum(gain[index, j] for j, index in enumerate(assignments[1][0]))
+    assert gain_found == pytest.approx(best, rel=1e-12)
 
 
 def test_gains_are_the_formula_with_and_without_groups():
@@ -230,14 +230,14 @@ def test_selection_matrices_satisfy_18_and_every_server_neuron_has_a_party(
     seed, widths, depth, extra, cost, free, scratch
 ):
     rng = np.random.default_rng(seed)
-    own = [(width,) * depth for width in widths]
+    party_widths = [(width,) * depth for width in widths]
     parties = [
         classifier(rng, tuple(sorted(rng.choice(3, rng.integers(1, 4), replace=False))), each)
-        for each in own
+        for each in party_widths
     ]
     total = min(max(widths) + extra, sum(widths))
     fixed = (total,) * depth
-    start = None if scratch else matching.by_position(own, fixed)
+    start = None if scratch else matching.by_position(party_widths, fixed)
     width = None if free and isinstance(cost, Pfnm) else fixed
     assignments = match(parties, cost=cost, width=width, start=start, seed=seed)
     for i in range(depth):
@@ -256,14 +256,14 @@ def test_selection_matrices_satisfy_18_and_every_server_neuron_has_a_party(
 @settings(max_examples=40)
 def test_matching_by_distance_and_averaging_never_raise_the_classifier_part(seed, depth, sweeps):
     rng = np.random.default_rng(seed)
-    own = [(3,) * depth, (2,) * depth, (4,) * depth]
+    widths = [(3,) * depth, (2,) * depth, (4,) * depth]
     parties = [
         classifier(rng, blocks, widths)
-        for blocks, widths in zip([(0, 1), (2,), (1, 2)], own, strict=True)
+        for blocks, widths in zip([(0, 1), (2,), (1, 2)], widths, strict=True)
     ]
     weights = [0.5, 0.2, 0.3]
     server_widths = (5,) * depth
-    before = matching.by_position(own, server_widths)
+    before = matching.by_position(widths, server_widths)
     server = [rng.normal(size=layer.shape) for layer in average(parties, before)]
     after = match(
         parties, cost=Distance(), width=server_widths, weights=weights, start=before, sweeps=sweeps

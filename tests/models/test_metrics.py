@@ -48,11 +48,11 @@ def test_rows_of_one_class_have_no_auc() -> None:
 def test_classes_are_scored_as_scikit_learn_does() -> None:
     rng = torch.Generator().manual_seed(0)
     outputs, labels = torch.randn(50, 2, generator=rng), torch.randint(2, (50,), generator=rng)
-    said = outputs.double().softmax(dim=1).numpy()
+    probabilities = outputs.double().softmax(dim=1).numpy()
     assert score(TWO, outputs, labels) == {
-        "accuracy": pytest.approx(metrics.accuracy_score(labels, said.argmax(axis=1))),
-        "log_loss": pytest.approx(metrics.log_loss(labels, said)),
-        "auc": pytest.approx(metrics.roc_auc_score(labels, said[:, 1])),
+        "accuracy": pytest.approx(metrics.accuracy_score(labels, probabilities.argmax(axis=1))),
+        "log_loss": pytest.approx(metrics.log_loss(labels, probabilities)),
+        "auc": pytest.approx(metrics.roc_auc_score(labels, probabilities[:, 1])),
     }
 
 
@@ -117,38 +117,38 @@ def random_outputs(num_classes: int, num_rows: int = 200) -> tuple[torch.Tensor,
 def test_all_scores_of_two_classes_are_scikit_learns() -> None:
     outputs, labels = random_outputs(2)
     second = outputs.double().softmax(dim=1)[:, 1].numpy()
-    said = (second >= 0.3).astype(int)
+    predicted = (second >= 0.3).astype(int)
     scores = all_scores(TWO, outputs, labels, threshold=0.3)
-    assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(labels, said))
-    assert scores["macro_f1"] == pytest.approx(metrics.f1_score(labels, said, average="macro"))
+    assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(labels, predicted))
+    assert scores["macro_f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro"))
     assert scores["balanced_accuracy"] == pytest.approx(
-        metrics.balanced_accuracy_score(labels, said)
+        metrics.balanced_accuracy_score(labels, predicted)
     )
     assert scores["brier"] == pytest.approx(metrics.brier_score_loss(labels, second))
     assert scores["average_precision"] == pytest.approx(
         metrics.average_precision_score(labels, second)
     )
     assert scores["auc"] == score(TWO, outputs, labels)["auc"]  # which no threshold changes
-    told = details(TWO, outputs, labels, threshold=0.3)
-    assert told["confusion"] == metrics.confusion_matrix(labels, said).tolist()
-    assert told["threshold"] == 0.3
-    assert told["roc"][0] == [0, 0]
-    assert told["roc"][-1] == [1, 1]
+    report = details(TWO, outputs, labels, threshold=0.3)
+    assert report["confusion"] == metrics.confusion_matrix(labels, predicted).tolist()
+    assert report["threshold"] == 0.3
+    assert report["roc"][0] == [0, 0]
+    assert report["roc"][-1] == [1, 1]
 
 
 def test_all_scores_of_more_classes_are_means_of_each_against_the_rest() -> None:
     outputs, labels = random_outputs(3)
-    said = outputs.double().softmax(dim=1).numpy()
+    probabilities = outputs.double().softmax(dim=1).numpy()
     scores = all_scores(THREE, outputs, labels)
     assert scores["auc_macro"] == pytest.approx(
-        metrics.roc_auc_score(labels, said, multi_class="ovr", average="macro")
+        metrics.roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
     )
     one_hot = np.eye(3)[labels.numpy()]
-    assert scores["brier"] == pytest.approx(((said - one_hot) ** 2).sum(axis=1).mean())
+    assert scores["brier"] == pytest.approx(((probabilities - one_hot) ** 2).sum(axis=1).mean())
     assert "auc" not in scores
-    told = details(THREE, outputs, labels)
-    assert sum(map(sum, told["confusion"])) == len(labels) == told["rows"]
-    assert told["commonest"] == pytest.approx(np.bincount(labels).max() / len(labels))
+    report = details(THREE, outputs, labels)
+    assert sum(map(sum, report["confusion"])) == len(labels) == report["rows"]
+    assert report["commonest"] == pytest.approx(np.bincount(labels).max() / len(labels))
 
 
 def test_the_calibration_error_is_the_mean_distance_of_said_and_was() -> None:
@@ -180,9 +180,9 @@ def test_the_interval_of_the_auc_counts_equal_values_half() -> None:
     rng = np.random.default_rng(0)
     second = (outputs[:, 1] - outputs[:, 0]).numpy()
     drawn = [rng.integers(0, 300, 300) for _ in range(400)]
-    own = [metrics.roc_auc_score(labels.numpy()[rows], second[rows]) for rows in drawn]
+    drawn_scores = [metrics.roc_auc_score(labels.numpy()[rows], second[rows]) for rows in drawn]
     interval = details(TWO, outputs, labels)["intervals"]["auc"]
-    assert interval == pytest.approx(np.quantile(own, [0.025, 0.975]).tolist(), abs=0.02)
+    assert interval == pytest.approx(np.quantile(drawn_scores, [0.025, 0.975]).tolist(), abs=0.02)
 
 
 def test_rows_of_a_class_that_training_had_not_count_as_wrong() -> None:
@@ -196,6 +196,6 @@ def test_rows_of_a_class_that_training_had_not_count_as_wrong() -> None:
 
 def test_a_regression_is_compared_with_the_mean() -> None:
     task = Regression(mean=10.0, scale=2.0)
-    told = details(task, torch.zeros(4, 1), torch.tensor([1.0, -1, 1, -1]))
-    assert told["mean"] == {"rmse": 2.0}
-    assert told["intervals"]["rmse"] == pytest.approx([2.0, 2.0])
+    report = details(task, torch.zeros(4, 1), torch.tensor([1.0, -1, 1, -1]))
+    assert report["mean"] == {"rmse": 2.0}
+    assert report["intervals"]["rmse"] == pytest.approx([2.0, 2.0])

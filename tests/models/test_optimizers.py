@@ -31,11 +31,11 @@ def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fu
     first = [torch.randn(4, 30, 20, generator=rng), torch.randn(4, 1, 20, generator=rng)]
     ours, theirs, resumed = ([nn.Parameter(each.clone()) for each in first] for _ in range(3))
     settings: Any = {"learning_rate": 1e-2, "momentum": 0.9, "weight_decay": 0.1, "fused": fused}
-    own, later = (Optimizer(each, kind=kind, **settings) for each in (ours, resumed))
+    ours_optimizer, later = (Optimizer(each, kind=kind, **settings) for each in (ours, resumed))
     reference = PYTORCH[kind](theirs, fused=fused or None)
     for step in range(20):
         if step == 10:
-            later.load_state_dict(own.state_dict())
+            later.load_state_dict(ours_optimizer.state_dict())
             for mine, kept in zip(resumed, ours, strict=True):
                 mine.data.copy_(kept)
         for index, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
@@ -43,7 +43,7 @@ def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fu
                 continue  # a parameter without a gradient stays
             mine.grad = torch.randn(mine.shape, generator=rng)
             its.grad, third.grad = mine.grad.clone(), mine.grad.clone()
-        for each in (own, reference, later):
+        for each in (ours_optimizer, reference, later):
             each.step()
             each.zero_grad()
         assert all(each.grad is None for each in ours)
@@ -52,7 +52,7 @@ def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fu
         assert torch.equal(mine, third)
         assert not torch.equal(mine, first[index])
         for name, value in reference.state[its].items():
-            assert torch.equal(own.state[mine][name], value), name
+            assert torch.equal(ours_optimizer.state[mine][name], value), name
 
 
 def test_sgd_takes_up_a_parameter_whose_first_gradient_comes_later() -> None:
@@ -74,22 +74,22 @@ def test_sgd_takes_up_a_parameter_whose_first_gradient_comes_later() -> None:
 
 def test_sgd_without_momentum_keeps_nothing() -> None:
     weight = nn.Parameter(torch.ones(3))
-    own = config("sgd", momentum=0.0).build([weight])
+    optimizer = config("sgd", momentum=0.0).build([weight])
     weight.grad = torch.ones(3)
-    own.step()
+    optimizer.step()
     assert torch.equal(weight.detach(), torch.full((3,), 1 - 1e-2 * 1.1))
-    assert own.state_dict() == {"state": {}}
-    assert not own.state
+    assert optimizer.state_dict() == {"state": {}}
+    assert not optimizer.state
 
 
 def test_a_kept_state_is_its_own() -> None:
     weight = nn.Parameter(torch.ones(3))
-    own, other = config("adam").build([weight]), config("adam").build([weight])
+    first, other = config("adam").build([weight]), config("adam").build([weight])
     weight.grad = torch.ones(3)
-    own.step()
-    other.load_state_dict(own.state_dict())
+    first.step()
+    other.load_state_dict(first.state_dict())
     before = other.state[weight]["exp_avg"].clone()
-    own.step()
+    first.step()
     assert torch.equal(other.state[weight]["exp_avg"], before)
 
 
@@ -117,15 +117,15 @@ def test_gradients_of_outputs_are_followed_as_autograd_does() -> None:
     torch.manual_seed(0)
     body, heads = nn.Linear(5, 4), [nn.Linear(4, 3), nn.Linear(4, 2)]
     weights = [w for each in (body, *heads) for w in each.parameters()]
-    x, found = torch.randn(7, 5), []
+    x, gradients = torch.randn(7, 5), []
     given = [torch.randn(7, 4), torch.randn(7, 3), torch.randn(7, 2)]
     for follow in (torch.autograd.backward, follow_back):
         code = body(x).relu()
         follow([code, *(head(code) for head in heads)], given)
-        found.append([w.grad for w in weights])
+        gradients.append([w.grad for w in weights])
         for weight in weights:
             weight.grad = None
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*gradients, strict=True))
 
 
 def test_nothing_is_stepped_without_gradients() -> None:

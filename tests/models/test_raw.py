@@ -100,9 +100,9 @@ def test_predictions_of_polars_are_a_column_of_polars_and_of_others_an_array(
 def test_predictions_have_probabilities_and_columns_by_name(
     model: Model, frame: pd.DataFrame
 ) -> None:
-    said = model.predictions(frame)
-    assert repr(said) == ("<predictions for 569 rows: values, p(benign), p(malignant)>")
-    table = frame.assign(**said.columns("p"))
+    prediction = model.predictions(frame)
+    assert repr(prediction) == ("<predictions for 569 rows: values, p(benign), p(malignant)>")
+    table = frame.assign(**prediction.columns("p"))
     assert table["p"].tolist() == model.predict(frame).tolist()
     np.testing.assert_allclose(
         table[["p(benign)", "p(malignant)"]], model.predict_proba(frame), atol=1e-6

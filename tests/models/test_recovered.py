@@ -15,14 +15,14 @@ THREE = Classification(("a", "b", "c"))
 
 def right_on(labels: torch.Tensor, num: int, classes: int) -> torch.Tensor:
     """Outputs that are right on the first ``num`` rows and wrong on the others."""
-    said = labels.clone()
-    said[num:] = (said[num:] + 1) % classes
-    return torch.nn.functional.one_hot(said, classes).float()
+    predicted = labels.clone()
+    predicted[num:] = (predicted[num:] + 1) % classes
+    return torch.nn.functional.one_hot(predicted, classes).float()
 
 
 def test_the_share_is_the_solo_models_gain_over_the_joint_ones() -> None:
     labels = torch.arange(400) % 3
-    told = recovered_share(
+    gain = recovered_share(
         THREE,
         labels,
         solo=right_on(labels, 240, 3),
@@ -30,17 +30,17 @@ def test_the_share_is_the_solo_models_gain_over_the_joint_ones() -> None:
         joint=right_on(labels, 360, 3),
         seed=0,
     )
-    assert told["score"] == "accuracy"
-    assert (told["alone"], told["solo"], told["joint"]) == (0.5, 0.6, 0.9)
-    assert told["share"] == pytest.approx(0.25)
-    low, high = told["interval"]
+    assert gain["score"] == "accuracy"
+    assert (gain["alone"], gain["solo"], gain["joint"]) == (0.5, 0.6, 0.9)
+    assert gain["share"] == pytest.approx(0.25)
+    low, high = gain["interval"]
     assert 0.15 < low < 0.25 < high < 0.36
-    assert "Share of the gain kept: 25 %" in recovered_text(told)
+    assert "Share of the gain kept: 25 %" in recovered_text(gain)
 
 
 def test_there_is_no_share_of_help_that_is_not_sure() -> None:
     labels = torch.arange(60) % 3
-    told = recovered_share(
+    gain = recovered_share(
         THREE,
         labels,
         solo=right_on(labels, 33, 3),
@@ -48,24 +48,24 @@ def test_there_is_no_share_of_help_that_is_not_sure() -> None:
         joint=right_on(labels, 31, 3),
         seed=0,
     )
-    assert told["share"] is None
-    assert told["help"] == pytest.approx(1 / 60)
-    assert "cannot be estimated" in recovered_text(told)
+    assert gain["share"] is None
+    assert gain["help"] == pytest.approx(1 / 60)
+    assert "cannot be estimated" in recovered_text(gain)
 
 
 def test_the_auc_is_scikit_learns_with_ties_too() -> None:
     rng = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 2, (300,), generator=rng)
     outputs = torch.randn(300, 2, generator=rng).round(decimals=1)
-    told = recovered_share(TWO, labels, solo=outputs, alone=-outputs, joint=outputs, seed=0)
+    gain = recovered_share(TWO, labels, solo=outputs, alone=-outputs, joint=outputs, seed=0)
     expected = roc_auc_score(labels.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy())
-    assert told["solo"] == pytest.approx(expected)
-    assert told["alone"] == pytest.approx(1 - expected)
+    assert gain["solo"] == pytest.approx(expected)
+    assert gain["alone"] == pytest.approx(1 - expected)
 
 
 def test_of_values_less_error_is_more_help() -> None:
     truth = torch.linspace(-1, 1, 200)
-    told = recovered_share(
+    gain = recovered_share(
         Regression(mean=5.0, scale=2.0),
         truth,
         solo=truth[:, None] + 0.5,
@@ -73,8 +73,8 @@ def test_of_values_less_error_is_more_help() -> None:
         joint=truth[:, None] + 0.0,
         seed=0,
     )
-    assert told["alone"] == pytest.approx(2.0)
-    assert told["share"] == pytest.approx(0.5)
+    assert gain["alone"] == pytest.approx(2.0)
+    assert gain["share"] == pytest.approx(0.5)
 
 
 def test_over_seeds_means_are_compared() -> None:
@@ -82,9 +82,9 @@ def test_over_seeds_means_are_compared() -> None:
         {"score": "auc", "rows": 10, "alone": 0.6, "solo": 0.7, "joint": 0.8},
         {"score": "auc", "rows": 10, "alone": 0.5, "solo": 0.7, "joint": 0.9},
     ]
-    told = over_seeds(seeds)
-    assert told["share"] == pytest.approx(0.15 / 0.3)
-    assert told["seeds"] == 2
+    gain = over_seeds(seeds)
+    assert gain["share"] == pytest.approx(0.15 / 0.3)
+    assert gain["seeds"] == 2
 
 
 @pytest.mark.parametrize(
@@ -97,22 +97,23 @@ def test_over_seeds_means_are_compared() -> None:
     ],
 )
 def test_a_model_that_nobody_should_use_is_warned_of(scores: dict[str, float], words: str) -> None:
-    told = warnings_of(
+    sentences = warnings_of(
         "the model",
         scores,
         alone={"accuracy": 0.85, "auc": 0.7, "rmse": 3.0},
         majority={"accuracy": 0.8, "auc": 0.5, "rmse": 2.0},
     )
-    assert any(words in each for each in told)
+    assert any(words in each for each in sentences)
 
 
 @pytest.mark.parametrize(("high", "within"), [(0.72, True), (0.68, False)])
 def test_a_loss_that_the_rows_cannot_tell_is_said_to_be_one(high: float, within: bool) -> None:
-    (told,) = warnings_of(
+    (sentence,) = warnings_of(
         "the model", {"auc": 0.6}, alone={"auc": 0.7}, majority=None, intervals={"auc": [0.5, high]}
     )
     assert (
-        told.endswith("(0.700), by less than these test rows can tell (0.500 to 0.720)") is within
+        sentence.endswith("(0.700), by less than these test rows can tell (0.500 to 0.720)")
+        is within
     )
 
 

@@ -38,9 +38,9 @@ def test_a_row_that_lacks_a_block_is_said_from_the_others(of: int) -> None:
     expected = network(x)
     without = network({"age": x["age"]})
     x["blood"][::2] = float("nan")
-    found = network(x)
-    torch.testing.assert_close(found[1::2], expected[1::2])
-    torch.testing.assert_close(found[::2], without[::2])
+    outputs = network(x)
+    torch.testing.assert_close(outputs[1::2], expected[1::2])
+    torch.testing.assert_close(outputs[::2], without[::2])
 
 
 def test_nothing_flows_back_into_the_extractor_of_a_block_that_a_row_lacks() -> None:
@@ -61,7 +61,7 @@ def test_nothing_flows_back_into_the_extractor_of_a_block_that_a_row_lacks() -> 
     assert all(each.grad.isfinite().all() for each in network.parameters())
 
 
-def home(private: PrivateSteps | None = None) -> hyfem.Home:
+def data_of(private: PrivateSteps | None = None) -> hyfem.HyfemData:
     rng = np.random.default_rng(0)
     years, pulse = rng.normal(40, 9, 60), rng.normal(70, 8, 60)
     pulse[::3] = np.nan
@@ -73,14 +73,14 @@ def home(private: PrivateSteps | None = None) -> hyfem.Home:
         "blood": table_from_arrays("blood", {"pulse": pulse, "ward": ward}),
     }
     labels = torch.from_numpy((years > 40).astype(np.int64) + (rng.random(60) > 0.8))
-    return hyfem.Home(
+    return hyfem.HyfemData(
         PartyData("clinic", np.arange(60), labels=labels, tables=tables), TASK, (6,),
         private=private,
     )  # fmt: skip
 
 
 def trained(private: PrivateSteps | None = None) -> hyfem.Member:
-    member = hyfem.Member(home(private), Local("clinic"))
+    member = hyfem.Member(data_of(private), Local("clinic"))
     settings = hyfem.Settings(rounds=2, local_steps=5, batch_size=16, mu_1=0.1, mu_2=0.1)
     server = hyfem.Coordinator(
         TASK, {"age": Perceptron((3,)), "blood": Perceptron((4,))}, settings, seed=0
@@ -90,7 +90,7 @@ def trained(private: PrivateSteps | None = None) -> hyfem.Member:
 
 
 def test_an_encoder_of_a_block_says_nothing_of_a_row_without_any_value() -> None:
-    table = home().train.tables["blood"]
+    table = data_of().train.tables["blood"]
     plain = TableEncoder.fit(table, table.names, party="clinic")
     block = TableEncoder.from_json(plain.of_a_block().to_json())
     filled, lacking = plain.transform(table), block.transform(table)

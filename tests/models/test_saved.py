@@ -155,14 +155,14 @@ def test_a_model_of_a_network_of_ones_own_is_loaded_into_it(tmp_path: Path) -> N
 
 
 def test_an_encoder_and_a_head_of_ones_own_are_one_network(tmp_path: Path) -> None:
-    def own(outputs: int = 3) -> EncoderHeadNetwork:
+    def network_of(outputs: int = 3) -> EncoderHeadNetwork:
         return EncoderHeadNetwork(Perceptron((7, 4)).encoder((6,)), nn.Linear(4, outputs))
 
-    saved = Model("bank", CLASSES, own(), None, {"own": (6,)})
+    saved = Model("bank", CLASSES, network_of(), None, {"own": (6,)})
     folder = saved.save(tmp_path / "bank")
-    assert_same_predictions(saved, load(folder, network=own()), torch.randn(4, 6))
+    assert_same_predictions(saved, load(folder, network=network_of()), torch.randn(4, 6))
     with pytest.raises(ModelError, match=r"bank: the model cannot be rebuilt .*size mismatch"):
-        load(folder, network=own(outputs=2))
+        load(folder, network=network_of(outputs=2))
     without_weights = Model("bank", CLASSES, nn.Identity(), None, {"own": (3,)})
     assert without_weights.predictions(torch.randn(4, 3)).values.shape == (4,)
 
@@ -243,12 +243,12 @@ def test_blocks_that_do_not_fit_are_refused(any_blocks: bool, x: Any, words: str
 
 
 def test_a_prediction_is_the_most_probable_class() -> None:
-    said = model().predictions(INPUT.transform(TABLE))
-    assert said.probabilities is not None
-    assert said.probabilities.shape == (5, 3)
-    np.testing.assert_allclose(said.probabilities.sum(axis=1), 1, rtol=1e-6)
-    best = said.probabilities.argmax(axis=1)
-    assert said.values.tolist() == [CLASSES.classes[index] for index in best]
+    prediction = model().predictions(INPUT.transform(TABLE))
+    assert prediction.probabilities is not None
+    assert prediction.probabilities.shape == (5, 3)
+    np.testing.assert_allclose(prediction.probabilities.sum(axis=1), 1, rtol=1e-6)
+    best = prediction.probabilities.argmax(axis=1)
+    assert prediction.values.tolist() == [CLASSES.classes[index] for index in best]
     assert (
         model(Classification((4, 7))).predictions(INPUT.transform(TABLE)).values.dtype.kind == "i"
     )
@@ -261,10 +261,10 @@ def test_rows_are_predicted_alike_in_batches_of_any_size() -> None:
 
 
 def test_no_row_gives_no_prediction() -> None:
-    said = model().predictions(torch.empty(0, 6))
-    assert said.values.shape == (0,)
-    assert said.probabilities is not None
-    assert said.probabilities.shape == (0, 3)
+    prediction = model().predictions(torch.empty(0, 6))
+    assert prediction.values.shape == (0,)
+    assert prediction.probabilities is not None
+    assert prediction.probabilities.shape == (0, 3)
 
 
 def test_predicting_leaves_a_model_in_training_as_it_was() -> None:
@@ -319,10 +319,10 @@ def assert_refused(folder: Path, words: str | None = None) -> None:
     """One sentence that names the folder."""
     with pytest.raises(ModelError, match=words) as caught:
         load(folder)
-    said = str(caught.value)
-    assert str(folder) in said
-    assert "\n" not in said
-    assert len(said) < 600
+    error = str(caught.value)
+    assert str(folder) in error
+    assert "\n" not in error
+    assert len(error) < 600
 
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])

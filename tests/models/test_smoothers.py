@@ -65,8 +65,8 @@ def test_a_labelled_rows_own_fold_is_left_out(kernel: Kernel) -> None:
 def test_a_row_is_like_itself(kernel: Kernel) -> None:
     x = table(300, 6)
     kernels = Kernels.fit(x, torch.Generator().manual_seed(0))
-    own = kernels(x, x, kernel).diagonal()
-    assert 0.4 < float(own.mean()) < 1.5
+    similarity = kernels(x, x, kernel).diagonal()
+    assert 0.4 < float(similarity.mean()) < 1.5
     between = kernels(x, x, kernel).double()
     assert float(torch.linalg.eigvalsh((between + between.T) / 2).min()) > -1e-3
 
@@ -76,10 +76,10 @@ def test_no_mean_is_carried_by_fewer_rows_than_allowed(least: float) -> None:
     rng = torch.Generator().manual_seed(0)
     weights = torch.randn(200, 40, generator=rng).double() ** 3
     weights[:20, 5] = 1e6  # one row that would be all of it
-    found = spread_out(weights, least)
-    assert float(carried_by(found).min()) >= least - 1e-6
-    assert (found.abs() <= weights.abs() + 1e-9).all()
-    assert (found.sign() == weights.sign()).all()
+    spread_weights = spread_out(weights, least)
+    assert float(carried_by(spread_weights).min()) >= least - 1e-6
+    assert (spread_weights.abs() <= weights.abs() + 1e-9).all()
+    assert (spread_weights.sign() == weights.sign()).all()
     even = torch.ones(3, 40).double()
     assert (spread_out(even, least) == even).all()
 

@@ -15,8 +15,8 @@ def networks(mu, join):
     """Three networks with 3, 1 and 2 features of their own."""
     torch.manual_seed(0)
     return [
-        ColumnsSpec((0, 1), tuple(range(2, 2 + own)), (6, 5), 4, mu, join).build()
-        for own in (3, 1, 2)
+        ColumnsSpec((0, 1), tuple(range(2, 2 + num_private)), (6, 5), 4, mu, join).build()
+        for num_private in (3, 1, 2)
     ]
 
 
@@ -32,8 +32,8 @@ def padded(parts):
 def test_stacked_losses_and_gradients_are_those_of_each_network_alone(mu, join):
     plain = networks(mu, join)
     stack = StackedColumns(plain, 5)
-    own = [network.unique_indices for network in plain]
-    rows = [torch.randn(num, 2 + len(indices)) for num, indices in zip(ROWS, own, strict=True)]
+    private = [network.unique_indices for network in plain]
+    rows = [torch.randn(num, 2 + len(indices)) for num, indices in zip(ROWS, private, strict=True)]
     labels = [torch.randint(4, (num,)) for num in ROWS]
     labels_KB = torch.zeros(3, 5, dtype=torch.int64)
     weights_KB = torch.zeros(3, 5)
@@ -45,15 +45,15 @@ def test_stacked_losses_and_gradients_are_those_of_each_network_alone(mu, join):
     common_losses = stack.common_gradient(x, labels_KB, weights_KB)
     joint_losses = stack.joint_gradient(x, x_unique, labels_KB, weights_KB)
 
-    expected_common, expected_own = [], []
+    expected_common, expected_local = [], []
     for k, network in enumerate(plain):
         loss = F.cross_entropy(network.common(rows[k][:, :2]), labels[k])
         expected_common.append(torch.autograd.grad(loss, list(network.common.parameters())))
         joint = F.cross_entropy(network(rows[k]), labels[k])
-        expected_own.append(torch.autograd.grad(joint, network.unique.trained()))
+        expected_local.append(torch.autograd.grad(joint, network.unique.trained()))
         torch.testing.assert_close(common_losses[k], loss.detach())
         torch.testing.assert_close(joint_losses[k], joint.detach())
-    for parameters, expected in ((stack.common, expected_common), (stack.unique, expected_own)):
+    for parameters, expected in ((stack.common, expected_common), (stack.unique, expected_local)):
         torch.testing.assert_close(parameters.flat.grad, parameters.pack(expected))
 
 
@@ -112,7 +112,7 @@ def test_a_stacked_optimizer_goes_on_where_the_own_ones_are_and_they_where_it_is
         return kind(parameters, lr=0.1, **settings)
 
     held, apart = ([network.unique.trained() for network in each] for each in (plain, alone))
-    own, expected = ([build(parameters) for parameters in each] for each in (held, apart))
+    optimizers, expected = ([build(parameters) for parameters in each] for each in (held, apart))
 
     def step_alone(optimizers, parameters, gradients):
         for optimizer, each, given in zip(optimizers, parameters, gradients, strict=True):
@@ -121,11 +121,11 @@ def test_a_stacked_optimizer_goes_on_where_the_own_ones_are_and_they_where_it_is
             optimizer.step()
 
     gradients = [[torch.randn_like(p) for p in each] for each in held]
-    step_alone(own, held, gradients)
+    step_alone(optimizers, held, gradients)
     step_alone(expected, apart, gradients)
 
     stack = StackedColumns(plain, 5)
-    stacked = StackedOptimizer(stack.unique, build, own)
+    stacked = StackedOptimizer(stack.unique, build, optimizers)
     stack.unique.flat.grad.copy_(stack.unique.pack(gradients))
     stacked.optimizer.step()
     stacked.share()
@@ -134,7 +134,7 @@ def test_a_stacked_optimizer_goes_on_where_the_own_ones_are_and_they_where_it_is
 
     stacked.release()
     stack.unique.release()
-    step_alone(own, held, gradients)
+    step_alone(optimizers, held, gradients)
     step_alone(expected, apart, gradients)
     for mine, others in zip(held, apart, strict=True):
         for one, other in zip(mine, others, strict=True):
@@ -144,10 +144,10 @@ def test_a_stacked_optimizer_goes_on_where_the_own_ones_are_and_they_where_it_is
 def test_a_restored_optimizer_is_no_longer_the_stacks():
     plain = networks(1.0, "sum")
     stack = StackedColumns(plain, 5)
-    own = [torch.optim.Adam(network.unique.trained()) for network in plain]
-    stacked = StackedOptimizer(stack.unique, torch.optim.Adam, own)
+    optimizers = [torch.optim.Adam(network.unique.trained()) for network in plain]
+    stacked = StackedOptimizer(stack.unique, torch.optim.Adam, optimizers)
     stacked.optimizer.step()
     stacked.share()
     assert stacked.holds()
-    own[1].load_state_dict(copy.deepcopy(own[1].state_dict()))
+    optimizers[1].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
     assert not stacked.holds()

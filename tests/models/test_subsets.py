@@ -59,10 +59,10 @@ def test_both_predict_with_the_partner_and_without(fit) -> None:  # type: ignore
     def right(given: list[Tensor | None]) -> float:
         return float((fitted.probabilities(given).argmax(dim=1) == truth).float().mean())
 
-    together, gone = right([*test_xs]), right([test_xs[0], None])
+    together, without_partner = right([*test_xs]), right([test_xs[0], None])
     # With the partner it can know the class; without it at best 1/2 + arctan(1/2) / pi = 0.65.
     assert together > 0.85
-    assert 0.57 < gone < 0.72
+    assert 0.57 < without_partner < 0.72
 
 
 @pytest.mark.slow

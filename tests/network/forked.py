@@ -150,11 +150,11 @@ def begin(
     else:
         out = os.open(stdout, _WRITTEN)
     err = os.dup(out) if stderr is None else os.open(stderr, _WRITTEN)
-    said = [*map(str, words)]
+    texts = [*map(str, words)]
     space = None if namespace is None else Path("/run/netns", namespace)
     process = context.Process(
         target=_child,
-        args=(folder, what, said, dict(environment or {}), strict, space, DupFd(out), DupFd(err)),
+        args=(folder, what, texts, dict(environment or {}), strict, space, DupFd(out), DupFd(err)),
     )
     process.start()
     os.close(out)

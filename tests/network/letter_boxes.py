@@ -55,8 +55,8 @@ class Lying:
         put_, get_, names_: called in the place of the real ones' own; None: as they are.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.where = place, place.where
+    def __init__(self, index: Place) -> None:
+        self.place, self.where = index, index.where
         self.put_: Callable[[str, bytes], None] | None = None
         self.get_: Callable[[str, bytes | None], bytes | None] | None = None
         self.names_: Callable[[str, list[str]], list[str]] | None = None
@@ -132,12 +132,12 @@ class Post:
             parties=["shop"],
             driver="bank",
             identity=self.bank,
-            tell=self.told["bank"].append,
+            show=self.told["bank"].append,
             poll_s=POLL_S,
             watch=Watch(self.place.where, self.told["bank"].append, **self.late),
         )
 
-    def said(self, name: str, words: str) -> bool:
+    def printed(self, name: str, words: str) -> bool:
         return any(words in each for each in self.told[name])
 
 

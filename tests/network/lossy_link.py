@@ -62,8 +62,8 @@ class LossyLink:
             if _netem(self.spaces["a"], "lo", 0, 0):
                 self._join_by_netem()
             else:
-                told = (self.delay_ms, self.loss, self.seed, self.mtu, *self.spaces.values())
-                argv = [sys.executable, __file__, *map(str, told)]
+                settings = (self.delay_ms, self.loss, self.seed, self.mtu, *self.spaces.values())
+                argv = [sys.executable, __file__, *map(str, settings)]
                 pipe = subprocess.PIPE
                 self.relay = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
                 self._ask("count")  # answered when its devices are up
@@ -167,11 +167,11 @@ def _relay(delay_s: float, loss: float, seed: int, mtu: int, spaces: list[str]) 
         wait = None if due is None else max(0.0, due - time.monotonic())
         for ready in select.select([0, *devices], [], [], wait)[0]:
             if ready == 0:
-                told = sys.stdin.readline().split()
-                if not told:  # who started the relay is gone
+                words = sys.stdin.readline().split()
+                if not words:  # who started the relay is gone
                     return
-                if told[0] == "loss":
-                    loss = float(told[1])
+                if words[0] == "loss":
+                    loss = float(words[1])
                 print(passed, dropped, flush=True)
                 continue
             queue = under_way[other[ready]]

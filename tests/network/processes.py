@@ -166,11 +166,11 @@ def _answer(
     torch.set_num_threads(1)
     host = Host(name, lambda run, algorithm, _: open_party(losses, name, run, algorithm))
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         events.send((event.kind, event.text))
 
     try:
-        serve(host, address, shown, driver=driver, stop=stop, on_event=tell, silence_s=silence_s)
+        serve(host, address, shown, driver=driver, stop=stop, on_event=report, silence_s=silence_s)
         events.send(("stopped", ""))
     except NetworkError as error:
         events.send(("ended", str(error)))
@@ -198,7 +198,7 @@ class Process:
 
     process: Any
     connection: Connection
-    told: list[tuple[str, str]] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -212,10 +212,10 @@ class Process:
         """The text of the next event of this kind."""
         deadline = time.monotonic() + timeout_s
         while self.connection.poll(max(0.0, deadline - time.monotonic())):
-            self.told.append(self.connection.recv())
-            if self.told[-1][0] == kind:
-                return self.told[-1][1]
-        raise AssertionError(f"no {kind!r} within {timeout_s} s, but {self.told}")
+            self.events.append(self.connection.recv())
+            if self.events[-1][0] == kind:
+                return self.events[-1][1]
+        raise AssertionError(f"no {kind!r} within {timeout_s} s, but {self.events}")
 
     def end(self) -> None:
         if self.process.is_alive():

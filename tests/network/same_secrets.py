@@ -1,7 +1,7 @@
 """For tests that compare engines bit for bit: homes that draw what parties of one process draw.
 
-A home mixes a secret into its random numbers, which a simulated party has not. Where a test holds
-what processes compute against one process, or against another process with another home, they are
+A site mixes a secret into its random numbers, which a simulated party has not. Where a test holds
+what processes compute against one process, or against another process with another site, they are
 given the same: none.
 """
 
@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-#: Whoever asks for a home's secret.
+#: Whoever asks for a site's secret.
 _ASKING = (
     "federated.local",
     "methods.apfed.sealed",

@@ -96,7 +96,7 @@ class Pair:
         self.left("shop", Codes(self.number))
         self.came("bank", Codes(self.number))
 
-    def found(self) -> tuple[Agreement, Agreement]:
+    def compared(self) -> tuple[Agreement, Agreement]:
         asked, answered = reconcile(*self.paths.values())
         assert (asked.sender, answered.sender) == ("bank", "shop")
         return asked, answered
@@ -111,10 +111,10 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def test_honest_books_say_the_same_also_while_they_grow(pair: Pair) -> None:
-    assert [(each.same, each.lost, each.why) for each in pair.found()] == [(2, [], "")] * 2
+    assert [(each.same, each.lost, each.why) for each in pair.compared()] == [(2, [], "")] * 2
     pair.number += 1
     pair.left("bank", Batch(3))  # it is on its way
-    asked, answered = pair.found()
+    asked, answered = pair.compared()
     assert (asked.same, len(asked.lost), asked.why) == (2, 1, "")
     assert asked.lost[0].endswith("left for 'shop': the book of 'bank' ends there")
     assert (answered.same, answered.why) == (2, "")
@@ -126,7 +126,7 @@ def test_a_request_that_a_kill_swallowed_is_explained(pair: Pair, who: str) -> N
     pair.left("bank", Batch(3))
     pair.start(who)
     pair.ask()
-    asked, answered = pair.found()
+    asked, answered = pair.compared()
     why = "the line was lost there" if who == "shop" else "'bank' ended there, and began anew"
     assert asked.lost[0].endswith(f"test_books.Batch (number 3 of 'r') left for 'shop': {why}")
     assert (asked.same, asked.why, answered.same, answered.why) == (3, "", 3, "")
@@ -142,7 +142,7 @@ def test_an_answer_that_was_lost_is_explained_and_asked_again(pair: Pair) -> Non
     pair.left("shop", Codes(3))
     pair.came("bank", Codes(3))
     pair.ask()
-    asked, answered = pair.found()
+    asked, answered = pair.compared()
     assert (asked.same, asked.again, asked.lost, asked.why) == (4, 1, [], "")
     assert (answered.same, answered.why) == (4, "")
     assert len(answered.lost) == 1
@@ -161,12 +161,12 @@ def test_requests_refused_in_a_row_share_lines(pair: Pair) -> None:
             pair.left("shop", Failed("no"), count=2, digest="")
         pair.came("bank", Failed("no"))
     pair.ask()
-    asked, answered = pair.found()
+    asked, answered = pair.compared()
     assert (asked.same, asked.refused, asked.why) == (23, 5, "")
     assert (answered.same, answered.refused, answered.why) == (23, 5, "")
     pair.number += 1
     pair.came("bank", Failed("made up"))
-    assert "the book of 'shop' has no line that it left" in pair.found()[1].why
+    assert "the book of 'shop' has no line that it left" in pair.compared()[1].why
 
 
 def test_a_message_that_was_not_read_is_no_difference(pair: Pair) -> None:
@@ -176,7 +176,7 @@ def test_a_message_that_was_not_read_is_no_difference(pair: Pair) -> None:
     pair.left("shop", Failed("too large"), digest="")
     pair.came("bank", Failed("too large"), digest="")
     pair.ask()
-    asked, answered = pair.found()
+    asked, answered = pair.compared()
     assert (asked.same, asked.refused, asked.why) == (3, 1, "")
     assert (answered.same, answered.refused, answered.why) == (3, 1, "")
 
@@ -235,7 +235,7 @@ def withheld(pair: Pair) -> str:
 )
 def test_what_no_lost_line_explains_is_named(pair: Pair, lie: Callable[[Pair], str]) -> None:
     words = lie(pair)
-    assert words in pair.found()[0].why
+    assert words in pair.compared()[0].why
     for file in pair.paths.values():
         verify(file)  # each by itself is a ledger
 
@@ -244,18 +244,18 @@ def test_what_no_lost_line_explains_is_named(pair: Pair, lie: Callable[[Pair], s
 def test_a_made_up_line_that_lacks_something_is_one_sentence(
     pair: Pair, more: dict[str, object]
 ) -> None:
-    book = pair.paths["shop"]
+    ledger = pair.paths["shop"]
     pair.books["shop"].close()
-    last = json.loads(book.read_bytes().splitlines()[-1])
+    last = json.loads(ledger.read_bytes().splitlines()[-1])
     made = {"time": "now", "from": "bank", "message": "a.B", "bytes": 0, "previous": last["hash"]}
     made |= more
     body = json.dumps(made, separators=(",", ":"))[:-1]
     digest = hashlib.sha256(body.encode()).hexdigest()
-    with book.open("a") as file:
+    with ledger.open("a") as file:
         file.write(f'{body},"hash":"{digest}"}}\n')
-    verify(book)
+    verify(ledger)
     with pytest.raises(NetworkError, match="line 6 is no line of a ledger: it lacks something"):
-        pair.found()
+        pair.compared()
 
 
 # --- Trees and proofs -----------------------------------------------------------------------------
@@ -302,13 +302,13 @@ def test_a_ledger_in_several_files_is_one_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers, "ROTATE_BYTES", 500)
-    book = tmp_path / "ledger.jsonl"
+    ledger_path = tmp_path / "ledger.jsonl"
     for start in range(3):
-        with LedgerFile(book, "shop") as ledger:
+        with LedgerFile(ledger_path, "shop") as ledger:
             for number in range(3):
                 ledger.record("bank", Failed(f"{start} {number}"), run="r")
-            told = ledger.tree.root().hex()
-            Heads(ledger).own()
+            root = ledger.tree.root().hex()
+            Heads(ledger).current()
     texts = [
         line
         for file in ("ledger-0001.jsonl", "ledger-0002.jsonl", "ledger.jsonl")
@@ -317,22 +317,24 @@ def test_a_ledger_in_several_files_is_one_tree(
     tree = Tree()
     for text in texts:
         tree.add(text)
-    assert verify(book).root == tree.root().hex() == told
-    assert verify(book, whole=False).root == told  # from what its first line says of those before
+    assert verify(ledger_path).root == tree.root().hex() == root
+    assert (
+        verify(ledger_path, whole=False).root == root
+    )  # from what its first line says of those before
     assert [head.size for head in heads_of(tmp_path, "shop")] == [4, 8, 12]
     for line in (1, 6, 12):
         proof = tmp_path / "proof.json"
-        proof.write_text(json.dumps(prove(book, line)))
+        proof.write_text(json.dumps(prove(ledger_path, line)))
         assert check_line(proof).text.encode() == texts[line - 1]
     with pytest.raises(NetworkError, match="there is no line 13"):
-        prove(book, 13)
+        prove(ledger_path, 13)
     (tmp_path / "ledger-0001.jsonl").unlink()
     with pytest.raises(NetworkError, match=r"ledger-0001\.jsonl, which it follows, is not here"):
-        prove(book, 6)
+        prove(ledger_path, 6)
 
 
 def test_an_older_ledger_is_read_and_goes_on_with_a_tree_of_what_follows(tmp_path: Path) -> None:
-    book, previous, lines = tmp_path / "ledger.jsonl", ledgers.NO_HASH, []
+    ledger_path, previous, lines = tmp_path / "ledger.jsonl", ledgers.NO_HASH, []
     for entries in (
         {"ledger": "dovetail ledger 1", "party": "shop", "time": "2026-01-01"},
         {"time": "2026-01-01", "run": "r", "sequence": 1, "to": "bank", "message": "a.B"}
@@ -341,30 +343,30 @@ def test_an_older_ledger_is_read_and_goes_on_with_a_tree_of_what_follows(tmp_pat
         body = json.dumps({**entries, "previous": previous}, separators=(",", ":"))[:-1]
         previous = hashlib.sha256(body.encode()).hexdigest()
         lines.append(f'{body},"hash":"{previous}"}}\n')
-    book.write_text("".join(lines))
-    assert (verify(book).num_lines, verify(book).root) == (2, "")
-    with LedgerFile(book, "shop") as ledger:
+    ledger_path.write_text("".join(lines))
+    assert (verify(ledger_path).num_lines, verify(ledger_path).root) == (2, "")
+    with LedgerFile(ledger_path, "shop") as ledger:
         ledger.came("bank", "a.B", 0)
-        Heads(ledger).own()
-    found = verify(book)
-    assert (found.num_lines, found.tree_from, len(found.leaves)) == (4, 2, 2)
-    assert [each["count"] for each in (*found.lines(), *found.lines_came())] == [1, 1]
+        Heads(ledger).current()
+    verified = verify(ledger_path)
+    assert (verified.num_lines, verified.tree_from, len(verified.leaves)) == (4, 2, 2)
+    assert [each["count"] for each in (*verified.lines(), *verified.lines_came())] == [1, 1]
     with pytest.raises(NetworkError, match="line 2 was written by a version that kept no tree"):
-        prove(book, 2)
-    (tmp_path / "proof.json").write_text(json.dumps(prove(book, 4)))
+        prove(ledger_path, 2)
+    (tmp_path / "proof.json").write_text(json.dumps(prove(ledger_path, 4)))
     assert check_line(tmp_path / "proof.json").line == 4
 
 
 def test_a_proof_that_was_changed_shows_nothing(tmp_path: Path) -> None:
-    book, proof = tmp_path / "ledger.jsonl", tmp_path / "proof.json"
-    with LedgerFile(book, "shop") as ledger:
+    ledger_path, proof = tmp_path / "ledger.jsonl", tmp_path / "proof.json"
+    with LedgerFile(ledger_path, "shop") as ledger:
         for number in range(5):
             ledger.record("bank", Failed(str(number)), run="r", digest="a" * 64)
-        Heads(ledger).own()
+        Heads(ledger).current()
         ledger.record("bank", Failed("later"))
     with pytest.raises(NetworkError, match="no head of the ledger of 'shop' that reaches line 7"):
-        prove(book, 7)
-    honest = prove(book, 4)
+        prove(ledger_path, 7)
+    honest = prove(ledger_path, 4)
     for changes in (
         {"text": honest["text"].replace('"bank"', '"bonk"')},
         {"index": 2},

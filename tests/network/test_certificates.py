@@ -267,8 +267,8 @@ def test_what_expires_soon_is_told(
         Credentials.load(tmp_path, "shop", now=NOW + 10 * DAY)
         assert caplog.messages == []
         Credentials.load(tmp_path, "shop", now=NOW + 11 * DAY)
-    (said,) = caplog.messages
-    assert re.search(r"shop\.pem expires on 2030-02-10, in 29 days; renew it where", said)
+    (warning,) = caplog.messages
+    assert re.search(r"shop\.pem expires on 2030-02-10, in 29 days; renew it where", warning)
 
 
 def test_a_key_that_others_may_read_is_told(
@@ -277,8 +277,8 @@ def test_a_key_that_others_may_read_is_told(
     put(tmp_path, authority)
     (tmp_path / "shop.key").chmod(0o644)
     Credentials.load(tmp_path, "shop", now=NOW)
-    (said,) = caplog.messages
-    assert re.search(r"shop\.key may be read by other users of this machine: chmod 600", said)
+    (warning,) = caplog.messages
+    assert re.search(r"shop\.key may be read by other users of this machine: chmod 600", warning)
 
 
 def test_a_new_authority_is_believed_beside_the_old_until_that_ends(

@@ -250,24 +250,24 @@ class Driver:
     """Keeps all totals it was told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, ...]] = []
+        self.totals: list[tuple[int, ...]] = []
 
     def state(self) -> State:
-        return {"told": self.told}
+        return {"totals": self.totals}
 
     def restore(self, state: State) -> None:
-        self.told = state["told"]
+        self.totals = state["totals"]
 
 
 def train(
-    driver: Driver, network: Engine, checkpoint: Checkpoint, *, lenient: bool = False
+    driver: Driver, network: Engine, checkpoint: Checkpoint, *, tolerate_missing: bool = False
 ) -> Iterator[int]:
-    done = checkpoint.resume(driver, network, lenient=lenient)
+    done = checkpoint.resume(driver, network, tolerate_missing=tolerate_missing)
     if not done:
         checkpoint.save(0, driver, network)
     for number in range(done + 1, 7):
         replies = network.ask(dict.fromkeys(network.parties, Add(number)), Total)
-        driver.told.append(tuple(reply.total for reply in replies.values()))
+        driver.totals.append(tuple(reply.total for reply in replies.values()))
         yield number
         checkpoint.save(number, driver, network)
 
@@ -297,7 +297,7 @@ def test_a_run_that_stops_anywhere_goes_on_as_if_it_had_not(
     driver, network, checkpoint, parties = fresh(tmp_path, every=every)
     again = list(train(driver, network, checkpoint))
     assert again == list(range((stop - 1) // every * every + 1, 7))
-    assert driver.told == UNDISTURBED
+    assert driver.totals == UNDISTURBED
     assert [party.total for party in parties.values()] == [21, 21]
 
 
@@ -325,7 +325,7 @@ def test_no_checkpoint_sends_and_writes_nothing(tmp_path: Path) -> None:
         Add.wire_name(),
         Total.wire_name(),
     }
-    assert driver.told == UNDISTURBED
+    assert driver.totals == UNDISTURBED
     assert Checkpoint.none().done() == 0
 
 
@@ -348,7 +348,7 @@ def test_a_driver_that_falls_between_the_parties_save_and_its_own_goes_on(
     assert Checkpointed(Adder(), tmp_path / "parties" / "lab").steps() == [3, 2]
     driver, network, checkpoint, _ = fresh(tmp_path)
     assert list(train(driver, network, checkpoint)) == [3, 4, 5, 6]
-    assert driver.told == UNDISTURBED
+    assert driver.totals == UNDISTURBED
 
 
 @pytest.mark.slow
@@ -372,12 +372,14 @@ def test_where_every_party_is_needed_a_save_that_one_missed_is_none(
         for _ in range(times):
             next(run)
     assert list(checkpoint.failures) == ["shop"]
-    (told,) = (words for words in caplog.messages if "not saved there" in words)
-    assert told.startswith("step 3 is not saved there: party 'shop': its saved state of step 3 can")
-    assert "its disk is full" in caplog.messages  # in the log at home
+    (message,) = (words for words in caplog.messages if "not saved there" in words)
+    assert message.startswith(
+        "step 3 is not saved there: party 'shop': its saved state of step 3 can"
+    )
+    assert "its disk is full" in caplog.messages  # in the log at its site
     driver, network, checkpoint, _ = fresh(tmp_path)
     assert list(train(driver, network, checkpoint)) == [3, 4, 5, 6]
-    assert driver.told == UNDISTURBED
+    assert driver.totals == UNDISTURBED
 
 
 def test_a_party_whose_process_was_restarted_goes_on_from_its_own_save(tmp_path: Path) -> None:
@@ -436,7 +438,7 @@ def test_a_lenient_resume_names_who_is_behind_and_who_lost_everything(
     for path in (tmp_path / "parties" / "lab").iterdir():
         path.unlink()
     driver, network, checkpoint, parties = fresh(tmp_path)
-    assert checkpoint.resume(driver, network, lenient=True) == 3
+    assert checkpoint.resume(driver, network, tolerate_missing=True) == 3
     assert checkpoint.behind == {"lab": 0, "shop": 2}
     assert checkpoint.lost == ("lab",)
     assert "party 'shop' goes on from step 2, not 3" in caplog.messages
@@ -463,7 +465,7 @@ def test_a_lie_about_the_step_is_not_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "told"),
+    ("about", "words"),
     [
         ({"method": "apfed", "seed": 4}, "seed was 3 and is 4"),
         ({"method": "chfl", "seed": 3}, "method was 'apfed' and is 'chfl'"),
@@ -471,12 +473,12 @@ def test_a_lie_about_the_step_is_not_believed(tmp_path: Path) -> None:
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(
-    tmp_path: Path, about: dict[str, Any], told: str
+    tmp_path: Path, about: dict[str, Any], words: str
 ) -> None:
     saved_run(tmp_path, 3, about={"method": "apfed", "seed": 3})
     driver, network, checkpoint, _ = fresh(tmp_path, about=about)
     for ask in (checkpoint.done, lambda: checkpoint.resume(driver, network)):
-        with pytest.raises(ConfigError, match=re.escape(told) + ".*start anew with --overwrite"):
+        with pytest.raises(ConfigError, match=re.escape(words) + ".*start anew with --overwrite"):
             ask()
     assert list(network.ledger.lines()) == []  # no party was touched
 
@@ -499,7 +501,7 @@ def test_a_state_that_does_not_fit_is_told_without_torchs_traceback(
         Checkpointed(Wide(), tmp_path).resume_latest()
     with pytest.raises(CheckpointError) as raised:
         Checkpointed(Wide(), tmp_path).handle(Restore("toy", 1, exactly=True))
-    # What the driver hears; the log at home has the rest.
+    # What the driver hears; the log at its site has the rest.
     assert str(raised.value) == (
         "its saved state of step 1 cannot be read, written or does not fit; its log has the details"
     )

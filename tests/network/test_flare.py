@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, NetworkError, PartyError
 from dovetail.network import LedgerFile, Message, decode, encode
-from dovetail.network.calls import AbortedError, Calls, GoneError, SlowError
+from dovetail.network.calls import AbortedError, Calls, SlowError, UnreachableError
 from dovetail.network.control import Failed
 from dovetail.network.flare import SERVER, Answers, collab_calls
 from dovetail.network.host import Host
@@ -81,7 +81,7 @@ def ask(flare: Calls, *names: str, timeout_s: float = 5.0) -> dict[str, Answer]:
 
 
 def gone(data: bytes) -> None:
-    raise GoneError("its process is gone")
+    raise UnreachableError("its process is gone")
 
 
 def test_parties_answer_at_the_same_time() -> None:
@@ -157,7 +157,7 @@ def test_a_party_that_goes_while_it_is_asked_is_noticed_beside_the_call(
 
         def never_answers(data: bytes) -> None:
             if not data:
-                raise GoneError("its process is gone")
+                raise UnreachableError("its process is gone")
             over.wait(20)
             raise SlowError("no answer came")
 
@@ -196,7 +196,7 @@ def test_who_does_not_come_is_named_with_the_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("reply", "words"),
     [
         (b"good day", "does not say who it is"),
         (json.dumps({"protocol": 0, "instance": "a", "party": "shop"}).encode(), "same version"),
@@ -204,9 +204,9 @@ def test_who_does_not_come_is_named_with_the_cause() -> None:
     ],
     ids=["no party", "another protocol", "another party"],  # the last says a random instance
 )
-def test_a_site_that_is_not_the_party_is_not_taken_for_it(said: bytes, words: str) -> None:
+def test_a_site_that_is_not_the_party_is_not_taken_for_it(reply: bytes, words: str) -> None:
     with (
-        Calls({"shop": lambda data, timeout_s, /: said}, driver="bank") as flare,
+        Calls({"shop": lambda data, timeout_s, /: reply}, driver="bank") as flare,
         pytest.raises(NetworkError, match=words),
     ):
         flare.wait(0.3)
@@ -225,9 +225,9 @@ def test_a_party_that_leaves_refuses_nothing_but_is_gone(tmp_path: Path) -> None
     with LedgerFile(tmp_path / "ledger.jsonl", "shop") as ledger:
         site = Site("shop", ledger)
     request = encode(Question(torch.ones(3)), run="run", sequence=1)
-    said = decode(site.answers.handle(bytes(request), SERVER), (Failed,))
-    assert isinstance(said, Failed)
-    assert "cannot write its ledger" in said.cause
+    failed = decode(site.answers.handle(bytes(request), SERVER), (Failed,))
+    assert isinstance(failed, Failed)
+    assert "cannot write its ledger" in failed.cause
     site.answers.leave()
     for data in (b"", bytes(request)):
         with pytest.raises(NetworkError, match="its process of this job is ending"):

@@ -131,7 +131,7 @@ def test_a_hello_says_who_speaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "told"),
+    ("kind", "data", "words"),
     [
         (MESSAGE, b"{}", "begins with a hello"),
         (HELLO, b"no JSON", "begins with a hello"),
@@ -142,8 +142,8 @@ def test_a_hello_says_who_speaks() -> None:
         (HELLO, b"{}", "got None"),
     ],
 )
-def test_anything_else_is_no_hello(kind: int, data: bytes, told: str) -> None:
-    with pytest.raises(MessageError, match=told):
+def test_anything_else_is_no_hello(kind: int, data: bytes, words: str) -> None:
+    with pytest.raises(MessageError, match=words):
         Hello.decode(kind, data)
 
 

@@ -101,19 +101,19 @@ def test_an_answer_that_the_precision_cannot_tell_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "words"),
     [
         (TrainingError("its disk is full"), "its disk is full"),
         (PartyError("shop", "was sent codes too soon"), "was sent codes too soon"),
     ],
 )
-def test_an_error_of_ours_is_told_to_the_driver(error: Exception, told: str) -> None:
-    assert cause(ask(hosting(Doubles(error)), 1)) == told
+def test_an_error_of_ours_is_told_to_the_driver(error: Exception, words: str) -> None:
+    assert cause(ask(hosting(Doubles(error)), 1)) == words
 
 
 def test_of_any_other_error_only_the_type_leaves(caplog: pytest.LogCaptureFixture) -> None:
-    told = cause(ask(hosting(Doubles(KeyError("anna's salary"))), 1))
-    assert told == "internal error: KeyError; its log has the details"
+    words = cause(ask(hosting(Doubles(KeyError("anna's salary"))), 1))
+    assert words == "internal error: KeyError; its log has the details"
     assert "anna's salary" in caplog.text  # in the party's own log
 
 
@@ -180,11 +180,11 @@ def test_policy_refuses_before_a_run_is_opened(caplog: pytest.LogCaptureFixture)
         raise AssertionError("opened")
 
     refusals: list[tuple[str, ...]] = []
-    host = Host("shop", open_run, admit=admit, on_refusal=lambda *told: refusals.append(told))
+    host = Host("shop", open_run, admit=admit, on_refusal=lambda *words: refusals.append(words))
     assert cause(ask(host, 1)) == "it does not let bank ask test_host.Question"
     assert "refused test_host.Question of run 'r' from bank" in caplog.text
-    told = "it does not let bank ask test_host.Question"
-    assert refusals == [("bank", "test_host.Question", "r", told)]
+    words = "it does not let bank ask test_host.Question"
+    assert refusals == [("bank", "test_host.Question", "r", words)]
 
 
 def test_a_run_that_cannot_be_opened_says_why() -> None:
@@ -196,8 +196,8 @@ def test_a_run_that_cannot_be_opened_says_why() -> None:
 
 def test_a_type_that_is_not_accepted_never_reaches_the_party() -> None:
     party = Doubles()
-    told = cause(ask(hosting(party), 1, Undeclared(torch.zeros(1))))
-    assert told == "it does not answer test_host.Undeclared"
+    words = cause(ask(hosting(party), 1, Undeclared(torch.zeros(1))))
+    assert words == "it does not answer test_host.Undeclared"
     assert not party.handled
 
 
@@ -221,13 +221,13 @@ def test_a_type_that_is_none_is_refused_in_one_short_line(
         def wire_name(cls) -> str:
             return kind
 
-    told: list[tuple[str, ...]] = []
-    host = hosting(Doubles(), on_refusal=lambda *each: told.append(each))
+    refusals: list[tuple[str, ...]] = []
+    host = hosting(Doubles(), on_refusal=lambda *each: refusals.append(each))
     host.handle(encode(Forged(torch.zeros(1)), sequence=1), "bank")
     host.refuse("bank", f"why\n{kind}", kind=kind, run=kind)
     first, second = (record.getMessage() for record in caplog.records)
     assert "expected a type like 'apfed.Codes'" in first
-    for text in (first, second, *(word for each in told for word in each)):
+    for text in (first, second, *(word for each in refusals for word in each)):
         assert text.isprintable()
         assert len(text) < 600
 
@@ -349,10 +349,10 @@ def test_a_kind_of_refusal_is_one_line_of_the_log_and_counted(
     for sequence in range(1, 101):  # replays, each of another number
         ask(host, sequence)
     host.handle(b"no message", "bank")  # another kind
-    said = [each.getMessage() for each in caplog.records]
-    assert len(said) == 4
-    assert said[2].endswith("number 100 after number 1000: a replayed message (100 times)")
-    assert "no message" in said[3] or "10 bytes" in said[3]
+    messages = [each.getMessage() for each in caplog.records]
+    assert len(messages) == 4
+    assert messages[2].endswith("number 100 after number 1000: a replayed message (100 times)")
+    assert "no message" in messages[3] or "10 bytes" in messages[3]
 
 
 def test_a_count_of_failures_is_verified_and_summed_up(tmp_path: Path) -> None:
@@ -376,15 +376,15 @@ def test_only_a_name_of_a_run_is_written_to_the_ledger(run: str, kept: str) -> N
 
 
 def test_what_cannot_be_written_down_does_not_leave() -> None:
-    told: list[tuple[str, ...]] = []
+    refusals: list[tuple[str, ...]] = []
     full = _Kept(OSError("disk full"))
-    host = hosting(Doubles(), ledger=full, on_refusal=lambda *each: told.append(each))
+    host = hosting(Doubles(), ledger=full, on_refusal=lambda *each: refusals.append(each))
     assert "sends nothing that is not written down" in cause(ask(host, 1))
     assert "sends nothing that is not written down" in cause(ask(host, 1))  # nor for a replay
     unread = decode(host.handle(b"no message", "bank"), (Failed,))
     assert "sends nothing that is not written down" in cause(unread)
     assert "sends nothing that is not written down" in host.pass_over("too large", "bank")
-    assert told[0] == ("bank", Question.wire_name(), "r", "disk full")  # at the party, too
+    assert refusals[0] == ("bank", Question.wire_name(), "r", "disk full")  # at the party, too
 
 
 def test_questions_are_handled_one_at_a_time() -> None:
@@ -458,10 +458,10 @@ def test_what_came_large_and_cannot_be_written_down_is_not_answered(tmp_path: Pa
 
 
 def test_a_notice_is_handed_on_as_text_fit_for_a_terminal_and_answered() -> None:
-    told: list[tuple[str, str, str]] = []
-    host = hosting(Doubles(), on_notice=lambda *notice: told.append(notice))
+    notices: list[tuple[str, str, str]] = []
+    host = hosting(Doubles(), on_notice=lambda *notice: notices.append(notice))
     data = encode(Notice("no\x1b[2J\n" + "x" * 2_000), run="r", sequence=1, instance="a")
     assert isinstance(decode(host.handle(data, "bank"), (Noticed, Failed)), Noticed)
-    ((driver, run, why),) = told
+    ((driver, run, why),) = notices
     assert (driver, run) == ("bank", "r")
     assert why == "no [2J " + "x" * 993

@@ -196,10 +196,10 @@ def test_the_chain_can_be_redone_by_hand(path: Path) -> None:
 
 
 def test_what_is_verified_is_what_was_recorded(path: Path) -> None:
-    found = verify(path)
-    assert (found.party, found.num_lines, found.unfinished_bytes) == ("shop", 6, 0)
-    assert found.bytes_to() == {"bank": 3 * CODES_BYTES, "clinic": 80}
-    first, clinic, hello = found.lines()
+    verified = verify(path)
+    assert (verified.party, verified.num_lines, verified.unfinished_bytes) == ("shop", 6, 0)
+    assert verified.bytes_to() == {"bank": 3 * CODES_BYTES, "clinic": 80}
+    first, clinic, hello = verified.lines()
     assert first == {
         "to": "bank",
         "message": "test_ledger.Codes",
@@ -222,8 +222,8 @@ def test_a_ledger_goes_on_where_it_ended(path: Path) -> None:
     assert path.read_bytes().startswith(before)
     last = written(path)[-1]
     assert (last["bytes"], last["bytes_to"], last["bytes_all"]) == (20, 100, 100 + 3 * CODES_BYTES)
-    found = verify(path)
-    assert (found.num_lines, found.last_hash) == (8, ledger.last_hash)
+    verified = verify(path)
+    assert (verified.num_lines, verified.last_hash) == (8, ledger.last_hash)
 
 
 def test_each_line_is_in_the_file_when_its_message_may_leave(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_a_run_s_summary_has_no_chain_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger()
     ledger.record("bank", "shop", codes(2))
-    lines = [json.dumps({"stage": "seed-0", **line}) for line in ledger.lines()]
+    lines = [json.dumps({"variant": "seed-0", **line}) for line in ledger.lines()]
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(NetworkError, match="a run's summary of messages, which has no chain"):
         verify(path)

@@ -30,8 +30,8 @@ def across(link: LossyLink, far: str, near: str) -> list[float]:
             assert listens.stdout is not None
             assert listens.stdout.readline() == b"listens\n"
             argv = link.command("a", [*start, near])
-            told = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
-            return [float(number) for number in told.stdout.split()]
+            done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
+            return [float(number) for number in done.stdout.split()]
         finally:
             listens.kill()
 

@@ -143,15 +143,15 @@ class Run:
         self._lines, self._errors = lines, errors
         self.fingerprint = ""
 
-    def told(self) -> Any:
+    def line(self) -> Any:
         line = self._lines.readline()
         assert line, f"the driver ended: {self._errors.read_text()}"
         return json.loads(line)
 
     def steps(self) -> Iterator[Step]:
-        while not isinstance(told := self.told(), str):
-            yield Step(time.monotonic(), *told)
-        self.fingerprint = told
+        while not isinstance(line := self.line(), str):
+            yield Step(time.monotonic(), *line)
+        self.fingerprint = line
 
 
 @contextmanager
@@ -170,19 +170,19 @@ def started(
         (folder / f"{name}.pem").write_bytes(shown.certificate)
         (folder / f"{name}.key").write_bytes(shown.key)
         (folder / f"{name}.key").chmod(0o600)
-    this, told = Path(__file__), folder / "bank.txt"
-    telling = ("driver", folder, steps, grace_s, timeout_s or 0)
+    this, log = Path(__file__), folder / "bank.txt"
+    arguments = ("driver", folder, steps, grace_s, timeout_s or 0)
     at_a, at_b = (link.spaces[side] for side in ADDRESS)
     with (
-        forked.begin(folder, this, *telling, stderr=told, namespace=at_a) as driver,
+        forked.begin(folder, this, *arguments, stderr=log, namespace=at_a) as driver,
         forked.begin(
             folder, this, "party", folder, stdout=folder / "shop.txt", namespace=at_b
         ) as party,
     ):
         try:
             assert driver.stdout is not None
-            run = Run(driver.stdout, told)
-            assert run.told() == "listens"
+            run = Run(driver.stdout, log)
+            assert run.line() == "listens"
             yield run
         finally:
             driver.kill()
@@ -269,8 +269,8 @@ def table(num_steps: int, congestion: str) -> None:
                 setting = f"echo {congestion} > /proc/sys/net/ipv4/tcp_congestion_control"
                 subprocess.run(link.command(side, ["sh", "-c", setting]), check=True)
             with started(link, Path(folder), num_steps) as run:
-                told = milliseconds(list(run.steps()))
-        print(f"{congestion} {delay_ms} ms, {100 * loss:.0f} % loss: a step {told}", flush=True)
+                summary = milliseconds(list(run.steps()))
+        print(f"{congestion} {delay_ms} ms, {100 * loss:.0f} % loss: a step {summary}", flush=True)
 
 
 def main() -> None:

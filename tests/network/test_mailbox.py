@@ -215,9 +215,11 @@ def test_a_place_that_shows_an_answered_letter_again_is_told(post: Post) -> None
         for name, data in list(post.place.removed.items()):
             post.place.place.put(name, data)
         ask(mailbox)
-        until(lambda: post.said("bank", "was shown again by") and post.said("shop", "repeated"))
+        until(
+            lambda: post.printed("bank", "was shown again by") and post.printed("shop", "repeated")
+        )
     assert "request 1 of 'bank' was shown again by" in post.refused[0]
-    assert post.said("bank", "answer 1 of 'shop' was shown again by")
+    assert post.printed("bank", "answer 1 of 'shop' was shown again by")
     assert post.party.handled == 2
 
 
@@ -252,8 +254,10 @@ def test_a_place_that_alters_a_letter_is_told_and_the_letter_sent_again(
     with Looks(post), post.drive() as mailbox:
         assert [each.handled for each in ask(mailbox, 2)] == [1, 2]
     who = "shop" if kind == ".q" else "bank"
-    assert post.said(who, "1 of 'bank' was altered" if kind == ".q" else "1 of 'shop' was altered")
-    assert post.said("bank", "it is asked again")
+    assert post.printed(
+        who, "1 of 'bank' was altered" if kind == ".q" else "1 of 'shop' was altered"
+    )
+    assert post.printed("bank", "it is asked again")
 
 
 @pytest.mark.parametrize("kind", [".q", ".a"])
@@ -271,7 +275,7 @@ def test_a_place_that_loses_a_letter_is_told_and_the_letter_sent_again(
     post.place.put_ = lose
     with Looks(post), post.drive() as mailbox:
         assert [each.handled for each in ask(mailbox, 2)] == [1, 2]
-    assert post.said("bank", "request 1 to 'shop', or its answer, is gone; it is asked again")
+    assert post.printed("bank", "request 1 to 'shop', or its answer, is gone; it is asked again")
 
 
 def test_a_place_that_holds_letters_back_is_told(tmp_path: Path) -> None:
@@ -285,8 +289,8 @@ def test_a_place_that_holds_letters_back_is_told(tmp_path: Path) -> None:
     post.place.names_ = hold_back
     with Looks(post), post.drive() as mailbox:
         ask(mailbox)
-    assert post.said("shop", "request 1 of 'bank' was sent at")
-    assert post.said("shop", "held back on the way, or clocks differ")
+    assert post.printed("shop", "request 1 of 'bank' was sent at")
+    assert post.printed("shop", "held back on the way, or clocks differ")
 
 
 def test_a_letter_that_is_torn_may_become_whole_or_is_told(tmp_path: Path) -> None:
@@ -302,7 +306,7 @@ def test_a_letter_that_is_torn_may_become_whole_or_is_told(tmp_path: Path) -> No
     post.place.put_ = tear
     with Looks(post), post.drive() as mailbox:
         assert ask(mailbox)[0].handled == 1
-    assert post.said("shop", "request 1 of 'bank' is torn")
+    assert post.printed("shop", "request 1 of 'bank' is torn")
     post.told["shop"].clear()
     half.clear()
     with Looks(post), post.drive() as mailbox:
@@ -316,7 +320,7 @@ def test_a_letter_that_is_torn_may_become_whole_or_is_told(tmp_path: Path) -> No
         thread.start()
         assert ask(mailbox)[0].handled == 2
         thread.join()
-    assert not post.said("shop", "torn")
+    assert not post.printed("shop", "torn")
 
 
 def test_a_place_that_alters_every_answer_fails_the_question_by_name(post: Post) -> None:
@@ -332,7 +336,7 @@ def test_a_place_that_alters_every_answer_fails_the_question_by_name(post: Post)
     assert post.party.handled == 2
 
 
-def test_a_home_that_is_older_than_the_run_answers_no_more(post: Post, tmp_path: Path) -> None:
+def test_a_site_that_is_older_than_the_run_answers_no_more(post: Post, tmp_path: Path) -> None:
     with post.drive() as mailbox:
         with Looks(post):
             ask(mailbox)
@@ -344,7 +348,7 @@ def test_a_home_that_is_older_than_the_run_answers_no_more(post: Post, tmp_path:
         for name, data in backup.items():
             (journal / name).write_bytes(data)
         post.start()
-        with Looks(post), pytest.raises(PartyError, match="home is older than this run"):
+        with Looks(post), pytest.raises(PartyError, match="site is older than this run"):
             ask(mailbox)
 
 
@@ -355,7 +359,7 @@ def test_a_driver_that_was_not_named_is_not_answered(post: Post) -> None:
     assert key is not None
     post.place.put(label.place, seal(label, b"", key, other))
     assert post.mailman.look() == 0
-    assert post.said("shop", "of 'eve' lies in")
+    assert post.printed("shop", "of 'eve' lies in")
 
 
 def test_a_party_that_may_not_drive_is_not_answered(post: Post) -> None:

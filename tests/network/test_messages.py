@@ -526,12 +526,12 @@ def test_tensors_lie_in_the_bytes_they_came_in_if_they_are_aligned_there() -> No
     for data in (encode(sent), bytearray(encode(sent))):
         came = decode(data, (Everything,))
         for name, tensor in sent.tensors().items():
-            own = getattr(came, name)
-            if own.dtype.is_floating_point:  # where PyTorch's own begin: bits of sums depend on it
-                assert own.data_ptr() % 64 == 0
+            part = getattr(came, name)
+            if part.dtype.is_floating_point:  # where PyTorch's own begin: bits of sums depend on it
+                assert part.data_ptr() % 64 == 0
             else:
-                assert own.data_ptr() in memory(data)
-            assert torch.equal(own, tensor)
+                assert part.data_ptr() in memory(data)
+            assert torch.equal(part, tensor)
     came = decode(bytes(encode(sent)), (Everything,))
     came.x.zero_()  # its own copy: bytes never change
 

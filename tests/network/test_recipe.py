@@ -37,9 +37,9 @@ def write_tables(bank: Path, shop: Path, num: int = 300) -> None:
     people = np.array([f"c{number}" for number in range(num)], dtype=object)
     income, age, visits = rng.normal(size=(3, num))
     bought = np.where(income + 2 * visits + 0.5 * rng.normal(size=num) > 0, "yes", "no")
-    own = {"customer": people, "income": income, "age": age}
-    dd.write_table(bank / "customers.csv", {**own, "bought": bought.astype(object)})
-    dd.write_table(bank / "new_customers.csv", {name: each[:20] for name, each in own.items()})
+    columns = {"customer": people, "income": income, "age": age}
+    dd.write_table(bank / "customers.csv", {**columns, "bought": bought.astype(object)})
+    dd.write_table(bank / "new_customers.csv", {name: each[:20] for name, each in columns.items()})
     dd.write_table(shop / "visits.csv", {"customer": people[::-1], "visits": visits[::-1]})
 
 
@@ -76,13 +76,13 @@ def test_the_recipe_for_two_machines_works_by_copy_and_paste(tmp_path: Path) -> 
     finally:
         joined.terminate()
         joined.wait(60)
-    told = json.loads((bank / "out" / "run" / "result.json").read_text())
-    solo, baselines = told["parties"]["bank"]["auc"], told["baselines"]
+    written = json.loads((bank / "out" / "run" / "result.json").read_text())
+    solo, baselines = written["parties"]["bank"]["auc"], written["baselines"]
     # Income alone: the classes' margin has a correlation of 1 / sqrt(5.25) with it, an AUC of 0.65.
     assert solo > max(baselines["linear"]["auc"], baselines["boosting"]["auc"]) - 0.02
     assert solo > 0.6
     assert baselines["joint"]["auc"] > solo + 0.2
-    said = (tmp_path / "bank.txt").read_text()
-    rows = list(csv.reader(line for line in said.splitlines() if re.match(r"c\d+,", line)))
+    output = (tmp_path / "bank.txt").read_text()
+    rows = list(csv.reader(line for line in output.splitlines() if re.match(r"c\d+,", line)))
     assert len(rows) == 20
     assert {row[1] for row in rows} <= {"yes", "no"}

@@ -122,9 +122,9 @@ def test_a_revoked_certificate_loses_its_open_line_in_the_middle_of_an_answer(
         slow = Question(torch.ones(1), sleep_s=8.0)
         sent = engine.send({"shop": slow, "lab": QUESTION}, Answer)
         began = time.monotonic()
-        own_list = tmp_path / "shop" / "crl.pem"
+        local_list = tmp_path / "shop" / "crl.pem"
         revoke(folder, "shop")
-        own_list.unlink()  # a thief heeds no list
+        local_list.unlink()  # a thief heeds no list
         replies = sent.replies()
         took_s = time.monotonic() - began
         assert list(replies) == ["lab"]
@@ -203,9 +203,9 @@ def test_certificates_of_an_authority_that_was_replaced_can_still_be_revoked(
     issue(tmp_path, "bank", renew=True)
     revoke(folder, "shop", reason="cessationOfOperation")
     bank = Renewed.load(tmp_path / "bank", "bank")
-    said = bank.revocations.why(old)
-    assert said is not None
-    assert said.endswith("cessation of operation")
+    reason = bank.revocations.why(old)
+    assert reason is not None
+    assert reason.endswith("cessation of operation")
     with pytest.raises(ConfigError, match="has given 'lab' no certificate; it has given some to"):
         revoke(folder, "lab")
 
@@ -358,17 +358,17 @@ def signed(company: Path, folder: Path, name: str, *, dns: str, usage: str) -> N
 def test_a_companys_ca_with_an_authority_in_between_is_believed_and_can_revoke(
     company: Path, tmp_path: Path, names: str
 ) -> None:
-    own = names == "dovetail's"
+    is_dovetail = names == "dovetail's"
     usage = "clientAuth,serverAuth"
     signed(
         company,
         tmp_path,
         "bank",
-        dns=tls_name("bank") if own else "bank.example.org",
+        dns=tls_name("bank") if is_dovetail else "bank.example.org",
         usage=usage,
     )
     signed(company, tmp_path, "shop", dns=tls_name("shop"), usage="clientAuth")
-    way = Way(proxy="", tls_name=None if own else "bank.example.org")
+    way = Way(proxy="", tls_name=None if is_dovetail else "bank.example.org")
     with lines(tmp_path, "shop", way=way) as (stream, join):
         shop = join("shop")
         stream.wait(30)
@@ -395,8 +395,8 @@ def test_a_host_of_the_company_is_not_taken_for_its_driver(company: Path, tmp_pa
         (tmp_path / "bank" / f"mail.{end}").rename(tmp_path / "bank" / f"bank.{end}")
     with pytest.raises(ConfigError, match=r"bank\.pem is of 'mail', not of 'bank'"):
         Renewed.load(tmp_path / "bank", "bank")
-    found = tmp_path / "mail"
-    mail = Credentials.load(found, "mail")
+    mail_folder = tmp_path / "mail"
+    mail = Credentials.load(mail_folder, "mail")
     with Stream("127.0.0.1:0", driver="bank", credentials=mail, parties=["shop"]) as stream:
         events: list[Event] = []
         stop = threading.Event()

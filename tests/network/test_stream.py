@@ -86,7 +86,7 @@ def listen(shown: dict[str, Credentials]) -> Iterator[Callable[..., Stream]]:
 
 
 @pytest.fixture(scope="module")
-def standing(shown: dict[str, Credentials]) -> Iterator[Stream]:
+def running(shown: dict[str, Credentials]) -> Iterator[Stream]:
     """Three parties that no test harms."""
     with (
         processes.processes() as started,
@@ -129,7 +129,7 @@ def cause(engine: Engine, party: str, question: Question = QUESTION, **settings:
 
 
 @pytest.mark.parametrize("run", ["all R", "all C", "mixed"])
-def test_apfed_over_the_network_is_apfed_in_process_bit_for_bit(standing: Stream, run: str) -> None:
+def test_apfed_over_the_network_is_apfed_in_process_bit_for_bit(running: Stream, run: str) -> None:
     def trained(engine: Engine) -> tuple[apfed.Active, list[float]]:
         active = processes.active("bank", PARTIES)
         epochs = list(apfed.train(active, engine))
@@ -138,7 +138,7 @@ def test_apfed_over_the_network_is_apfed_in_process_bit_for_bit(standing: Stream
 
     here = {name: processes.open_party(RUNS[name], name, run, "apfed") for name in PARTIES}
     in_process = InProcess(here, driver="bank")
-    over_network = standing.engine(run)
+    over_network = running.engine(run)
     expected, losses = trained(in_process)
     active, network_losses = trained(over_network)
     assert network_losses == losses
@@ -151,35 +151,35 @@ def test_apfed_over_the_network_is_apfed_in_process_bit_for_bit(standing: Stream
     )
 
 
-def test_alignment_over_the_network_is_set_intersection(standing: Stream) -> None:
-    own = list(range(60, 400))
-    aligned = align(fresh(standing), own, batch_size=100, timeout_s=30.0)
+def test_alignment_over_the_network_is_set_intersection(running: Stream) -> None:
+    ids = list(range(60, 400))
+    aligned = align(fresh(running), ids, batch_size=100, timeout_s=30.0)
     for party in PARTIES:
         samples = aligned.alignment.shared("bank", party)
-        found = {own[row] for row in aligned.alignment.rows["bank"][samples].tolist()}
-        assert found == set(own) & set(IDS[party])
-        assert aligned.overlap[party] == len(found)
+        shared_ids = {ids[row] for row in aligned.alignment.rows["bank"][samples].tolist()}
+        assert shared_ids == set(ids) & set(IDS[party])
+        assert aligned.overlap[party] == len(shared_ids)
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES // 4, 3 * CHUNK_BYTES // 4 + 1])
-def test_a_tensor_of_any_size_comes_back_doubled(standing: Stream, size: int) -> None:
+def test_a_tensor_of_any_size_comes_back_doubled(running: Stream, size: int) -> None:
     x = torch.randn(size)
-    replies = fresh(standing).ask(dict.fromkeys(PARTIES, Question(x)), Answer).or_raise()
+    replies = fresh(running).ask(dict.fromkeys(PARTIES, Question(x)), Answer).or_raise()
     assert list(replies) == list(PARTIES)
     assert all(torch.equal(reply.x, 2 * x) for reply in replies.values())
 
 
-def test_a_narrower_precision_rounds_what_is_sent(standing: Stream) -> None:
+def test_a_narrower_precision_rounds_what_is_sent(running: Stream) -> None:
     x = torch.tensor([1.0, 1.0 + 2**-12])
-    replies = fresh(standing, "shop", precision="float16").ask({"shop": Question(x)}, Answer)
+    replies = fresh(running, "shop", precision="float16").ask({"shop": Question(x)}, Answer)
     assert replies["shop"].x.tolist() == [2.0, 2.0]
 
 
 # --- Asking --------------------------------------------------------------------------------------
 
 
-def test_the_driver_works_while_parties_work(standing: Stream) -> None:
-    engine = fresh(standing)
+def test_the_driver_works_while_parties_work(running: Stream) -> None:
+    engine = fresh(running)
     began = time.monotonic()
     slow = Question(torch.ones(1), sleep_s=0.4)
     pending = engine.send(dict.fromkeys(PARTIES, slow), Answer)
@@ -190,37 +190,37 @@ def test_the_driver_works_while_parties_work(standing: Stream) -> None:
     assert pending.replies()["shop"].handled == 1  # asked twice, the same
 
 
-def test_messages_sent_before_the_last_is_answered_wait_their_turn(standing: Stream) -> None:
-    engine = fresh(standing, "shop")
+def test_messages_sent_before_the_last_is_answered_wait_their_turn(running: Stream) -> None:
+    engine = fresh(running, "shop")
     pending = [engine.send({"shop": QUESTION}, Answer) for _ in range(5)]
     assert [each.replies()["shop"].handled for each in reversed(pending)] == [5, 4, 3, 2, 1]
 
 
-def test_two_runs_are_two_parties(standing: Stream) -> None:
-    one, other = fresh(standing, "shop"), fresh(standing, "shop")
+def test_two_runs_are_two_parties(running: Stream) -> None:
+    one, other = fresh(running, "shop"), fresh(running, "shop")
     handled = [
         engine.ask({"shop": QUESTION}, Answer)["shop"].handled for engine in (one, one, other)
     ]
     assert handled == [1, 2, 1]
 
 
-def test_what_a_party_cannot_do_arrives_with_its_name_and_cause(standing: Stream) -> None:
-    engine = fresh(standing)
-    told = cause(engine, "shop", Question(torch.ones(1), instead="fail"))
-    assert told == "its loss is [31m nan lower its rate"  # fit for a terminal
-    told = cause(engine, "shop", Question(torch.ones(1), instead="crash"))
-    assert told == "internal error: KeyError; its log has the details"
-    told = cause(engine, "shop", Question(torch.ones(1), instead="lie"))
-    assert "expected" in told
-    assert "got 'processes.Other'" in told
+def test_what_a_party_cannot_do_arrives_with_its_name_and_cause(running: Stream) -> None:
+    engine = fresh(running)
+    words = cause(engine, "shop", Question(torch.ones(1), instead="fail"))
+    assert words == "its loss is [31m nan lower its rate"  # fit for a terminal
+    words = cause(engine, "shop", Question(torch.ones(1), instead="crash"))
+    assert words == "internal error: KeyError; its log has the details"
+    words = cause(engine, "shop", Question(torch.ones(1), instead="lie"))
+    assert "expected" in words
+    assert "got 'processes.Other'" in words
     replies = engine.ask({"shop": Other()}, Answer)
     assert replies.failures["shop"].cause == "it does not answer processes.Other"
     assert cause(engine, "bakery") == f"no such party; there are {list(PARTIES)}"
     assert engine.ask({"shop": QUESTION}, Answer)["shop"].handled == 4
 
 
-def test_a_late_party_fails_at_once_until_it_has_answered(standing: Stream) -> None:
-    engine = fresh(standing)
+def test_a_late_party_fails_at_once_until_it_has_answered(running: Stream) -> None:
+    engine = fresh(running)
     late = Question(torch.ones(1), sleep_s=0.8)
     began = time.monotonic()
     assert "has not answered processes.Question since" in cause(engine, "shop", late, timeout_s=0.2)
@@ -484,7 +484,7 @@ def stranger(kind: str, authority: Authority, started: Processes, port: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "words"),
     [
         ("another authority's", "no trusted line to bank"),
         ("expired", "no trusted line to bank"),
@@ -492,35 +492,35 @@ def stranger(kind: str, authority: Authority, started: Processes, port: int) -> 
     ],
 )
 def test_a_certificate_that_will_not_do_is_refused_and_others_work_on(
-    standing: Stream, started: Processes, authority: Authority, kind: str, told: str
+    running: Stream, started: Processes, authority: Authority, kind: str, words: str
 ) -> None:
-    party = stranger(kind, authority, started, standing.port)
-    assert told in party.await_event("refused")
-    assert standing.connected == PARTIES
-    fresh(standing).ask(dict.fromkeys(PARTIES, QUESTION), Answer, timeout_s=10.0).or_raise()
+    party = stranger(kind, authority, started, running.port)
+    assert words in party.await_event("refused")
+    assert running.connected == PARTIES
+    fresh(running).ask(dict.fromkeys(PARTIES, QUESTION), Answer, timeout_s=10.0).or_raise()
 
 
-def test_without_a_certificate_there_is_no_line(standing: Stream, authority: Authority) -> None:
-    code, _, got = dial(standing.port, None, [Hello("x").encode()], authority.pem)
+def test_without_a_certificate_there_is_no_line(running: Stream, authority: Authority) -> None:
+    code, _, got = dial(running.port, None, [Hello("x").encode()], authority.pem)
     assert (code, got) == (grpc.StatusCode.UNAVAILABLE, [])
 
 
 def test_an_unlisted_name_is_refused_and_logged_before_it_says_a_word(
-    standing: Stream, authority: Authority, caplog: pytest.LogCaptureFixture
+    running: Stream, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     bakery = processes.credentials(authority, "bakery")
-    code, _, got = dial(standing.port, bakery, [], authority.pem)
+    code, _, got = dial(running.port, bakery, [], authority.pem)
     assert (code, got) == (grpc.StatusCode.PERMISSION_DENIED, [])
     assert "'bakery' is not a party of this run" in caplog.text
 
 
 def test_a_party_does_not_talk_to_a_driver_of_another_name(
-    standing: Stream, started: Processes, shown: dict[str, Credentials]
+    running: Stream, started: Processes, shown: dict[str, Credentials]
 ) -> None:
-    party = started.party("shop", standing.port, shown["shop"], driver="hospital")
+    party = started.party("shop", running.port, shown["shop"], driver="hospital")
     text = party.await_event("refused")
     assert "the driver's certificate is of 'hospital'" in text
-    assert standing.connected == PARTIES
+    assert running.connected == PARTIES
 
 
 def test_a_party_cannot_pass_for_the_driver(
@@ -563,7 +563,7 @@ def announced(length: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "words"),
     [
         ([b"GET / HTTP/1.1\r\n\r\n"], "no frame"),
         ([b"".join(frames(MESSAGE, b"{}"))], "begins with a hello"),
@@ -580,7 +580,7 @@ def test_nonsense_closes_its_own_line_alone_and_memory_stays_flat(
     shown: dict[str, Credentials],
     caplog: pytest.LogCaptureFixture,
     sent: list[bytes],
-    told: str,
+    words: str,
 ) -> None:
     stream = listen("shop", "lab")
     started.party("lab", stream.port, shown["lab"])
@@ -590,7 +590,7 @@ def test_nonsense_closes_its_own_line_alone_and_memory_stays_flat(
     for _ in range(3):
         code, details, _ = dial(stream.port, shown["shop"], sent, shown["shop"].ca)
         assert code == grpc.StatusCode.FAILED_PRECONDITION
-        assert told in details
+        assert words in details
     assert resident_bytes() - before < 32 * 2**20
     assert "closed the line to shop (ipv4:127.0.0.1" in caplog.text
     assert stream.connected == ("lab",)
@@ -598,7 +598,7 @@ def test_nonsense_closes_its_own_line_alone_and_memory_stays_flat(
 
 
 def test_a_frame_larger_than_any_of_ours_is_refused_by_grpc(
-    standing: Stream, listen: Callable[..., Stream], shown: dict[str, Credentials]
+    running: Stream, listen: Callable[..., Stream], shown: dict[str, Credentials]
 ) -> None:
     stream = listen("shop")
     code, _, _ = dial(stream.port, shown["shop"], [bytes(2 * CHUNK_BYTES)], shown["shop"].ca)
@@ -647,7 +647,7 @@ def wrong_run(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "words"),
     [
         (wrong_sequence, "asked was number"),
         (wrong_run, "it answered number"),
@@ -663,7 +663,7 @@ def test_a_party_that_lies_has_failed_and_others_have_not(
     started: Processes,
     shown: dict[str, Credentials],
     answer: Callable[[bytes], list[bytes]],
-    told: str,
+    words: str,
 ) -> None:
     stream = listen("shop", "lab")
     started.party("lab", stream.port, shown["lab"])
@@ -672,7 +672,7 @@ def test_a_party_that_lies_has_failed_and_others_have_not(
     engine = fresh(stream, grace_s=0.2)
     replies = engine.ask(dict.fromkeys(("shop", "lab"), QUESTION), Answer, timeout_s=10.0)
     assert list(replies) == ["lab"]
-    assert told in replies.failures["shop"].cause
+    assert words in replies.failures["shop"].cause
     engine.ask({"lab": QUESTION}, Answer).or_raise()
     stream.close()
     liar.join(5)
@@ -686,8 +686,8 @@ def test_an_answer_larger_than_allowed_is_a_failure_and_the_party_is_back_for_th
     started.party("shop", stream.port, shown["shop"])
     stream.wait(20)
     engine = fresh(stream)
-    told = cause(engine, "shop", Question(torch.ones(CHUNK_BYTES)))
-    assert "at most 10000 are allowed" in told
+    words = cause(engine, "shop", Question(torch.ones(CHUNK_BYTES)))
+    assert "at most 10000 are allowed" in words
     stream.wait(10)
     assert engine.ask({"shop": QUESTION}, Answer)["shop"].handled == 2
 
@@ -704,9 +704,9 @@ def test_a_party_refuses_a_question_by_its_announced_size_and_reads_the_next(
     party.start()
     stream.wait(10)
     engine = fresh(stream)
-    told = cause(engine, "shop", Question(torch.ones(CHUNK_BYTES)))
-    assert "it refused a message of" in told
-    assert "at most 10000 are allowed" in told
+    words = cause(engine, "shop", Question(torch.ones(CHUNK_BYTES)))
+    assert "it refused a message of" in words
+    assert "at most 10000 are allowed" in words
     assert engine.ask({"shop": QUESTION}, Answer)["shop"].handled == 1
     stop.set()
     party.join(5)

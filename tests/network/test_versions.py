@@ -92,32 +92,32 @@ def address() -> str:
 
 @pytest.mark.network
 def test_a_partner_of_another_version_with_the_same_protocol_trains(place: Path) -> None:
-    own, _ = parties(*clinic_and_lab())
+    ledger, _ = parties(*clinic_and_lab())
     at = address()
     package = other_version(place, "0.9.7")
     with lab_of(package, at) as lab, dt.listen(at, ["lab"], wait_s=120) as partners:
-        run = dt.fit(dt.APFed("partners", **SMALL), own, partners=partners, quiet=True)
+        run = dt.fit(dt.APFed("partners", **SMALL), ledger, partners=partners, quiet=True)
         assert run.result["bytes"].keys() == {"clinic", "lab"}
         lab.send_signal(signal.SIGINT)
-        said, _ = lab.communicate(timeout=60)
-    assert said.splitlines()[0] == f"{package}/dovetail/__init__.py 0.9.7"
+        reported, _ = lab.communicate(timeout=60)
+    assert reported.splitlines()[0] == f"{package}/dovetail/__init__.py 0.9.7"
 
 
 @pytest.mark.network
 def test_a_partner_of_another_protocol_is_refused_in_a_sentence_at_both_ends(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own, _ = parties(*clinic_and_lab())
+    ledger, _ = parties(*clinic_and_lab())
     at = address()
     package = other_version(place, "9.0.0", protocol="9")
     with lab_of(package, at) as lab, dt.listen(at, ["lab"], wait_s=30) as partners:
         with pytest.raises(NetworkError):
-            dt.fit(dt.APFed("partners", **SMALL), own, partners=partners, quiet=True)
+            dt.fit(dt.APFed("partners", **SMALL), ledger, partners=partners, quiet=True)
         lab.send_signal(signal.SIGINT)
-        said, _ = lab.communicate(timeout=60)
-    told = f"expected protocol {PROTOCOL}, got '9'; install the same version of"
-    assert told in said + capsys.readouterr().err
-    assert "Traceback" not in said
+        text, _ = lab.communicate(timeout=60)
+    reported = f"expected protocol {PROTOCOL}, got '9'; install the same version of"
+    assert reported in text + capsys.readouterr().err
+    assert "Traceback" not in text
 
 
 def test_a_model_of_another_format_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -89,15 +89,15 @@ def test_a_party_counts_what_each_driver_asked() -> None:
     for number in range(40):  # more runs than are kept
         activity = line.run(f"run-{number}", "psi", "bank")
         activity.num_messages, activity.sent_bytes = 2, 10
-    found: dict[tuple[str, ...], float] = {
+    figures: dict[tuple[str, ...], float] = {
         (sample.name, *sample.labels.values()): sample.value
         for family in line.metrics()
         for sample in family.samples
     }
-    assert found["dovetail_party_runs_total", "bank"] == 40
-    assert found["dovetail_party_messages_total", "bank"] == 80
-    assert found["dovetail_party_bytes_total", "bank", "out"] == 400
-    assert found["dovetail_driver_connected", "clinic"] == 0
+    assert figures["dovetail_party_runs_total", "bank"] == 40
+    assert figures["dovetail_party_messages_total", "bank"] == 80
+    assert figures["dovetail_party_bytes_total", "bank", "out"] == 400
+    assert figures["dovetail_driver_connected", "clinic"] == 0
 
 
 def test_a_driver_counts_rounds_and_partners() -> None:
@@ -108,15 +108,15 @@ def test_a_driver_counts_rounds_and_partners() -> None:
     with progress.epochs("seed 0") as bars:
         bars.epoch("apfed", 30, {"epoch": 1, "loss": 0.5})
         bars.epoch("apfed", 30, {"epoch": 2, "loss": 0.25})
-    found: dict[Any, float] = {
+    figures: dict[Any, float] = {
         (sample.name, *sample.labels.values()): sample.value
         for family in progress.metrics()
         for sample in family.samples
     }
-    assert found["dovetail_rounds_done", "apfed"] == 2
-    assert found["dovetail_rounds_planned", "apfed"] == 30
-    assert found["dovetail_loss", "apfed"] == 0.25
-    assert found["dovetail_partner_connected", "lab"] == 0
+    assert figures["dovetail_rounds_done", "apfed"] == 2
+    assert figures["dovetail_rounds_planned", "apfed"] == 30
+    assert figures["dovetail_loss", "apfed"] == 0.25
+    assert figures["dovetail_partner_connected", "lab"] == 0
 
 
 def test_a_party_that_joins_answers_probes_and_logs_json(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_a_party_that_joins_answers_probes_and_logs_json(tmp_path: Path) -> None
             assert ready is not None
             assert ready.status_code == 503
             assert ready.text == "waiting for bank\n"
-            found = figures(httpx.get(f"http://127.0.0.1:{port}/metrics").text)
-            assert found["dovetail_driver_connected", "bank"] == 0
-            assert found["dovetail_certificate_expiry_seconds",] > time.time()
+            figures_there = figures(httpx.get(f"http://127.0.0.1:{port}/metrics").text)
+            assert figures_there["dovetail_driver_connected", "bank"] == 0
+            assert figures_there["dovetail_certificate_expiry_seconds",] > time.time()
         finally:
             joined.send_signal(signal.SIGINT)
         assert joined.stderr is not None

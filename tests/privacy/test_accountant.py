@@ -62,14 +62,14 @@ def test_epsilon_is_that_of_the_analytic_gaussian_mechanism(wanted, noise):
 def test_delta_is_the_area_where_one_density_exceeds_the_other_s(releases, noise):
     """The definition, integrated: max(p - e^epsilon q, 0) of two Gaussians mu apart."""
     delta, mu = 1e-5, releases**0.5 / noise
-    own = epsilon(releases, noise, delta)
+    spent = epsilon(releases, noise, delta)
 
     def excess(x):
-        return max(0.0, norm.pdf(x, loc=mu) - math.exp(own) * norm.pdf(x))
+        return max(0.0, norm.pdf(x, loc=mu) - math.exp(spent) * norm.pdf(x))
 
-    crossing = own / mu + mu / 2
-    found, _ = quad(excess, crossing, crossing + 12, epsabs=1e-14)
-    assert found == pytest.approx(delta, rel=1e-6)
+    crossing = spent / mu + mu / 2
+    area, _ = quad(excess, crossing, crossing + 12, epsabs=1e-14)
+    assert area == pytest.approx(delta, rel=1e-6)
 
 
 def releasing(**keys):
@@ -91,7 +91,7 @@ def test_top_and_sign_send_less_and_are_counted_as_nothing():
     rows = torch.tensor([[1.0, -4.0, 2.0, 0.5]])
     top = releasing(keep=0.5)
     assert top("shop", torch.tensor([0]), rows).tolist() == [[0, -4, 2, 0]]
-    assert top.told() == {}
+    assert top.report() == {}
     sent = releasing(sign=True)("shop", torch.tensor([0]), rows)
     assert sent.tolist() == [[1.875, -1.875, 1.875, 1.875]]
 
@@ -107,15 +107,15 @@ def test_each_receiver_and_sample_is_counted_and_the_budget_is_kept(caplog):
     assert not release.allowed("shop", often)
     assert release.allowed("shop", once)
     assert release.allowed("mill", often)
-    told = release.told()["shop"]
-    assert told["releases"] == most
-    assert told["epsilon"] == epsilon(most, 2.0, 1e-5)
-    assert told["epsilon"] <= 5.0
+    account = release.report()["shop"]
+    assert account["releases"] == most
+    assert account["epsilon"] == epsilon(most, 2.0, 1e-5)
+    assert account["epsilon"] <= 5.0
     assert epsilon(most + 1, 2.0, 1e-5) > 5.0
     assert "budget of epsilon = 5" in caplog.text
     taken_up = releasing(clip=1.0, noise=4.0, epsilon=5.0, delta=1e-5)
     taken_up.restore(release.state())
-    assert taken_up.told() == release.told()
+    assert taken_up.report() == release.report()
     same = (torch.tensor([3]), torch.ones(1, 2))
     assert torch.equal(taken_up("shop", *same), release("shop", *same))
 
@@ -123,7 +123,7 @@ def test_each_receiver_and_sample_is_counted_and_the_budget_is_kept(caplog):
 def test_a_row_of_a_contrast_counts_for_all_rows_that_it_moves():
     release = releasing(clip=1.0, noise=4.0)
     release("bank", torch.arange(16), torch.ones(16, 2), times=16)
-    assert release.told()["bank"]["epsilon"] == pytest.approx(epsilon(16, 2.0, 1e-5))
+    assert release.report()["bank"]["epsilon"] == pytest.approx(epsilon(16, 2.0, 1e-5))
 
 
 @pytest.mark.parametrize("keys", [{"noise": 1.0}, {"clip": 1.0, "epsilon": 2.0}])
@@ -135,11 +135,11 @@ def test_what_cannot_be_counted_is_refused(keys):
 def test_randomised_labels_are_kept_as_often_as_epsilon_says():
     labels = torch.arange(40000) % 4
     labels[:100] = -1
-    said = randomised_response(labels, 4, 2.0, torch.Generator().manual_seed(0))
-    assert (said[:100] == -1).all()
-    kept = (said[100:] == labels[100:]).float().mean().item()
+    labels_out = randomised_response(labels, 4, 2.0, torch.Generator().manual_seed(0))
+    assert (labels_out[:100] == -1).all()
+    kept = (labels_out[100:] == labels[100:]).float().mean().item()
     assert kept == pytest.approx(torch.e**2 / (torch.e**2 + 3), abs=0.01)
-    others = said[100:][(labels[100:] == 0) & (said[100:] != 0)]
+    others = labels_out[100:][(labels[100:] == 0) & (labels_out[100:] != 0)]
     assert torch.bincount(others, minlength=4)[1:].float().div(len(others)).tolist() == (
         pytest.approx([1 / 3] * 3, abs=0.03)
     )
@@ -159,6 +159,6 @@ def test_a_home_that_goes_back_forgets_no_release_and_draws_no_noise_twice():
     first = release("bank", torch.tensor([3]), torch.ones(1, 4))
     again = Releasing(Release(clip=1.0, noise=4.0), "gradients", None, before=release)
     again.restore(earlier)
-    assert again.told()["bank"]["releases"] == 1
+    assert again.report()["bank"]["releases"] == 1
     assert not torch.equal(again("bank", torch.tensor([3]), torch.ones(1, 4)), first)
-    assert again.told()["bank"]["releases"] == 2
+    assert again.report()["bank"]["releases"] == 2

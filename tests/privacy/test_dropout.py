@@ -15,12 +15,12 @@ SEALING = b"run 1, round 3"
 class Sum:
     """All parties of one sum, and its driver."""
 
-    def __init__(self, num, threshold=None, told=None):
+    def __init__(self, num, threshold=None, contexts=None):
         self.names = [f"p{index}" for index in range(num)]
         self.threshold = threshold or threshold_of(num)
         self.values = {name: torch.randn(40) for name in self.names}
         self.fixed = {name: to_fixed(each, num) for name, each in self.values.items()}
-        self.told = {name: b"weights" for name in self.names} | (told or {})
+        self.contexts = {name: b"weights" for name in self.names} | (contexts or {})
         self.secrets = {name: SumSecrets() for name in self.names}
         self.publics = {name: each.public for name, each in self.secrets.items()}
         self.boxes = {
@@ -42,7 +42,7 @@ class Sum:
             {each: self.boxes[each][name] for each in taking},
             self.fixed[name],
             sealing=SEALING,
-            context=self.told[name],
+            context=self.contexts[name],
         )
 
     def sum(self, masked, parts, taking=None):
@@ -52,7 +52,7 @@ class Sum:
             parts,
             self.threshold,
             members=self.names,
-            contexts=self.told,
+            contexts=self.contexts,
         )
 
 
@@ -103,8 +103,8 @@ def test_values_that_come_late_stay_hidden():
     others = made.sum(masked, parts)
     with pytest.raises(TrainingError, match="do not give the seed of 'p0' back"):
         made.sum({**masked, "p0": late}, parts)
-    found = total([made_of_key(made, parts, masked, late), -made.fixed["p0"]])
-    assert found.abs().double().mean() > 2**55  # no nearer to its values than noise is
+    total_found = total([made_of_key(made, parts, masked, late), -made.fixed["p0"]])
+    assert total_found.abs().double().mean() > 2**55  # no nearer to its values than noise is
     assert torch.equal(others, total(made.fixed[name] for name in masked))
 
 
@@ -135,20 +135,20 @@ def test_a_driver_that_tells_parties_different_things_of_who_is_lost_has_neither
         name: made.secrets[name].opened(came if index % 2 else lost)
         for index, name in enumerate(made.names)
     }
-    seeds = {name: told for index, (name, told) in enumerate(parts.items()) if index % 2}
-    keys = {name: told for index, (name, told) in enumerate(parts.items()) if not index % 2}
+    seeds = {name: part for index, (name, part) in enumerate(parts.items()) if index % 2}
+    keys = {name: part for index, (name, part) in enumerate(parts.items()) if not index % 2}
     with pytest.raises(TrainingError, match="seed of 'p0'"):
         made.sum(masked, seeds)
     left = {name: masked[name] for name in lost}
     with pytest.raises(TrainingError, match="do not give the key of 'p0'"):
         made.sum(
-            left, {name: {"p0": told["p0"]} for name, told in keys.items()} | only(seeds, lost)
+            left, {name: {"p0": part["p0"]} for name, part in keys.items()} | only(seeds, lost)
         )
 
 
 def only(parts, owners):
     """The parts of these owners alone."""
-    return {name: {owner: told[owner] for owner in owners} for name, told in parts.items()}
+    return {name: {owner: part[owner] for owner in owners} for name, part in parts.items()}
 
 
 def test_parts_are_given_once():
@@ -167,11 +167,11 @@ def test_parts_are_given_once():
 
 
 def test_parties_that_were_told_different_things_give_noise_though_one_is_lost():
-    made = Sum(5, told={"p4": b"weights that only its rows move"})
+    made = Sum(5, contexts={"p4": b"weights that only its rows move"})
     masked = {name: made.mask(name) for name in made.names}
     for lost in (None, "p0", "p4"):
         left = {name: each for name, each in masked.items() if name != lost}
-        fresh = Sum(5, told={"p4": b"weights that only its rows move"})
+        fresh = Sum(5, contexts={"p4": b"weights that only its rows move"})
         left = {name: fresh.mask(name) for name in fresh.names}
         if lost is not None:
             del left[lost]

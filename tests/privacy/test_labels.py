@@ -68,8 +68,10 @@ def test_answers_are_drawn_as_the_matrix_says() -> None:
     prior_C = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
     labels = torch.arange(4).repeat_interleave(20_000)
     rng = torch.Generator().manual_seed(0)
-    told = with_prior(labels, prior_C.expand(len(labels), 4), 1.5, rng)
-    drawn = torch.stack([torch.bincount(told[labels == y], minlength=4) / 20_000 for y in range(4)])
+    answers = with_prior(labels, prior_C.expand(len(labels), 4), 1.5, rng)
+    drawn = torch.stack(
+        [torch.bincount(answers[labels == y], minlength=4) / 20_000 for y in range(4)]
+    )
     torch.testing.assert_close(drawn.double(), transitions(prior_C, 1.5), rtol=0, atol=0.012)
 
 
@@ -80,13 +82,13 @@ def test_a_learned_prior_keeps_more_labels_of_the_same_epsilon_and_missing_ones_
     labels[:100] = -1
     kept = {}
     for stages in (1, 2):
-        told = randomised(labels, x, 10, 1.0, torch.Generator().manual_seed(1), stages=stages)
-        assert bool((told[:100] == -1).all())
-        kept[stages] = float((told == labels)[100:].double().mean())
+        answers = randomised(labels, x, 10, 1.0, torch.Generator().manual_seed(1), stages=stages)
+        assert bool((answers[:100] == -1).all())
+        kept[stages] = float((answers == labels)[100:].double().mean())
     assert kept[1] == pytest.approx(math.e / (math.e + 9), abs=0.02)
     assert kept[2] > kept[1] + 0.06
     again = in_stages(labels, x, 10, 1.0, torch.Generator().manual_seed(1), stages=2)
-    assert torch.equal(again, told)
+    assert torch.equal(again, answers)
 
 
 def test_the_energy_of_codes_falls_where_those_of_a_class_are_far_apart() -> None:

@@ -38,7 +38,9 @@ def trained(method: str, partition: Any, **sections: Any) -> tuple[Any, list[dic
     }
     run = check_run(values, where="test")
     lines: list[dict[str, Any]] = []
-    outcome = setup(run, 0, load_data(run)).train(method, 0, lambda *told: lines.append(told[2]))
+    outcome = setup(run, 0, load_data(run)).train(
+        method, 0, lambda *arguments: lines.append(arguments[2])
+    )
     return outcome, lines
 
 
@@ -62,13 +64,13 @@ def test_classic_vertical_learning_counts_what_either_side_noises_and_goes_on_at
         for each in outcome.about["epsilon"]
         if each["to"] != "the label owner, of test rows"
     }
-    told = spent["codes"]
-    assert (told["from"], told["to"]) == ("lab", "the label owner")
-    assert told["releases"] == 4
-    assert told["epsilon"] == pytest.approx(epsilon(4, 1.5, 1e-5))
-    told = spent["gradients"]
-    assert (told["from"], told["to"], told["stopped"]) == ("clinic", "lab", True)
-    assert told["epsilon"] == pytest.approx(paid)
+    account = spent["codes"]
+    assert (account["from"], account["to"]) == ("lab", "the label owner")
+    assert account["releases"] == 4
+    assert account["epsilon"] == pytest.approx(epsilon(4, 1.5, 1e-5))
+    account = spent["gradients"]
+    assert (account["from"], account["to"], account["stopped"]) == ("clinic", "lab", True)
+    assert account["epsilon"] == pytest.approx(paid)
     assert "is spent after 2 releases" in caplog.text
     assert len(lines) == 4
     assert lines[0]["epsilon"] < lines[-1]["epsilon"]
@@ -104,8 +106,8 @@ def test_fedoptimus_counts_embeddings_and_gradients_and_goes_on_at_the_budget(
         assert each["releases"] >= 4
         assert each["epsilon"] == pytest.approx(epsilon(each["releases"], 0.5, 1e-5))
     assert "is spent after" in caplog.text
-    told = [line["epsilon"] for line in lines]
-    assert told == sorted(told)
+    spent_each = [line["epsilon"] for line in lines]
+    assert spent_each == sorted(spent_each)
     for scores in outcome.scores["fedoptimus"].values():
         assert math.isfinite(scores["log_loss"])
 
@@ -129,16 +131,16 @@ def test_labels_that_are_randomised_say_nothing_to_a_partner_of_classic_vertical
 
 
 def test_a_partys_own_book_has_the_epsilon_of_each_receiver(tmp_path: Path) -> None:
-    with LedgerFile(tmp_path / "ledger.jsonl", "shop") as book:
+    with LedgerFile(tmp_path / "ledger.jsonl", "shop") as ledger:
         for times in (1, 2):
             answer = vertical.CodeGradient(torch.zeros(2, 3))
             cost = {"epsilon": epsilon(times, 2.0, 1e-5), "delta": 1e-5}
-            book.record("bank", noted(answer, cost))
-        book.record("mill", vertical.CodeGradient(torch.zeros(2, 3)))
+            ledger.record("bank", noted(answer, cost))
+        ledger.record("mill", vertical.CodeGradient(torch.zeros(2, 3)))
     lines = [json.loads(each) for each in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     of_bank = [line["epsilon"] for line in lines if line.get("to") == "bank"]
     assert of_bank == pytest.approx([epsilon(1, 2.0, 1e-5), epsilon(2, 2.0, 1e-5)])
     assert all("epsilon" not in line for line in lines if line.get("to") != "bank")
-    found = {line["to"]: line for line in verify(tmp_path / "ledger.jsonl").lines()}
-    assert found["bank"]["epsilon"] == pytest.approx(of_bank[-1])
-    assert "epsilon" not in found["mill"]
+    by_receiver = {line["to"]: line for line in verify(tmp_path / "ledger.jsonl").lines()}
+    assert by_receiver["bank"]["epsilon"] == pytest.approx(of_bank[-1])
+    assert "epsilon" not in by_receiver["mill"]

@@ -54,15 +54,15 @@ def test_a_right_secret_is_found_among_wrong_parts(num_wrong):
     parts = dict(enumerate(split(secret, num=7, threshold=5), start=1))
     for x in range(1, num_wrong + 1):
         parts[x] = (parts[x] + 1) % PRIME
-    assert joined(parts, 5, lambda found: found == secret) == secret
+    assert joined(parts, 5, lambda value: value == secret) == secret
 
 
 def test_too_many_wrong_parts_or_too_few_give_none():
     parts = dict(enumerate(split(99, num=7, threshold=5), start=1))
     wrong = {x: part if x > 3 else part + 10**x for x, part in parts.items()}
-    assert joined(wrong, 5, lambda found: found == 99) is None
+    assert joined(wrong, 5, lambda value: value == 99) is None
     few = {x: parts[x] for x in (1, 2, 3, 4)}
-    assert joined(few, 5, lambda found: found == 99) is None
+    assert joined(few, 5, lambda value: value == 99) is None
 
 
 @pytest.mark.parametrize(("num", "threshold"), [(3, 0), (3, 4)])

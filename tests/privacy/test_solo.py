@@ -10,7 +10,7 @@ import torch
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import apfed
-from dovetail.methods.apfed.stages import active_config, label_home
+from dovetail.methods.apfed.training_data import active_config, label_owner_data
 from dovetail.methods.training import Training
 from dovetail.models import Head
 from dovetail.privacy import epsilon
@@ -78,12 +78,12 @@ def test_a_run_ends_at_its_budget_with_a_usable_model_and_epsilon_of_weights_and
         codes={"clip": 1.0, "noise": 2 * codes_of},
     )
     lines: list[dict[str, Any]] = []
-    outcome = task.train("apfed-r", 0, lambda *told: lines.append(told[2]))
+    outcome = task.train("apfed-r", 0, lambda *account: lines.append(account[2]))
     assert len(lines) == 2
     spent = {each["what"]: each for each in outcome.about["epsilon"]}
-    told = spent["the solo model"]
-    assert (told["releases"], told["stopped"]) == (2, True)
-    assert told["epsilon"] == pytest.approx(paid)
+    account = spent["the solo model"]
+    assert (account["releases"], account["stopped"]) == (2, True)
+    assert account["epsilon"] == pytest.approx(paid)
     assert spent["codes"]["epsilon"] == pytest.approx(epsilon(2, codes_of, 1e-5))
     assert outcome.models["clinic"].about["private"]["epsilon"] == pytest.approx(paid)
     assert outcome.scores["apfed-r"]["clinic"]["accuracy"] > 0.5
@@ -92,14 +92,14 @@ def test_a_run_ends_at_its_budget_with_a_usable_model_and_epsilon_of_weights_and
 
 def test_alone_the_weights_are_all_that_is_counted() -> None:
     outcome = made("alone", private={"noise": 3.0}).train("alone", 0, lambda *_: None)
-    (told,) = outcome.about["epsilon"]
-    assert told["what"] == "the solo model"
-    assert told["releases"] == 3
-    assert told["epsilon"] == pytest.approx(epsilon(3, 1.5, 1e-5))
+    (account,) = outcome.about["epsilon"]
+    assert account["what"] == "the solo model"
+    assert account["releases"] == 3
+    assert account["epsilon"] == pytest.approx(epsilon(3, 1.5, 1e-5))
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "words"),
     [
         ({"method": "boosting"}, "boosted trees"),
         ({"method": "apfed-d"}, "no epsilon could be told of it"),
@@ -109,21 +109,21 @@ def test_alone_the_weights_are_all_that_is_counted() -> None:
     ],
 )
 def test_where_nothing_could_be_guaranteed_it_is_refused(
-    settings: dict[str, Any], said: str
+    settings: dict[str, Any], words: str
 ) -> None:
     method = settings.pop("method", "apfed-r")
     settings = {"private": {"noise": 1.0}, **settings}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=words):
         made(method, **settings).train(method, 0, lambda *_: None)
 
 
 def test_a_network_that_normalises_over_a_batch_is_refused() -> None:
     task = made("alone", private={"noise": 1.0})
     assert isinstance(task, Training)
-    home = label_home(task)
+    owner = label_owner_data(task)
     with pytest.raises(ConfigError, match="normalises over a batch"):
         apfed.Active(
-            home.train, None, home.task, active_config(task), Local(home.train.name), seed=0,
+            owner.train, None, owner.task, active_config(task), Local(owner.train.name), seed=0,
             encoder=torch.nn.Sequential(torch.nn.Linear(10, 4), torch.nn.BatchNorm1d(4)),
             head=Head((4,)),
         )  # fmt: skip

@@ -34,16 +34,16 @@ def test_without_noise_the_step_is_the_mean_of_gradients_cut_row_by_row():
     weights = list(network.parameters())
     expected = [torch.zeros_like(w) for w in weights]
     for row in range(9):
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             F.cross_entropy(network(x[row : row + 1]), y[row : row + 1]), weights
         )
-        length = torch.stack([g.norm() for g in found]).norm()
-        for total, g in zip(expected, found, strict=True):
+        length = torch.stack([g.norm() for g in gradients]).norm()
+        for total, g in zip(expected, gradients, strict=True):
             total += g * min(1.0, 0.5 / float(length)) / 9
     mean = stepping(clip=0.5, noise=1e-12).gradient(network, loss, torch.arange(9), x, y)
     assert float(mean) == pytest.approx(F.cross_entropy(network(x), y).item(), rel=1e-5)
-    for weight, own in zip(weights, expected, strict=True):
-        torch.testing.assert_close(weight.grad, own, rtol=1e-4, atol=1e-6)
+    for weight, gradient in zip(weights, expected, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_noise_has_the_stated_spread_and_visits_are_counted():
@@ -55,14 +55,14 @@ def test_noise_has_the_stated_spread_and_visits_are_counted():
         drawn += [torch.cat([w.grad.flatten() for w in network.parameters() if w.grad is not None])]
     spread = torch.stack(drawn).std(dim=0).mean()
     assert float(spread) == pytest.approx(2.0 * 3.0 / 9, rel=0.05)
-    told = party.told()
-    assert (told["releases"], told["stopped"]) == (40, False)
-    assert told["epsilon"] == epsilon(40, 1.5, 1e-5)
+    account = party.report()
+    assert (account["releases"], account["stopped"]) == (40, False)
+    assert account["epsilon"] == epsilon(40, 1.5, 1e-5)
     # Of a row that is never visited nothing is said.
     before = party.state()
     assert int(before["account"]["count"][9:].max()) == 0
     assert not party.allowed(1)
-    assert party.told()["stopped"]
+    assert party.report()["stopped"]
 
 
 PARTITION = {"kind": "common-unique", "parties": 3, "common": 0.3}
@@ -99,15 +99,17 @@ def test_a_run_that_stops_at_its_budget_ends_with_a_usable_model_and_says_why(
         where="test",
     )  # fmt: skip
     lines: list[dict[str, Any]] = []
-    outcome = setup(run, 0, load_data(run)).train(method, 0, lambda *told: lines.append(told[2]))
+    outcome = setup(run, 0, load_data(run)).train(
+        method, 0, lambda *epsilons: lines.append(epsilons[2])
+    )
     spent = outcome.about["epsilon"]
     assert len(spent) >= 2
     for each in spent:
         assert each["stopped"]
         assert 0 < each["epsilon"] <= private["epsilon"]
-    told = [line["epsilon"] for line in lines if "epsilon" in line]
-    assert told == sorted(told)
-    assert told[0] < told[-1] == max(each["epsilon"] for each in spent)
+    epsilons = [line["epsilon"] for line in lines if "epsilon" in line]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[0] < epsilons[-1] == max(each["epsilon"] for each in spent)
     assert "is spent after" in caplog.text
     for scores in outcome.scores[method].values():
         assert math.isfinite(scores["log_loss"])

@@ -34,21 +34,21 @@ NAMES = Names(
 )
 
 
-def done(accuracy, *, party="bank", stage="apfed", missed=None):
+def done(accuracy, *, party="bank", variant="apfed", missed=None):
     return {
         "seconds": 2.0,
         "missed": missed or {},
-        "scores": {stage: {party: {"accuracy": accuracy}}},
+        "scores": {variant: {party: {"accuracy": accuracy}}},
     }
 
 
 def sent(sender="bank", receiver="shop", count=3, shape=(4, 8)):
     tensor = {"name": "code_BD", "shape": list(shape), "dtype": "float32"}
-    line = {"stage": "apfed", "from": sender, "to": receiver, "message": "apfed.Codes"}
+    line = {"variant": "apfed", "from": sender, "to": receiver, "message": "apfed.Codes"}
     return {**line, "tensors": [tensor], "count": count, "bytes": count * math.prod(shape) * 4}
 
 
-def write_seed(path, seed=0, *, own=0.75, alone=0.5, finished=True, missed=None, **settings):
+def write_seed(path, seed=0, *, main=0.75, alone=0.5, finished=True, missed=None, **settings):
     """A run of APFed at a bank, with a baseline; a line per epoch, three of them."""
     (path / "models" / "bank").mkdir(parents=True)
     (path / "models" / "bank" / "model.json").write_text("{}")
@@ -62,23 +62,23 @@ def write_seed(path, seed=0, *, own=0.75, alone=0.5, finished=True, missed=None,
     run = {"chfl": {"rounds": 30}, **run}
     (path / "run.toml").write_text(tomli_w.dumps(run))
     lines = [
-        {"stage": stage, "epoch": n, "loss": 1 / n, "seconds": 1.0, "accuracy": score * n / 3}
-        for stage, score in (("apfed", own), ("alone", alone))
+        {"variant": variant, "epoch": n, "loss": 1 / n, "seconds": 1.0, "accuracy": score * n / 3}
+        for variant, score in (("apfed", main), ("alone", alone))
         for n in (1, 2, 3)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     ledger = [sent(), sent("shop", "bank")]
     (path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ledger))
-    stages = {"apfed": done(own, missed=missed), "alone": done(alone, stage="alone")}
+    variants = {"apfed": done(main, missed=missed), "alone": done(alone, variant="alone")}
     if finished:
-        result = {"method": "apfed", "seed": seed, "stages": stages}
+        result = {"method": "apfed", "seed": seed, "variants": variants}
         (path / "result.json").write_text(json.dumps(result))
     return path
 
 
 def write_seeds(path, scores, **settings):
-    for seed, (own, alone) in enumerate(scores):
-        write_seed(path / f"seed-{seed}", seed, own=own, alone=alone, **settings)
+    for seed, (main, alone) in enumerate(scores):
+        write_seed(path / f"seed-{seed}", seed, main=main, alone=alone, **settings)
     (path / "result.json").write_text(json.dumps({"seeds": [*range(len(scores))]}))
     return path
 
@@ -158,8 +158,8 @@ def test_who_was_left_out_and_why_is_shown(tmp_path):
 
 
 def test_runs_side_by_side_have_a_column_each_and_say_what_differs(tmp_path):
-    one = write_seed(tmp_path / "one", own=0.75)
-    two = write_seed(tmp_path / "two", own=0.5, apfed={"epochs": 9})
+    one = write_seed(tmp_path / "one", main=0.75)
+    two = write_seed(tmp_path / "two", main=0.5, apfed={"epochs": 9})
     words = page(one, two).words
     assert "one two APFed, predicts alone 0.750 0.500 learned alone 0.500 0.500 seeds 1 1" in words
     assert "what differs stands first key one two apfed.epochs 3 9" in words
@@ -195,8 +195,8 @@ def test_nothing_from_a_folder_becomes_a_tag(tmp_path):
     }
     (path / "run.toml").write_text(tomli_w.dumps(run))
     (path / "ledger.jsonl").write_text(json.dumps(sent(evil, evil)) + "\n")
-    stages = {"apfed": done(0.5, party=evil), evil: done(0.5, party=evil, stage=evil)}
-    result = {"method": "apfed", "seed": 0, "stages": stages, "versions": {evil: evil}}
+    variants = {"apfed": done(0.5, party=evil), evil: done(0.5, party=evil, variant=evil)}
+    result = {"method": "apfed", "seed": 0, "variants": variants, "versions": {evil: evil}}
     (path / "result.json").write_text(json.dumps(result))
     (path / "value.json").write_text(
         json.dumps(
@@ -225,7 +225,7 @@ def test_no_two_lines_share_both_colour_and_pattern(tmp_path):
     with (path / "metrics.jsonl").open("a") as file:
         for n in range(9):
             for epoch in (1, 2):
-                file.write(json.dumps({"stage": f"r{n}", "epoch": epoch, "loss": n}) + "\n")
+                file.write(json.dumps({"variant": f"r{n}", "epoch": epoch, "loss": n}) + "\n")
     text = html([read_run(path)], NAMES)
     (loss,) = re.findall(r"training loss</strong>.*?</svg>", text, re.DOTALL)
     lines = re.findall(r'<path class="s(\d)[^"]*" d="[^"]*"( stroke-dasharray="[^"]*")?', loss)
@@ -239,7 +239,7 @@ def test_no_two_lines_share_both_colour_and_pattern(tmp_path):
 def test_a_run_that_still_trains_shows_what_there_is(tmp_path):
     path = write_seed(tmp_path / "run", finished=False)
     with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"stage": "alone", "epo')  # being written
+        file.write('{"variant": "alone", "epo')  # being written
     words = page(path).words
     assert "apfed has come to epoch 3" in words
     assert "0.750 accuracy on the test rows so far" in words
@@ -251,7 +251,7 @@ def test_a_stopped_run_has_the_stages_that_are_done(tmp_path):
     path = write_seed(tmp_path / "run", finished=False)
     (path / "ledger.jsonl").unlink()
     (path / "checkpoint" / "apfed").mkdir(parents=True)
-    kept = {"stage": done(0.625), "ledger": [sent(count=5)]}
+    kept = {"variant": done(0.625), "ledger": [sent(count=5)]}
     (path / "checkpoint" / "apfed" / "outcome.json").write_text(json.dumps(kept))
     words = page(path).words
     assert "apfed is done, alone has come to epoch 3" in words
@@ -267,23 +267,27 @@ def test_a_run_that_has_just_begun_is_a_page(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "words"),
     [
         ("result.json", '{"method": "apf', "result.json is damaged"),
-        ("result.json", '{"method": "apfed", "seed": [], "stages": {}}', "result.json is damaged"),
+        (
+            "result.json",
+            '{"method": "apfed", "seed": [], "variants": {}}',
+            "result.json is damaged",
+        ),
         ("metrics.jsonl", "what?\n{}\n[]\n", "2 lines of metrics.jsonl are no JSON"),
-        ("metrics.jsonl", '{"stage": "apfed", "epoch": "x", "loss": "y"}\n', "APFed"),
-        ("metrics.jsonl", '{"stage": "apfed", "epoch": 1, "loss": NaN}\n', "APFed"),
-        ("metrics.jsonl", f'{{"stage": "apfed", "epoch": 1, "loss": {10**400}}}\n', "APFed"),
+        ("metrics.jsonl", '{"variant": "apfed", "epoch": "x", "loss": "y"}\n', "APFed"),
+        ("metrics.jsonl", '{"variant": "apfed", "epoch": 1, "loss": NaN}\n', "APFed"),
+        ("metrics.jsonl", f'{{"variant": "apfed", "epoch": 1, "loss": {10**400}}}\n', "APFed"),
         ("ledger.jsonl", '{"from": 1}\n', "1 lines of ledger.jsonl are none of a ledger"),
         ("run.toml", "= what?", "run.toml cannot be read"),
         ("value.json", "[]", "value.json is damaged"),
     ],
 )
-def test_what_is_damaged_is_said_and_the_rest_is_shown(tmp_path, name, text, said):
+def test_what_is_damaged_is_said_and_the_rest_is_shown(tmp_path, name, text, words):
     path = write_seed(tmp_path / "run")
     (path / name).write_text(text)
-    assert said in page(path).words
+    assert words in page(path).words
 
 
 def test_seeds_of_other_settings_are_left_out(tmp_path):
@@ -301,16 +305,16 @@ def test_a_summary_says_which_seeds_are_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "words"),
     [
         (lambda path: None, "there is no folder"),
         (lambda path: path.mkdir(), "is no run folder: it has neither run.toml nor"),
         (lambda path: (path / "seed-0").mkdir(parents=True), "says which method this run is about"),
     ],
 )
-def test_what_is_no_run_folder_is_one_sentence(tmp_path, make, said):
+def test_what_is_no_run_folder_is_one_sentence(tmp_path, make, words):
     make(tmp_path / "run")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=words):
         read_run(tmp_path / "run")
 
 
@@ -321,11 +325,11 @@ def test_what_is_no_run_folder_is_one_sentence(tmp_path, make, said):
     ("low", "high"), [(0, 1), (0.51, 0.52), (-3, 1e6), (5, 5), (0, 0), (-2, -2)]
 )
 def test_ticks_cover_the_range_in_even_steps(low, high):
-    found = ticks(low, high)
-    assert found[0] <= low <= high <= found[-1]
-    assert 2 < len(found) < 9
-    assert np.allclose(np.diff(found), found[1] - found[0])
-    assert len({number_text(tick, found[1] - found[0]) for tick in found}) == len(found)
+    marks = ticks(low, high)
+    assert marks[0] <= low <= high <= marks[-1]
+    assert 2 < len(marks) < 9
+    assert np.allclose(np.diff(marks), marks[1] - marks[0])
+    assert len({number_text(tick, marks[1] - marks[0]) for tick in marks}) == len(marks)
 
 
 def test_a_band_is_one_standard_deviation():
@@ -380,12 +384,12 @@ def test_an_audit_and_what_releases_cost_stand_in_the_report(tmp_path):
     page = html([read_run(tmp_path)], NAMES)
     assert "4.25" in page
     assert "have cost most" not in page
-    grown = [{"stage": "apfed", "epoch": n, "seconds": 1.0, "epsilon": n / 2} for n in (1, 2, 3)]
+    grown = [{"variant": "apfed", "epoch": n, "seconds": 1.0, "epsilon": n / 2} for n in (1, 2, 3)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in grown))
     assert "epsilon of the sample that releases have cost most" in html([read_run(tmp_path)], NAMES)
     assert "What could they learn?" not in page
     finding = {
-        "stage": "apfed", "observer": "shop", "owner": "bank", "channel": "codes",
+        "variant": "apfed", "observer": "shop", "owner": "bank", "channel": "codes",
         "target": "labels", "threat": {"attack": "clusters"}, "baseline": 0.5, "score": 0.9,
         "advantage": 0.8, "low": 0.7, "high": 0.9, "verdict": "high", "worst": None,
     }  # fmt: skip
@@ -404,16 +408,16 @@ def test_an_audit_and_what_releases_cost_stand_in_the_report(tmp_path):
 def test_scores_of_other_test_rows_say_of_how_many(tmp_path):
     path = write_seed(tmp_path / "run")
     result = json.loads((path / "result.json").read_text())
-    for name, stage in result["stages"].items():
-        stage["details"] = {name: {"bank": {"rows": 200 if name == "apfed" else 161}}}
+    for name, variant in result["variants"].items():
+        variant["details"] = {name: {"bank": {"rows": 200 if name == "apfed" else 161}}}
     (path / "result.json").write_text(json.dumps(result))
     words = page(path).words
     assert "0.750 accuracy on 200 test rows" in words
     assert "learned alone (161 rows) 0.500" in words
     assert "accuracy test rows seconds APFed, predicts alone 0.750 200 2.0" in words
-    for stage in result["stages"].values():
-        for own in stage["details"].values():
-            own["bank"]["rows"] = 200
+    for variant in result["variants"].values():
+        for local in variant["details"].values():
+            local["bank"]["rows"] = 200
     (path / "result.json").write_text(json.dumps(result))
     assert "test rows seconds" not in page(path).words
 
@@ -422,8 +426,8 @@ def test_the_loss_is_a_line_for_each_set_of_networks_that_learns(tmp_path):
     path = write_seed(tmp_path / "run")
     both, one = {"network": 1.0, "linear": 1.0}, {"linear": 1.0}
     lines = [
-        {"stage": "apfed", "epoch": n, "loss": loss, "held_out_loss": told, "seconds": 1.0}
-        for n, loss, told in ((1, 2.0, both), (2, 1.0, both), (3, 8.0, one), (4, 7.0, one))
+        {"variant": "apfed", "epoch": n, "loss": loss, "held_out_loss": reported, "seconds": 1.0}
+        for n, loss, reported in ((1, 2.0, both), (2, 1.0, both), (3, 8.0, one), (4, 7.0, one))
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = page(path).words

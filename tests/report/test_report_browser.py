@@ -89,11 +89,11 @@ def measured(text, folder, *, width, dark=False):
         path.as_uri(),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    (found,) = re.findall(r'<pre id="measured">(.*?)</pre>', done.stdout, re.DOTALL)
-    return json.loads(unescape(found))
+    (measured_text,) = re.findall(r'<pre id="measured">(.*?)</pre>', done.stdout, re.DOTALL)
+    return json.loads(unescape(measured_text))
 
 
-def write(folder, method, stages, parties, *, seeds=3, rounds=12, value=False):
+def write(folder, method, variants, parties, *, seeds=3, rounds=12, value=False):
     """A run folder with every section that a page can have."""
     rng = np.random.default_rng(0)
     for seed in range(seeds):
@@ -103,37 +103,42 @@ def write(folder, method, stages, parties, *, seeds=3, rounds=12, value=False):
         settings = f'method = "{method}"\nseed = {seed}\n[data]\nsource = "digits"\n'
         (path / "run.toml").write_text(settings + "[chfl]\nwidths = [512, 256, 128]\n")
         done, lines, ledger = {}, [], []
-        for index, stage in enumerate(stages):
+        for index, variant in enumerate(variants):
             curve = 0.9 - 0.08 * index - 0.5 * np.exp(-np.arange(rounds) / 3)
             curve = curve + rng.normal(size=rounds) / 60
             lines += [
-                {"stage": stage, "round": n + 1, "loss": 1 - y, "auc": y, "accuracy": y / 1.1}
+                {"variant": variant, "round": n + 1, "loss": 1 - y, "auc": y, "accuracy": y / 1.1}
                 for n, y in enumerate(curve.tolist())
             ]
-            own = {
+            entry = {
                 p: {"auc": curve[-1], "accuracy": curve[-1] / 1.1, "log_loss": 0.4} for p in parties
             }
             missed = {
                 parties[-1]: {"rounds": 2, "of": rounds, "first": "round 3: no answer in time"}
             }
-            done[stage] = {"seconds": 12.3, "missed": missed, "scores": {stage: own}}
+            done[variant] = {"seconds": 12.3, "missed": missed, "scores": {variant: entry}}
         tensor = {"name": "weights_of_the_first_layer", "shape": [512, 256], "dtype": "float32"}
         for party in parties:
             for pair in (("coordinator", party), (party, "coordinator")):
-                line = {"stage": method, "from": pair[0], "to": pair[1], "message": "chfl.Weights"}
+                line = {
+                    "variant": method,
+                    "from": pair[0],
+                    "to": pair[1],
+                    "message": "chfl.Weights",
+                }
                 ledger.append({**line, "tensors": [tensor] * 3, "count": 12, "bytes": 10**6})
         for name, rows in (("metrics", lines), ("ledger", ledger)):
             text = "".join(json.dumps(row) + "\n" for row in rows)
             (path / f"{name}.jsonl").write_text(text)
-        result = {"method": method, "seed": seed, "stages": done}
+        result = {"method": method, "seed": seed, "variants": done}
         (path / "result.json").write_text(json.dumps(result))
     if value:
         each = {
             p: {k: {"mean": 0.01 - n / 90, "std": 0.01} for k in ("mi", "loo", "shapley")}
             for n, p in enumerate(parties)
         }
-        told = {"by": "shapley", "metric": "auc", "seeds": [0, 1, 2], "partners": each}
-        (folder / "value.json").write_text(json.dumps(told))
+        written = {"by": "shapley", "metric": "auc", "seeds": [0, 1, 2], "partners": each}
+        (folder / "value.json").write_text(json.dumps(written))
     return folder
 
 
@@ -178,13 +183,13 @@ def pages(tmp_path_factory):
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["one run", "three runs"])
 def test_nothing_is_cut_and_nothing_overlaps(pages, tmp_path, name, width):
-    found = measured(pages[name], tmp_path, width=width)
-    assert found["inner"] == width
-    assert found["scroll"] <= found["client"]
-    assert found["beyond"] == found["cut"] == found["overlaps"] == []
-    assert found["plots"] == 2
-    assert found["empty"] == 0
-    assert found["scrolled"] == []
+    sizes = measured(pages[name], tmp_path, width=width)
+    assert sizes["inner"] == width
+    assert sizes["scroll"] <= sizes["client"]
+    assert sizes["beyond"] == sizes["cut"] == sizes["overlaps"] == []
+    assert sizes["plots"] == 2
+    assert sizes["empty"] == 0
+    assert sizes["scrolled"] == []
 
 
 def test_light_is_light_and_dark_is_dark(pages, tmp_path):

@@ -153,8 +153,8 @@ def test_probes_say_how_many_pages_are_open_and_what_runs(driver: DriverRoom) ->
     with Probes("127.0.0.1:0", why_not_ready=lambda: "", metrics=room.metrics) as probes:
         here = f"http://127.0.0.1:{probes.port}"
         assert httpx.get(f"{here}/ready").status_code == 200
-        told = httpx.get(f"{here}/metrics").text
-    assert "dovetail_room_pages 0.0" in told
+        reported = httpx.get(f"{here}/metrics").text
+    assert "dovetail_room_pages 0.0" in reported
 
 
 # --- A driver's runs ------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ def test_a_run_waits_trains_and_is_shown(client: httpx.Client, driver: DriverRoo
     names = driver.columns("first", "models/clinic")
     rows = ",".join(names) + "\n" + ",".join("10" for _ in names) + "\n"
     form = {"model": "models/clinic", "rows": rows}
-    said = post(client, "/runs/first/model", data=form)
-    assert '<th scope="col">prediction</th>' in said.text
+    reported = post(client, "/runs/first/model", data=form)
+    assert '<th scope="col">prediction</th>' in reported.text
     form["rows"] = "nonsense\n1\n"
     refused = post(client, "/runs/first/model", data=form)
     assert 'role="alert"' in refused.text
@@ -284,8 +284,8 @@ def owner(tmp_path: Path) -> Iterator[OwnerRoom]:
 
 def test_refusals_are_shown_as_text_and_a_broken_ledger_is_named(owner: OwnerRoom) -> None:
     line = {"time": "now", "driver": "bank", "why": HOSTILE + "\x1b[31m", "times": 10}
-    (owner.home / "refusals.jsonl").write_text(json.dumps(line) + "\n{half a li")
-    (owner.home / "ledger.jsonl").write_text('{"party": "shop"}\n')
+    (owner.site_folder / "refusals.jsonl").write_text(json.dumps(line) + "\n{half a li")
+    (owner.site_folder / "ledger.jsonl").write_text('{"party": "shop"}\n')
     with client_of(owner, Entry(token="")) as client:
         page = client.get("/").text
     assert "&lt;img src=x" in page

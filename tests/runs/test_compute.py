@@ -82,7 +82,7 @@ def trained(method: str, compute: str, folder: Path) -> list[float]:
     text = f'method = "{method}"\ncompute = "{compute}"\nevaluate_every = 0\ncheckpoint_every = 0\n'
     run = check_run(tomllib.loads(text + RUNS[method]), where="run.toml")
     result = train_seeds(run, folder, (0,), resume=False)
-    scores = result["stages"][method]["scores"][method].values()
+    scores = result["variants"][method]["scores"][method].values()
     return [each[name] for name in ("accuracy", "log_loss") for each in scores]
 
 
@@ -172,6 +172,6 @@ def test_products_too_small_to_gain_stay_in_float32(monkeypatch: pytest.MonkeyPa
     for product, x, weight, narrow in products:
         usual = product(x, weight)
         with computing.computing("bf16", torch.device("cpu")):
-            told = product(x, weight)
-        assert told.dtype == torch.float32
-        assert torch.equal(told, usual) != narrow, (product, weight.shape)
+            ours = product(x, weight)
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, usual) != narrow, (product, weight.shape)

@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from dovetail.methods.outcome import mean_over
+from dovetail.runs.one_seed import run
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
-from dovetail.runs.stages import run
 
 PARTIES = {"clinic": ["mean *"], "lab": ["worst *"]}
 COLUMNS = {"kind": "columns", "parties": PARTIES, "active": "clinic"}
@@ -40,11 +40,11 @@ def ruled(data: dict[str, Any], party: str) -> tuple[Tensor, Tensor, float]:
     """A party's labels that train and that test, and what logistic regression gets right there."""
     whole = load_data(check_run({"method": "alone", "data": data}, where="test")).data
     assert whole.test is not None
-    own, tested = whole.train[party], whole.test[party]
-    assert own.labels is not None
+    train, tested = whole.train[party], whole.test[party]
+    assert train.labels is not None
     assert tested.labels is not None
-    plain = LogisticRegression(max_iter=2000).fit(own.joined(), own.labels)
-    return own.labels, tested.labels, plain.score(tested.joined(), tested.labels)
+    plain = LogisticRegression(max_iter=2000).fit(train.joined(), train.labels)
+    return train.labels, tested.labels, plain.score(tested.joined(), tested.labels)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_the_defaults_learn_what_logistic_regression_learns(
     data = {"source": "breast-cancer", "test": 0.3}
     accuracy = learned(method, {**data, "partition": partition})
     # The clinic's columns stand for those of any party: they are easy.
-    own, tested, baseline = ruled({**data, "partition": COLUMNS}, "clinic")
-    majority = float((tested == torch.mode(own).values).double().mean())
+    labels, tested, baseline = ruled({**data, "partition": COLUMNS}, "clinic")
+    majority = float((tested == torch.mode(labels).values).double().mean())
     assert majority < 0.7 < baseline
     assert accuracy > baseline - 0.05  # 171 test rows: nine of them
     assert accuracy > majority + 0.2

@@ -32,9 +32,9 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError, ParticipationError, PartyError, TrainingError
 from dovetail.methods import METHODS, apfed
-from dovetail.methods.apfed.home import LabelHome, PartnerHome
-from dovetail.methods.apfed.sections import Stage
-from dovetail.methods.apfed.stages import pool
+from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
+from dovetail.methods.apfed.sections import VariantName
+from dovetail.methods.apfed.training_data import pool
 from dovetail.methods.base import Loaded
 from dovetail.methods.training import Training
 from dovetail.models import Perceptron, load
@@ -92,12 +92,14 @@ def images(num_rows: int, first_id: int = 0) -> Dataset:
     )
 
 
-def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed: Any) -> Training:
+def setup(
+    method: VariantName = "apfed-c", data: Partitioned | None = None, **changed: Any
+) -> Training:
     data = data or dealt()
     active = changed.pop("active", "bank")
     settings = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05, **changed.pop("config", {})}
     plain = apfed.Config(**settings).model_dump(exclude_none=True)
-    own = changed.pop("own_networks", False)
+    local_networks = changed.pop("own_networks", False)
     about = ("baselines", "evaluate_every")
     run = check_run(
         {
@@ -119,17 +121,19 @@ def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed:
     )
     made = METHODS["apfed"].setup(run, Loaded(data, active, **changed), torch.device("cpu"))
     assert isinstance(made, Training)
-    homes = {
-        name: replace(home, own=own) if isinstance(home, PartnerHome) else home
-        for name, home in made.homes.items()
+    party_data = {
+        name: replace(local_data, from_file=local_networks)
+        if isinstance(local_data, PartnerData)
+        else local_data
+        for name, local_data in made.party_data.items()
     }
-    return replace(made, homes=homes)
+    return replace(made, party_data=party_data)
 
 
 def outcomes(setup: Setup, seed: int = 0) -> tuple[dict[str, Outcome], list[tuple[str, int, Any]]]:
     lines: list[tuple[str, int, Any]] = []
-    stages = runs.run(setup, seed, lambda *line: lines.append(line))
-    return dict(stages), lines
+    variants = runs.run(setup, seed, lambda *line: lines.append(line))
+    return dict(variants), lines
 
 
 # --- Pooling -------------------------------------------------------------------------------------
@@ -177,34 +181,34 @@ def test_pooling_copies() -> None:
     assert torch.equal(data.train["shop"].joined(), before)
 
 
-# --- Stages --------------------------------------------------------------------------------------
+# --- Variants -------------------------------------------------------------------------------------
 
 
 def test_each_stage_is_scored_under_its_names() -> None:
-    baselines: tuple[Stage, ...] = ("apfed-r", "apfed", "alone", "pooled", "tvfl", "apfed-c")
+    baselines: tuple[VariantName, ...] = ("apfed-r", "apfed", "alone", "pooled", "tvfl", "apfed-c")
     done, lines = outcomes(setup(baselines=baselines))
     assert list(done) == ["apfed-c", "apfed-r", "apfed", "alone", "pooled", "tvfl"]
-    names = {stage: list(outcome.scores) for stage, outcome in done.items()}
+    names = {variant: list(outcome.scores) for variant, outcome in done.items()}
     assert names.pop("tvfl") == ["tvfl", "tvfl-0", "tvfl-a", "tvfl-r"]
-    assert all(scored == [stage] for stage, scored in names.items())
+    assert all(scored == [variant] for variant, scored in names.items())
     for outcome in done.values():
         for scores in outcome.scores.values():
             assert scores.keys() == {"bank"}
             assert scores["bank"].keys() == {*SCORES, "details"}
-    assert [(stage, num_epochs, line["epoch"]) for stage, num_epochs, line in lines] == [
-        (stage, 2, epoch) for stage in done for epoch in (1, 2)
+    assert [(variant, num_epochs, line["epoch"]) for variant, num_epochs, line in lines] == [
+        (variant, 2, epoch) for variant in done for epoch in (1, 2)
     ]
-    with_model = {stage for stage, outcome in done.items() if outcome.models}
+    with_model = {variant for variant, outcome in done.items() if outcome.models}
     assert with_model == {"apfed-c", "apfed-r", "apfed", "alone"}  # pooled needs everybody
-    silent = {stage for stage, outcome in done.items() if not outcome.ledger.bytes_by_party()}
+    silent = {variant for variant, outcome in done.items() if not outcome.ledger.bytes_by_party()}
     assert silent == {"alone", "pooled"}
 
 
 def test_a_stage_is_the_same_beside_others_and_by_itself() -> None:
     beside, _ = outcomes(setup(baselines=("alone", "tvfl")))
-    for stage in ("alone", "tvfl"):
-        by_itself, _ = outcomes(setup(stage))
-        assert beside[stage].scores == by_itself[stage].scores
+    for variant in ("alone", "tvfl"):
+        by_itself, _ = outcomes(setup(variant))
+        assert beside[variant].scores == by_itself[variant].scores
 
 
 def test_apfed_without_trade_off_scores_as_alone() -> None:
@@ -219,8 +223,8 @@ def test_scores_come_as_often_as_asked_for_and_after_the_last_epoch() -> None:
         _, lines = outcomes(
             setup("tvfl", baselines=("alone",), evaluate_every=every, config={"epochs": 5})
         )
-        for stage in ("tvfl", "alone"):
-            scored = [line["epoch"] for name, _, line in lines if name == stage if "auc" in line]
+        for variant in ("tvfl", "alone"):
+            scored = [line["epoch"] for name, _, line in lines if name == variant if "auc" in line]
             assert scored == expected
 
 
@@ -244,7 +248,9 @@ def test_classic_vertical_learning_needs_a_partner() -> None:
         ("tvfl", "party 'shop': its codes are not finite; lower its learning_rate"),
     ],
 )
-def test_weights_lost_in_the_last_step_are_an_error_with_a_name(method: Stage, words: str) -> None:
+def test_weights_lost_in_the_last_step_are_an_error_with_a_name(
+    method: VariantName, words: str
+) -> None:
     config = {"epochs": 1, "batch_size": 40, "learning_rate": 1e30}  # one step: its loss is finite
     with pytest.raises((TrainingError, PartyError), match=words):
         outcomes(setup(method, config=config))
@@ -275,18 +281,20 @@ def kept(
     stop: tuple[str, int] | None = None,
     **run: Any,
 ) -> dict[str, Any]:
-    """Train and write the folder; its result. ``stop`` is the epoch of a stage that is not told."""
+    """Train and write the folder; its result. ``stop`` is the epoch whose score is not reported."""
     settings = {"method": setup.method, "seed": seed, **run}
 
-    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
-        if (stage, line["epoch"]) == stop:
+    def observe(variant: str, total: int, line: dict[str, Any]) -> None:
+        if (variant, line["epoch"]) == stop:
             raise KeyboardInterrupt
-        folder.epoch(stage, line)
+        folder.epoch(variant, line)
 
     with RunFolder(path, settings, seed=seed, method=setup.method, resume=resume) as folder:
-        stages = runs.run(setup, seed, observe, checkpoint=folder.checkpoint, skip=folder.stages)
-        for stage, outcome in stages:
-            folder.stage(stage, outcome)
+        variants = runs.run(
+            setup, seed, observe, checkpoint=folder.checkpoint, skip=folder.done_variants
+        )
+        for variant, outcome in variants:
+            folder.keep_variant(variant, outcome)
         return folder.finish()
 
 
@@ -312,12 +320,12 @@ def test_a_run_folder_holds_every_file(tmp_path: Path) -> None:
     assert list(result["parties"]) == ["bank"]
     assert result["parties"]["bank"].keys() == {*SCORES}
     assert list(result["baselines"]) == ["alone", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r"]
-    assert result["seconds"] == result["stages"]["apfed-c"]["seconds"] > 0
+    assert result["seconds"] == result["variants"]["apfed-c"]["seconds"] > 0
     metrics = read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert [(line["stage"], line["epoch"]) for line in metrics] == [
-        (stage, epoch) for stage in ("apfed-c", "alone", "tvfl") for epoch in (1, 2)
+    assert [(line["variant"], line["epoch"]) for line in metrics] == [
+        (variant, epoch) for variant in ("apfed-c", "alone", "tvfl") for epoch in (1, 2)
     ]
-    last = {line["stage"]: line for line in metrics}
+    last = {line["variant"]: line for line in metrics}
     assert last["apfed-c"]["auc"] == result["parties"]["bank"]["auc"]
     assert last["alone"]["auc"] == result["baselines"]["alone"]["auc"]
 
@@ -331,11 +339,11 @@ def test_the_ledgers_bytes_are_the_results(tmp_path: Path) -> None:
             size[tensor["dtype"]] * int(np.prod(tensor["shape"])) for tensor in line["tensors"]
         )
         assert line["bytes"] == each * line["count"]
-        stage = totals.setdefault(line["stage"], {})
+        variant = totals.setdefault(line["variant"], {})
         for party, direction in ((line["from"], "sent"), (line["to"], "received")):
-            party_bytes = stage.setdefault(party, {"sent": 0, "received": 0})
+            party_bytes = variant.setdefault(party, {"sent": 0, "received": 0})
             party_bytes[direction] += line["bytes"]
-    assert totals == {stage: told["bytes"] for stage, told in result["stages"].items()}
+    assert totals == {variant: summary["bytes"] for variant, summary in result["variants"].items()}
     assert result["bytes"] == totals["apfed-c"]
     # 40 rows an epoch, 2 epochs, 2 partners: places (8 bytes) and codes of width 5 (4 bytes each).
     assert result["bytes"]["bank"] == {"sent": 2 * 2 * 40 * (8 + 20), "received": 2 * 2 * 40 * 20}
@@ -358,8 +366,8 @@ def test_the_model_kept_is_the_methods_and_predicts_from_raw_columns(tmp_path: P
     fitted = model.inputs["columns"]
     assert isinstance(fitted, TableEncoder)
     test = table(20, first_id=40, seed=1)
-    said = model.predictions(fitted.transform(test.x)).values  # type: ignore[arg-type]
-    assert (said == test.labels.values).mean() == result["parties"]["bank"]["accuracy"]
+    predicted = model.predictions(fitted.transform(test.x)).values  # type: ignore[arg-type]
+    assert (predicted == test.labels.values).mean() == result["parties"]["bank"]["accuracy"]
 
 
 def test_a_new_run_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:
@@ -387,7 +395,7 @@ def test_a_run_that_stopped_is_not_finished(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         stops()
     assert runs.finished(tmp_path, run) is None
-    assert read_lines(tmp_path / "metrics.jsonl") == [{"stage": "alone", "epoch": 1}]
+    assert read_lines(tmp_path / "metrics.jsonl") == [{"variant": "alone", "epoch": 1}]
 
 
 def test_settings_are_written_as_toml(tmp_path: Path) -> None:
@@ -524,7 +532,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(
     with pytest.raises(KeyboardInterrupt):
         kept(tmp_path / "resumed", ours, stop=stop)
     with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
-        file.write('{"stage": "alo')  # as a power cut leaves it
+        file.write('{"variant": "alo')  # as a power cut leaves it
     assert runs.finished(tmp_path / "resumed", {"method": "apfed-r", "seed": 0}) is None
     resumed = kept(tmp_path / "resumed", ours, resume=True)
     assert without_seconds(resumed) == without_seconds(whole)
@@ -543,7 +551,7 @@ def test_stages_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
     with RunFolder(
         tmp_path, {"method": "apfed-r", "seed": 0}, seed=0, method="apfed-r", resume=True
     ) as folder:
-        assert list(folder.stages) == ["apfed-r", "alone"]
+        assert list(folder.done_variants) == ["apfed-r", "alone"]
         assert (tmp_path / "models" / "bank" / "model.json").exists()
 
 
@@ -553,11 +561,11 @@ def test_a_stage_that_was_stopped_after_its_last_epoch_keeps_its_scores(tmp_path
         ours = setup(method)
         whole = kept(tmp_path / "whole", ours)
 
-        def stage_fails(*_: Any) -> None:
+        def variant_fails(*_: Any) -> None:
             raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(RunFolder, "stage", stage_fails)
+            patched.setattr(RunFolder, "variant", variant_fails)
             with pytest.raises(KeyboardInterrupt):
                 kept(tmp_path / "resumed", ours)
         resumed = kept(tmp_path / "resumed", ours, resume=True)
@@ -599,18 +607,18 @@ def test_a_run_that_was_stopped_is_not_mixed_with_other_settings(tmp_path: Path)
 # --- Partners who live elsewhere ------------------------------------------------------------------
 
 
-def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> Training:
+def elsewhere(variants: tuple[VariantName, ...], **changed: Any) -> Training:
     """The bank's side alone of what ``setup`` trains; partners stand behind engines."""
-    whole = setup(stages[0], baselines=("tvfl",), own_networks=True)
-    bank = whole.homes["bank"]
-    assert isinstance(bank, LabelHome)
+    whole = setup(variants[0], baselines=("tvfl",), own_networks=True)
+    bank = whole.party_data["bank"]
+    assert isinstance(bank, LabelOwnerData)
     assert bank.test_alignment is not None
     parties = {
-        stage: whole.parties(whole.kind.variant(stage).homes(whole, stage))
-        for stage in ("apfed", "tvfl")
+        variant: whole.parties(whole.kind.variant(variant).stage_data(whole, variant))
+        for variant in ("apfed", "tvfl")
     }
 
-    def told_to_the_bank(alignment: Alignment) -> Alignment:
+    def known_to_the_bank(alignment: Alignment) -> Alignment:
         return Alignment(
             {
                 name: rows if name == "bank" else torch.where(rows >= 0, ELSEWHERE, -1)
@@ -620,29 +628,29 @@ def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> Training:
 
     data = whole.loaded.data
     assert data.test is not None
-    own = replace(
+    section = replace(
         data, train=Federation([data.train["bank"]]), test=Federation([data.test["bank"]])
     )
     settings = {
-        "alignment": told_to_the_bank(bank.alignment),
-        "test_alignment": told_to_the_bank(bank.test_alignment),
-        "connect": lambda stage: InProcess(parties[stage], driver="bank"),
+        "alignment": known_to_the_bank(bank.alignment),
+        "test_alignment": known_to_the_bank(bank.test_alignment),
+        "connect": lambda variant: InProcess(parties[variant], driver="bank"),
         **changed,
     }
-    return setup(stages[0], own, baselines=stages[1:], own_networks=True, **settings)
+    return setup(variants[0], section, baselines=variants[1:], own_networks=True, **settings)
 
 
 def test_partners_who_live_elsewhere_train_the_same() -> None:
-    stages: tuple[Stage, ...] = ("apfed", "tvfl", "alone")
-    here, _ = outcomes(setup(stages[0], baselines=stages[1:], own_networks=True))
-    there, _ = outcomes(elsewhere(stages))
-    for stage in stages:
-        assert there[stage].scores == here[stage].scores
-        assert list(there[stage].ledger.lines()) == list(here[stage].ledger.lines())
+    variants: tuple[VariantName, ...] = ("apfed", "tvfl", "alone")
+    here, _ = outcomes(setup(variants[0], baselines=variants[1:], own_networks=True))
+    there, _ = outcomes(elsewhere(variants))
+    for variant in variants:
+        assert there[variant].scores == here[variant].scores
+        assert list(there[variant].ledger.lines()) == list(here[variant].ledger.lines())
 
 
 @pytest.mark.parametrize(
-    ("stages", "changed", "words"),
+    ("variants", "changed", "words"),
     [
         (("apfed",), {"alignment": None}, "their ids are not here to compare: give alignment"),
         (("apfed",), {"test_alignment": None}, "give alignment, and test_alignment"),
@@ -650,20 +658,23 @@ def test_partners_who_live_elsewhere_train_the_same() -> None:
     ],
 )
 def test_what_needs_partners_here_is_refused_where_they_are_elsewhere(
-    stages: Any, changed: Any, words: str
+    variants: Any, changed: Any, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        elsewhere(stages, **changed)
+        elsewhere(variants, **changed)
 
 
 def test_a_joint_model_that_is_worse_than_saying_the_commonest_class_is_told() -> None:
     solo = {"clinic": {"accuracy": 0.8, "auc": 0.9}}
-    for more, told in (({}, 1), ({"rows": 9.0}, 0)):  # of fewer rows the commonest is another
+    for more, num_warnings in (
+        ({}, 1),
+        ({"rows": 9.0}, 0),
+    ):  # of fewer rows the commonest is another
         joint = {"clinic": {"accuracy": 0.3, "auc": 0.5, **more}}
         about = {"clinic": {"commonest": 0.6}}
-        found = [*runfolder._warnings(solo, {"joint": joint}, about)]
-        assert len(found) == told
-        assert all("the joint model of 'clinic' has accuracy 0.300" in each for each in found)
+        warnings = [*runfolder._warnings(solo, {"joint": joint}, about)]
+        assert len(warnings) == num_warnings
+        assert all("the joint model of 'clinic' has accuracy 0.300" in each for each in warnings)
 
 
 @pytest.mark.parametrize(
@@ -672,7 +683,7 @@ def test_a_joint_model_that_is_worse_than_saying_the_commonest_class_is_told() -
         ({"parties": ["clinic.toml"]}, "the model is saved as ever, in out:"),
         (
             {"engine": {"kind": "stream", "listen": "0.0.0.0:1", "partners": ["clinic", "lab"]}},
-            "each party has its model at home as ever, and out the rest:",
+            "each party has its model at its site as ever, and out the rest:",
         ),
     ],
 )
@@ -681,6 +692,6 @@ def test_a_run_that_a_party_missed_most_of_says_where_its_models_are(
 ) -> None:
     run = check_run({"method": "chfl", **here}, where="run.toml")
     missed = {"lab": {"rounds": 9, "of": 10, "first": "round 2: it did not answer"}}
-    with pytest.raises(ParticipationError, match="'lab' was left out of 9 of 10 rounds") as told:
+    with pytest.raises(ParticipationError, match="'lab' was left out of 9 of 10 rounds") as error:
         check_participation(run, Path("out"), {"missed": missed})
-    assert kept in str(told.value)
+    assert kept in str(error.value)

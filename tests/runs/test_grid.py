@@ -48,8 +48,8 @@ def grid(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", DIGESTS)
 def test_a_run_that_ships_says_what_its_own_file_said(name: str) -> None:
-    said = json.dumps(read_run(RUNS / name), sort_keys=True)
-    assert hashlib.sha256(said.encode()).hexdigest()[:16] == DIGESTS[name]
+    text = json.dumps(read_run(RUNS / name), sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
 
 
 def test_no_run_that_ships_lacks_its_digest() -> None:
@@ -86,9 +86,9 @@ def test_a_cell_is_named_behind_its_file(grid: Path) -> None:
 
 
 def test_without_a_cell_the_cells_are_told(grid: Path) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         read_run(grid)
-    assert str(told.value) == (
+    assert str(error.value) == (
         f"{grid} is a grid of 5 cells; name one, as in {grid}:mnist-2. Its cells: DATA-PARTIES "
         "with data mnist, adult; parties 2, 3. Or DATA with data digits"
     )

@@ -43,13 +43,13 @@ def run_of(**changes: Any) -> RunFile:
 def test_the_best_trial_becomes_the_run_and_every_trial_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train_seeds(run_of(), folder, (0,), resume=False)
-    told = json.loads((folder / "search.json").read_text())
-    assert told["trials"][0]["settings"] == {}
-    scores = [trial["score"] for trial in told["trials"]]
+    search = json.loads((folder / "search.json").read_text())
+    assert search["trials"][0]["settings"] == {}
+    scores = [trial["score"] for trial in search["trials"]]
     assert len(scores) == 3
-    assert told["metric"] == "auc"
-    assert scores[told["best"]] == max(scores)
-    chosen = told["trials"][told["best"]]["settings"].get("apfed.learning_rate", 2e-3)
+    assert search["metric"] == "auc"
+    assert scores[search["best"]] == max(scores)
+    chosen = search["trials"][search["best"]]["settings"].get("apfed.learning_rate", 2e-3)
     settings = (folder / "run.toml").read_text()
     assert f"learning_rate = {chosen}" in settings.split("[apfed]")[1]
     assert "[search" not in settings
@@ -72,17 +72,17 @@ def test_with_few_labels_the_rows_that_judge_are_of_those_labels() -> None:
     run = run_of(data={**VALUES["data"], "labels": 60})
     whole = load_data(run).data
     kept = dd.keep_labels(whole, "clinic", 60, generator(5, "clinic", "kept labels"))
-    own = kept.train["clinic"]
+    train = kept.train["clinic"]
     judged = set(search(run, seed=5).rows["clinic"])
     assert len(judged) == 15
-    assert judged <= set(own.ids[own.labelled_rows().numpy()].tolist())
+    assert judged <= set(train.ids[train.labelled_rows().numpy()].tolist())
 
 
 def test_what_cannot_be_searched_is_one_sentence() -> None:
-    own = {"keys": {"passive.learning_rate": [0.1]}}
-    at_home = run_of(data=None, parties=("bank.toml",), passive={}, search=own)
+    section = {"keys": {"passive.learning_rate": [0.1]}}
+    of_sites = run_of(data=None, parties=("bank.toml",), passive={}, search=section)
     with pytest.raises(ConfigError, match="which every party sets in its own file"):
-        search(at_home, seed=0)
+        search(of_sites, seed=0)
     few = run_of(data={**VALUES["data"], "labels": 20})
     with pytest.raises(ConfigError, match="5 of 20 labelled rows would judge"):
         search(few, seed=0)
@@ -98,11 +98,11 @@ def test_optuna_draws_each_setting_once_and_turns_to_what_was_good() -> None:
     def drawn() -> list[float]:
         drawing = sampler("optuna", keys, 0)
         drawing.tried({}, 0.5)
-        found: list[dict[str, Any]] = []
+        drawn: list[dict[str, Any]] = []
         scores: list[float] = []
         for settings in drawing.draw():
-            assert settings not in found
-            found.append(settings)
+            assert settings not in drawn
+            drawn.append(settings)
             scores.append(settings["a"] - abs(settings["b"][0] - 16) / 16)
             drawing.tried(settings, scores[-1])
         return scores

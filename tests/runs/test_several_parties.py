@@ -13,7 +13,7 @@ from torch import nn
 from dovetail import runs
 from dovetail.data import Regression
 from dovetail.federated import is_due
-from dovetail.methods.outcome import Observer, mean_over, told
+from dovetail.methods.outcome import Observer, mean_over, metrics_of
 from dovetail.models import Model, load
 from dovetail.network import Checkpoint
 from dovetail.runs import Outcome, RunFolder
@@ -29,29 +29,29 @@ class Rounds:
     baselines: tuple[str, ...] = ("alone",)
 
     def train(
-        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+        self, variant: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
-        gain = 0.125 if stage == "ours" else 0.0
+        gain = 0.125 if variant == "ours" else 0.0
         scores = {party: {"accuracy": each + gain} for party, each in PARTIES.items()}
-        observe(stage, 2, {"tried": 3, "seconds": 1.0})  # before the first round
+        observe(variant, 2, {"tried": 3, "seconds": 1.0})  # before the first round
         for number in (1, 2):
-            line: dict[str, Any] = {"round": number, "seconds": 2.0, **told(scores)}
+            line: dict[str, Any] = {"round": number, "seconds": 2.0, **metrics_of(scores)}
             if number == 2:
                 line |= {"missed": {"shop": 1}, "reasons": {"shop": "round 2: asleep"}}
-            observe(stage, 2, line)
+            observe(variant, 2, line)
         models = {
             party: Model(party, Regression(), nn.Linear(1, 1), None, {"own": (1,)})
             for party in PARTIES
         }
-        return Outcome({stage: scores}, models)
+        return Outcome({variant: scores}, models)
 
 
 def run(path: Path, seed: int = 0) -> dict[str, Any]:
     with RunFolder(path, {}, seed=seed, method="ours") as folder:
         setup = Rounds()
-        lines = runs.run(setup, seed, lambda stage, _, line: folder.epoch(stage, line))
-        for stage, outcome in lines:
-            folder.stage(stage, outcome)
+        lines = runs.run(setup, seed, lambda variant, _, line: folder.epoch(variant, line))
+        for variant, outcome in lines:
+            folder.keep_variant(variant, outcome)
         return folder.finish()
 
 
@@ -61,7 +61,7 @@ def test_every_party_has_scores_and_a_model_and_baselines_their_mean(tmp_path: P
     assert result["mean"] == {"accuracy": 0.75}
     assert result["baselines"] == {"alone": {"accuracy": 0.625}}
     alone = {"bank": {"accuracy": 0.5}, "shop": {"accuracy": 0.75}}
-    assert result["stages"]["alone"]["scores"] == {"alone": alone}
+    assert result["variants"]["alone"]["scores"] == {"alone": alone}
     for party in PARTIES:
         assert load(tmp_path / "models" / party, network=nn.Linear(1, 1)).party == party
 
@@ -72,8 +72,8 @@ def test_rounds_are_counted_and_lines_have_the_mean_and_each_party(tmp_path: Pat
     missed = {"rounds": 1, "of": 2, "first": "round 2: asleep"}
     assert result["missed"] == {"shop": missed}
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["stage"], line.get("round")) for line in lines] == [
-        (stage, number) for stage in ("ours", "alone") for number in (None, 1, 2)
+    assert [(line["variant"], line.get("round")) for line in lines] == [
+        (variant, number) for variant in ("ours", "alone") for number in (None, 1, 2)
     ]
     assert lines[1]["accuracy"] == 0.75
     assert lines[1]["parties"] == result["parties"]
@@ -89,15 +89,15 @@ def test_a_summary_has_the_spread_of_the_mean_too(tmp_path: Path) -> None:
 
 
 def test_stages_that_are_done_are_skipped() -> None:
-    stages = runs.run(Rounds(), 0, lambda *_: None, skip=["ours"])
-    assert [stage for stage, _ in stages] == ["alone"]
+    variants = runs.run(Rounds(), 0, lambda *_: None, skip=["ours"])
+    assert [variant for variant, _ in variants] == ["alone"]
 
 
 def test_the_mean_is_over_scores_that_all_have() -> None:
     one, two = {"accuracy": 0.5, "auc": 0.5}, {"accuracy": 1.0, "rows": 3.0}
     assert mean_over({"a": one, "b": two}) == {"accuracy": 0.75}
     assert mean_over({"a": two}) == two
-    assert told({"a": two}) == two
+    assert metrics_of({"a": two}) == two
 
 
 def test_scores_are_due_each_so_many_and_after_the_last() -> None:

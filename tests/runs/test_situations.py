@@ -56,8 +56,8 @@ FEDERATIONS = {"apfed": apfed, "fedoptimus": fedoptimus, "chfl": chfl, "hyfem": 
 
 
 def fit(parts, method, **settings):
-    (found,) = [fit for fit in methods.fits(parts, **settings) if fit.method == method]
-    return found
+    (fitting,) = [fit for fit in methods.fits(parts, **settings) if fit.method == method]
+    return fitting
 
 
 @pytest.mark.parametrize("method", FEDERATIONS)
@@ -126,9 +126,9 @@ def test_columns_at_some_parties_alone_are_each_partys_own_in_chfl():
         part("south", range(9, 18), "age sex", halves(9)),
         part("west", range(18, 27), "age", halves(9)),
     ]
-    found = fit(parts, "chfl")
-    assert found.applies
-    assert found.reason.endswith(
+    fitting = fit(parts, "chfl")
+    assert fitting.applies
+    assert fitting.reason.endswith(
         "1 column is at all 3 parties, and each has 0 to 1 column of its own; 1 column (sex) is "
         "at some parties but not at every one, and each learns from these alone"
     )
@@ -136,9 +136,9 @@ def test_columns_at_some_parties_alone_are_each_partys_own_in_chfl():
 
 def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
     parts = [part("clinic-0", range(5), "age sex", halves(5)), *fedoptimus()[1:]]
-    found = fit(parts, "fedoptimus")
-    assert found.applies
-    assert "it would ignore the columns that they have themselves: clinic-0 2" in found.reason
+    fitting = fit(parts, "fedoptimus")
+    assert fitting.applies
+    assert "it would ignore the columns that they have themselves: clinic-0 2" in fitting.reason
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
     ],
 )
 def test_a_method_that_does_not_fit_says_what_is_missing(method, parts, missing):
-    found = fit(parts, method)
-    assert not found.applies
-    assert missing in found.reason
+    fitting = fit(parts, method)
+    assert not fitting.applies
+    assert missing in fitting.reason
 
 
 def test_where_none_fits_none_is_recommended():
@@ -303,18 +303,18 @@ def test_a_data_owner_of_fedoptimus_sends_codes_for_every_label_owner():
 
 
 def test_overlaps_are_counted_with_the_party_that_has_labels():
-    found = methods.overlaps([*apfed(), part("lab", range(18, 22), "z")])
-    assert found.centre == "bank"
-    assert found.shared == {"shop": 15, "lab": 2}
-    assert found.common == 2
+    overlaps_counted = methods.overlaps([*apfed(), part("lab", range(18, 22), "z")])
+    assert overlaps_counted.centre == "bank"
+    assert overlaps_counted.shared == {"shop": 15, "lab": 2}
+    assert overlaps_counted.common == 2
 
 
 def test_overlaps_by_cardinality_do_not_look_at_ids():
     parts = [part("bank", [1, 2], "a", [0, 1]), part("shop", [8, 9], "b")]
-    found = methods.overlaps(parts, by_cardinality={"shop": 1})
-    assert found.groups is None
-    assert found.common == 1
-    assert "shop shares 1 sample with it" in fit(parts, "apfed", counted=found).reason
+    overlaps_counted = methods.overlaps(parts, by_cardinality={"shop": 1})
+    assert overlaps_counted.groups is None
+    assert overlaps_counted.common == 1
+    assert "shop shares 1 sample with it" in fit(parts, "apfed", counted=overlaps_counted).reason
 
 
 def test_what_was_not_counted_is_unknown():
@@ -325,9 +325,9 @@ def test_what_was_not_counted_is_unknown():
     )
     parts = fedoptimus()
     private = methods.overlaps(parts, by_cardinality={"clinic-1": 0})
-    found = fit(parts, "fedoptimus", counted=private)
-    assert not found.applies
-    assert found.reason.startswith("unknown: ")
+    fitting = fit(parts, "fedoptimus", counted=private)
+    assert not fitting.applies
+    assert fitting.reason.startswith("unknown: ")
     parts = chfl()
     private = methods.overlaps(parts, by_cardinality={"clinic-1": 0, "clinic-2": 0})
     assert "on different samples, as far as overlaps were counted" in (

@@ -49,8 +49,8 @@ def test_values_add_up_to_what_all_gain(players: str) -> None:
 
 def test_two_partners_by_hand() -> None:
     worth = {"": 1.0, "a": 4.0, "b": 3.0, "ab": 5.0}
-    found = shapley.shapley("ab", lambda coalition: worth["".join(sorted(coalition))])
-    assert found == {"a": (3 + 2) / 2, "b": (2 + 1) / 2}
+    values = shapley.shapley("ab", lambda coalition: worth["".join(sorted(coalition))])
+    assert values == {"a": (3 + 2) / 2, "b": (2 + 1) / 2}
 
 
 def test_exact_values_are_the_mean_over_all_orders() -> None:
@@ -64,8 +64,8 @@ def test_equal_partners_are_worth_the_same_and_one_that_adds_nothing_is_worth_no
     def worth(coalition: Coalition) -> float:
         return float(len(coalition & {"twin", "other twin"}) > 0) + 2 * ("star" in coalition)
 
-    found = shapley.shapley(["twin", "other twin", "star", "dummy"], worth)
-    assert found == pytest.approx({"twin": 0.5, "other twin": 0.5, "star": 2.0, "dummy": 0.0})
+    values = shapley.shapley(["twin", "other twin", "star", "dummy"], worth)
+    assert values == pytest.approx({"twin": 0.5, "other twin": 0.5, "star": 2.0, "dummy": 0.0})
     lost = shapley.leave_one_out(["twin", "other twin", "star", "dummy"], worth)
     assert lost == {"twin": 0.0, "other twin": 0.0, "star": 2.0, "dummy": 0.0}
 
@@ -171,9 +171,9 @@ def test_the_partner_that_knows_most_is_worth_most_by_all_measures() -> None:
 def test_all_and_none_are_the_run_and_its_baseline(method: Any) -> None:
     made = setup(method, baselines=("alone", "tvfl"), data=dealt(overlap={"lab": 0.7}))
     result = valued(made, by="loo", metric="accuracy", seeds=(3,))
-    stages = dict(runs.run(made, 3, lambda *line: None))
-    assert result["all"]["mean"] == stages[method].scores[method]["bank"]["accuracy"]
-    assert result["none"]["mean"] == stages["alone"].scores["alone"]["bank"]["accuracy"]
+    variants = dict(runs.run(made, 3, lambda *line: None))
+    assert result["all"]["mean"] == variants[method].scores[method]["bank"]["accuracy"]
+    assert result["none"]["mean"] == variants["alone"].scores["alone"]["bank"]["accuracy"]
 
 
 def test_a_coalition_is_the_run_of_a_federation_without_the_others() -> None:
@@ -398,7 +398,7 @@ def test_data_owners_of_fedoptimus_are_partners() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "settings", "said"),
+    ("made", "settings", "words"),
     [
         (lambda: setup(), {"partners": ["shop", "mall"]}, "'mall' is no partner of this run"),
         (lambda: setup(), {"by": "loo", "metric": "rmse"}, "no score 'rmse'; it has accuracy"),
@@ -417,8 +417,8 @@ def test_data_owners_of_fedoptimus_are_partners() -> None:
     ],
     ids=["unknown", "metric", "no test rows", "method", "nobody"],
 )
-def test_what_cannot_be_valued_is_refused(made: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_valued_is_refused(made: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         valued(made(), **settings)
 
 
@@ -428,7 +428,7 @@ def test_partners_elsewhere_are_refused() -> None:
         data=data,
         alignment=data.train.align("bank"),
         test_alignment=data.test.align("bank") if data.test else None,
-        connect=lambda stage: None,  # type: ignore[arg-type,return-value]
+        connect=lambda variant: None,  # type: ignore[arg-type,return-value]
     )
     with pytest.raises(ConfigError, match="where all tables are in one place"):
         valued(made)

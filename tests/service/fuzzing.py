@@ -119,10 +119,10 @@ def judged(reply):
     if not 400 <= reply.status_code < 500:
         return f"status {reply.status_code}"
     try:
-        said = reply.json()["error"]
+        error = reply.json()["error"]
     except (ValueError, KeyError):
         return "no sentence"
-    return None if len(said) > 10 else "no sentence"
+    return None if len(error) > 10 else "no sentence"
 
 
 async def fire(client, count, *, seed=0, at_once=16):

@@ -43,17 +43,17 @@ def too_sure(model, factor=4.0):
 def test_a_model_that_is_too_sure_is_calibrated_on_other_rows(tmp_path, train, held_out, kind):
     too_sure(fitted_model(train, [Linear()])).save(tmp_path / "m")
     before = load(tmp_path / "m")
-    told = calibrated(tmp_path / "m", held_out.head(1000), kind=kind)
+    report = calibrated(tmp_path / "m", held_out.head(1000), kind=kind)
     after = load(tmp_path / "m")
     judge = held_out.tail(1000)
     truth = (judge.ill == "yes").to_numpy().astype(int)
     errors = [calibration_error(each.predict_proba(judge), truth) for each in (before, after)]
     assert errors[1] < errors[0] / 2
-    assert told["calibration"]["after"]["log_loss"] < told["calibration"]["before"]["log_loss"]
+    assert report["calibration"]["after"]["log_loss"] < report["calibration"]["before"]["log_loss"]
     assert after.score(judge)["log_loss"] < before.score(judge)["log_loss"]
     export(after, tmp_path / "m.onnx", check=judge)
     again = calibrated(tmp_path / "m", held_out.head(1000), kind=kind)
-    assert again == told  # fitted on what the network says, not on what was calibrated
+    assert again == report  # fitted on what the network says, not on what was calibrated
 
 
 @pytest.mark.slow
@@ -64,12 +64,12 @@ def test_sets_and_intervals_cover_what_they_promise(tmp_path, train, held_out, c
     for name, regression in (("sets", False), ("intervals", True)):
         fitted_model(train, [Linear()], regression=regression).save(tmp_path / name)
         calibrated(tmp_path / name, held_out.head(1000))
-        said = load(tmp_path / name).predictions(judge, coverage=coverage)
+        prediction = load(tmp_path / name).predictions(judge, coverage=coverage)
         if regression:
-            held = (said.low <= judge.cost) & (judge.cost <= said.high)
+            held = (prediction.low <= judge.cost) & (judge.cost <= prediction.high)
         else:
             truth = (judge.ill == "yes").to_numpy().astype(int)
-            held = said.within[np.arange(1000), truth]
+            held = prediction.within[np.arange(1000), truth]
         # n calibration rows and m others: variance of about c (1 - c) (1 / n + 1 / m)
         error = np.sqrt(coverage * (1 - coverage) * (1 / 500 + 1 / 1000))
         assert abs(held.mean() - coverage) < 4 * error
@@ -106,8 +106,8 @@ def test_an_unshifted_table_raises_no_alarm_and_a_shifted_one_does(train):
             job=np.where(same.index % 3 == 0, "pilot", same.job.fillna("pilot")),
             admitted=same.admitted.mask(same.index % 4 == 0),
         )
-        for told in drift(encoders, table_of(moved)):
-            loud[told.column] = loud.get(told.column, 0) + bool(told.alarms)
+        for drifted in drift(encoders, table_of(moved)):
+            loud[drifted.column] = loud.get(drifted.column, 0) + bool(drifted.alarms)
     assert quiet == 20
     assert loud["age"] == loud["job"] == loud["admitted"] == 20
 
@@ -121,12 +121,12 @@ def test_a_service_warns_once_of_rows_that_differ(train):
         for shift in (0, 20) if seed > 3 else (0,):
             rows = clinic_table(250, seed=200 + seed)
             raw = encoder.raw(table_of(rows.assign(age=rows.age + shift)))
-            told = watcher.add({name: own[:, None] for name, own in raw.items()})
-            news.append(watcher.news(told))
-    said = [each for each in news if each]
+            drifts = watcher.add({name: values[:, None] for name, values in raw.items()})
+            news.append(watcher.news(drifts))
+    warnings = [each for each in news if each]
     assert news[:4] == [None] * 4
-    assert len(said) == 1
-    assert "age: its values are distributed otherwise" in said[0]
+    assert len(warnings) == 1
+    assert "age: its values are distributed otherwise" in warnings[0]
 
 
 def test_models_without_histograms_still_load_and_say_nothing_of_drift(tmp_path, train):
@@ -145,17 +145,17 @@ def test_models_without_histograms_still_load_and_say_nothing_of_drift(tmp_path,
 @pytest.mark.slow
 def test_a_card_tells_columns_scores_and_groups(tmp_path, train, held_out):
     fitted_model(train, [Boosting()]).save(tmp_path / "m")
-    told = card(tmp_path / "m", rows=held_out.head(500), by=["job"])
-    write_card(tmp_path / "m", told)
-    assert told["trained_rows"] == 400
-    assert [each["name"] for each in told["columns"]] == ["age", "job", "smoker", "admitted"]
-    auc = told["scores"]["all"]["auc"]
+    card_json = card(tmp_path / "m", rows=held_out.head(500), by=["job"])
+    write_card(tmp_path / "m", card_json)
+    assert card_json["trained_rows"] == 400
+    assert [each["name"] for each in card_json["columns"]] == ["age", "job", "smoker", "admitted"]
+    auc = card_json["scores"]["all"]["auc"]
     assert auc["interval"][0] < auc["value"] < auc["interval"][1]
     assert auc["value"] == pytest.approx(load(tmp_path / "m").score(held_out.head(500))["auc"])
     jobs = held_out.head(500).job.fillna("missing").value_counts()
-    assert {group: own["rows"] for group, own in told["scores"]["groups"]["job"].items()} == {
-        **jobs
-    }
+    assert {
+        group: entry["rows"] for group, entry in card_json["scores"]["groups"]["job"].items()
+    } == {**jobs}
     text = (tmp_path / "m" / "card.md").read_text()
     assert "| job = nurse" in text
     assert "| admitted | date | 2024-01-0" in text
@@ -166,10 +166,10 @@ def test_a_card_tells_columns_scores_and_groups(tmp_path, train, held_out):
 def test_a_card_tells_of_its_run(tmp_path):
     from pathlib import Path
 
-    told = card(Path(__file__).parents[1] / "golden/runs/apfed/models/clinic")
-    assert told["run"]["ledger"]["sent"]["clinic -> lab"]["bytes"] > 0
-    assert told["run"]["scores"].keys() >= {"accuracy"}
-    assert told["trained_rows"] is None  # it was written before models kept histograms
+    card_json = card(Path(__file__).parents[1] / "golden/runs/apfed/models/clinic")
+    assert card_json["run"]["ledger"]["sent"]["clinic -> lab"]["bytes"] > 0
+    assert card_json["run"]["scores"].keys() >= {"accuracy"}
+    assert card_json["trained_rows"] is None  # it was written before models kept histograms
 
 
 def test_a_table_without_a_row_that_fits_is_refused(tmp_path, train):

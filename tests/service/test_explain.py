@@ -35,26 +35,26 @@ def table():
 )
 def test_what_columns_add_sums_to_what_is_said(table, learners, regression, how):
     model = fitted_model(table, learners, regression=regression)
-    told = model.explain(table, shared_rows=40)
-    assert told.how == how
-    total = told.start + told.shares.sum(axis=1)
-    spread = told.said.std()
+    explanation = model.explain(table, shared_rows=40)
+    assert explanation.how == how
+    total = explanation.start + explanation.shares.sum(axis=1)
+    spread = explanation.outputs.std()
     # Integrated gradients are a sum of pieces between kinks.
     apart = 0.015 if how == "gradients" else 1e-4
-    np.testing.assert_allclose(total, told.said, atol=apart * spread)
-    said = model.predictions(table.head(40))
+    np.testing.assert_allclose(total, explanation.outputs, atol=apart * spread)
+    prediction = model.predictions(table.head(40))
     if regression:
-        np.testing.assert_allclose(told.said, said.values, rtol=1e-4)
+        np.testing.assert_allclose(explanation.outputs, prediction.values, rtol=1e-4)
     else:
-        p = said.probabilities[:, 1]
-        np.testing.assert_allclose(told.said, np.log(p / (1 - p)), atol=1e-3)
+        p = prediction.probabilities[:, 1]
+        np.testing.assert_allclose(explanation.outputs, np.log(p / (1 - p)), atol=1e-3)
 
 
 @pytest.mark.slow
 def test_pieces_of_a_path_are_those_of_very_many_steps(table):
     """A network of bins is all kinks; against 4096 even steps, which ask no pieces."""
     model = fitted_model(table, [Network(StackedConfig(max_steps=300))])
-    told = model.explain(table, shared_rows=12)
+    explanation = model.explain(table, shared_rows=12)
     x_NF = model.inputs["columns"].transform(table_of(table)).float()
     rise_NF = x_NF[:12] - x_NF.mean(dim=0)
     total_NF = torch.zeros_like(rise_NF)
@@ -64,27 +64,29 @@ def test_pieces_of_a_path_are_those_of_very_many_steps(table):
         outputs = model.network(at_SNF.flatten(0, 1))
         (grad_SNF,) = torch.autograd.grad((outputs[:, 1] - outputs[:, 0]).sum(), at_SNF)
         total_NF += grad_SNF.sum(dim=0) * rise_NF / 4096
-    total = told.start + total_NF.sum(dim=1).numpy()
-    spread = np.sqrt(np.square(told.said - told.start).mean())
-    np.testing.assert_allclose(total, told.said, atol=0.01 * spread)  # so that they are a measure
+    total = explanation.start + total_NF.sum(dim=1).numpy()
+    spread = np.sqrt(np.square(explanation.outputs - explanation.start).mean())
+    np.testing.assert_allclose(
+        total, explanation.outputs, atol=0.01 * spread
+    )  # so that they are a measure
     start = 0
     for column in model.inputs["columns"].fitted:
         stop = start + len(column.feature_names)
         expected = total_NF[:, start:stop].sum(dim=1).numpy()
-        mine = told.shares[:, told.columns.index(column.name)]
+        mine = explanation.shares[:, explanation.columns.index(column.name)]
         np.testing.assert_allclose(mine, expected, atol=0.02 * spread)
         start = stop
 
 
 def test_the_columns_that_matter_come_first_and_intervals_have_the_mean(table):
-    told = fitted_model(table, [Linear()]).explain(table)
-    names = [each.column for each in told.importance]
+    explanation = fitted_model(table, [Linear()]).explain(table)
+    names = [each.column for each in explanation.importance]
     assert names[0] == "age"
     assert names[-1] == "admitted"  # plays no part in the label
-    for each in told.importance:
+    for each in explanation.importance:
         assert each.low <= each.mean <= each.high
-    assert told.importance[0].low > told.importance[-1].high
-    values = [mean for _, mean in told.dependence["age"]]
+    assert explanation.importance[0].low > explanation.importance[-1].high
+    values = [mean for _, mean in explanation.dependence["age"]]
     assert values == sorted(values)  # the older, the likelier ill
 
 
@@ -95,26 +97,28 @@ def test_treeshap_is_lightgbms_own(table):
     booster = lightgbm.Booster(model_str=trees.text())
     x_NF = model.inputs["columns"].transform(table_of(table))
     raw = booster.predict(x_NF.double().numpy(), pred_contrib=True)[:, 0]  # age stands first
-    told = model.explain(table, shared_rows=300)
+    explanation = model.explain(table, shared_rows=300)
     flag = model.inputs["columns"].feature_names.index("age is missing")
     raw += booster.predict(x_NF.double().numpy(), pred_contrib=True)[:, flag]
     np.testing.assert_allclose(
-        told.shares[:, told.columns.index("age")] * model.network.temperature, raw, atol=1e-9
+        explanation.shares[:, explanation.columns.index("age")] * model.network.temperature,
+        raw,
+        atol=1e-9,
     )
 
 
 def test_a_column_of_zeros_and_ones_is_told_from_0_to_1(table):
     """In float32 a 0 that was standardised comes back as 1.3e-08."""
     numbers = table.assign(smoker=table["smoker"].astype(float))
-    told = fitted_model(numbers, [Linear()]).explain(numbers)
-    assert {value for value, _ in told.dependence["smoker"]} == {"0", "1"}
+    explanation = fitted_model(numbers, [Linear()]).explain(numbers)
+    assert {value for value, _ in explanation.dependence["smoker"]} == {"0", "1"}
 
 
 def test_rows_without_labels_are_explained_without_importance(table):
-    told = fitted_model(table, [Linear()]).explain(table.drop(columns=["ill", "cost"]))
-    assert told.importance == ()
-    assert told.base is None
-    assert len(told.dependence) == 3
+    explanation = fitted_model(table, [Linear()]).explain(table.drop(columns=["ill", "cost"]))
+    assert explanation.importance == ()
+    assert explanation.base is None
+    assert len(explanation.dependence) == 3
 
 
 def test_the_command_prints_json_and_writes_a_page(tmp_path, table, capsys):
@@ -125,8 +129,8 @@ def test_the_command_prints_json_and_writes_a_page(tmp_path, table, capsys):
     table.to_parquet(tmp_path / "rows.parquet")
     out = tmp_path / "page.html"
     command(tmp_path / "m", tmp_path / "rows.parquet", row=3, html=out, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    row = told["row"]
+    report = json.loads(capsys.readouterr().out)
+    row = report["row"]
     assert row["start"] + sum(row["adds"].values()) == pytest.approx(row["said"], abs=0.05)
     text = out.read_text()
     assert text.count("<figure>") == 2 + 1 + 3

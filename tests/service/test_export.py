@@ -51,18 +51,20 @@ def test_the_file_says_a_class_from_the_models_threshold_on(tmp_path, table, thr
     model = replace(model, about={**model.about, "decision": decision.to_json()})
     assert export(model, tmp_path / "m.onnx", check=table).difference <= TOLERANCE
     loaded = dt.load(tmp_path / "m.onnx")
-    said = loaded.predictions(table).values.tolist()
-    assert said == np.where(plain.probabilities[:, 1] >= threshold, "yes", "no").tolist()
-    assert said != plain.values.tolist()
+    values = loaded.predictions(table).values.tolist()
+    assert values == np.where(plain.probabilities[:, 1] >= threshold, "yes", "no").tolist()
+    assert values != plain.values.tolist()
     assert loaded.score(table) == pytest.approx(model.score(table), abs=1e-5)
 
 
 def test_a_mean_of_learners_and_a_regression_are_exported_too(tmp_path, table):
     model = fitted_model(table, [Linear(), Boosting()], regression=True)
     export(model, tmp_path / "m.onnx", check=table)
-    said = dt.load(tmp_path / "m.onnx").predictions(table)
-    assert said.probabilities is None
-    np.testing.assert_allclose(said.values, model.predictions(table).values, rtol=1e-5, atol=1e-3)
+    prediction = dt.load(tmp_path / "m.onnx").predictions(table)
+    assert prediction.probabilities is None
+    np.testing.assert_allclose(
+        prediction.values, model.predictions(table).values, rtol=1e-5, atol=1e-3
+    )
 
 
 @pytest.mark.slow
@@ -71,13 +73,16 @@ def test_a_weighted_mean_is_exported_with_its_weights(tmp_path, table, regressio
     learners = [Linear(), Boosting()]
     model = fitted_model(table, learners, regression=regression, weights=(0.9, 0.1))
     export(model, tmp_path / "m.onnx", check=table)
-    said, expected = dt.load(tmp_path / "m.onnx").predictions(table), model.predictions(table)
+    prediction, expected = dt.load(tmp_path / "m.onnx").predictions(table), model.predictions(table)
     alike = fitted_model(table, learners, regression=regression).predictions(table)
     what = "values" if regression else "probabilities"
     np.testing.assert_allclose(
-        getattr(said, what), getattr(expected, what), rtol=1e-4, atol=1e-3 if regression else 1e-5
+        getattr(prediction, what),
+        getattr(expected, what),
+        rtol=1e-4,
+        atol=1e-3 if regression else 1e-5,
     )
-    assert not np.allclose(getattr(said, what), getattr(alike, what), rtol=1e-4, atol=1e-3)
+    assert not np.allclose(getattr(prediction, what), getattr(alike, what), rtol=1e-4, atol=1e-3)
 
 
 def test_raw_columns_go_in_by_name_and_nothing_of_dovetail_is_needed(tmp_path, table):
@@ -94,12 +99,12 @@ def test_raw_columns_go_in_by_name_and_nothing_of_dovetail_is_needed(tmp_path, t
         "smoker": np.array(smoker),
         "admitted": np.array([[20089.0]]),  # 2025-01-01, in days since 1970
     }
-    said, probabilities = session.run(None, row)
+    values, probabilities = session.run(None, row)
     frame = pd.DataFrame(
         {"age": [None], "job": [None], "smoker": [True], "admitted": [pd.Timestamp("2025-01-01")]}
     )
     expected = model.predictions(frame.astype({"age": float}))
-    assert said.tolist() == expected.values.tolist()
+    assert values.tolist() == expected.values.tolist()
     np.testing.assert_allclose(probabilities, expected.probabilities, atol=1e-6)
 
 
@@ -191,10 +196,10 @@ def test_the_command_writes_the_file_and_says_so(tmp_path, capsys, table):
     table.to_parquet(tmp_path / "rows.parquet")
     out = tmp_path / "m.onnx"
     command(tmp_path / "model", out, check=tmp_path / "rows.parquet", as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["bytes"] == out.stat().st_size
-    assert told["checked_rows"] == 364
-    assert told["difference"] <= TOLERANCE
+    report = json.loads(capsys.readouterr().out)
+    assert report["bytes"] == out.stat().st_size
+    assert report["checked_rows"] == 364
+    assert report["difference"] <= TOLERANCE
 
 
 def test_thresholds_are_kept_exact_for_float32():
@@ -211,6 +216,6 @@ def test_a_regression_keeps_its_unit():
     table = table_from_arrays("t", {"a": np.arange(50.0), "y": np.arange(50.0) * 1e6})
     model = fitted_model(table, [Linear()], label="y", regression=True)
     assert isinstance(model.task, Regression)
-    said = of_bytes(onnx_bytes(model), where="memory").predictions(table)
-    np.testing.assert_allclose(said.values, model.predictions(table).values, rtol=1e-5)
-    assert torch.tensor(said.values).dtype == torch.float64
+    prediction = of_bytes(onnx_bytes(model), where="memory").predictions(table)
+    np.testing.assert_allclose(prediction.values, model.predictions(table).values, rtol=1e-5)
+    assert torch.tensor(prediction.values).dtype == torch.float64

@@ -31,5 +31,5 @@ def test_a_fresh_process_of_mlflow_predicts_what_the_model_predicts(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FRESH], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    said = json.loads(done.stdout.splitlines()[-1])
-    np.testing.assert_allclose(said, model.predict_proba(table)[:, 1], atol=1e-6)
+    probabilities = json.loads(done.stdout.splitlines()[-1])
+    np.testing.assert_allclose(probabilities, model.predict_proba(table)[:, 1], atol=1e-6)

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return index
 
 
-def asking(
+def answers_of(
     made: Service, what: Callable[[httpx.AsyncClient], Awaitable[Any]], **headers: str
 ) -> Any:
     async def ask() -> Any:
@@ -45,9 +45,9 @@ def service(*folders: Path, token: str | None = None) -> Service:
     return Service(shelf, Limits(rows=200, body=200_000, token=token), watch_s=0)
 
 
-def checker(told: dict[str, Any], name: str) -> jsonschema.Draft202012Validator:
+def checker(schema: dict[str, Any], name: str) -> jsonschema.Draft202012Validator:
     """A validator of a schema in the document, with references resolved in it."""
-    return jsonschema.Draft202012Validator({**told, "$ref": f"#/components/schemas/{name}"})
+    return jsonschema.Draft202012Validator({**schema, "$ref": f"#/components/schemas/{name}"})
 
 
 def test_every_address_of_the_service_is_in_the_document_and_the_reverse(folder: Path) -> None:
@@ -57,54 +57,56 @@ def test_every_address_of_the_service_is_in_the_document_and_the_reverse(folder:
     alone = {path for path in routes if not path.startswith("/models/{name}")} - pages
 
     async def ask(client: httpx.AsyncClient) -> dict[str, Any]:
-        told: dict[str, Any] = (await client.get("/openapi.json")).json()
-        for path, methods in told["paths"].items():
+        schema: dict[str, Any] = (await client.get("/openapi.json")).json()
+        for path, methods in schema["paths"].items():
             for method in methods:
                 reply = await client.request(method, path, headers={"x-dovetail": "reload"})
                 assert str(reply.status_code) in methods[method]["responses"], path
                 assert "no such page" not in reply.text
-        return told
+        return schema
 
-    told = asking(made, ask)
-    assert {*told["paths"]} == alone
-    assert told["openapi"] == "3.1.0"
-    assert told["info"]["version"] == __version__
+    schema = answers_of(made, ask)
+    assert {*schema["paths"]} == alone
+    assert schema["openapi"] == "3.1.0"
+    assert schema["info"]["version"] == __version__
 
 
 def test_requests_and_answers_are_as_the_document_says(folder: Path) -> None:
     row = {"age": 51.5, "job": "cook", "smoker": "true", "admitted": "2024-05-01"}
 
     async def ask(client: httpx.AsyncClient) -> None:
-        told = (await client.get("/openapi.json")).json()
-        schema = checker(told, "m0.row")
-        names = {*told["components"]["schemas"]["m0.row"]["properties"]}
+        reported = (await client.get("/openapi.json")).json()
+        schema = checker(reported, "m0.row")
+        names = {*reported["components"]["schemas"]["m0.row"]["properties"]}
         whole = {**dict.fromkeys(names), **{key: row[key] for key in row if key in names}}
         schema.validate(whole)
         with pytest.raises(jsonschema.ValidationError):
             schema.validate({**whole, "age": "old"})
         answer = (await client.post("/predict", json=[whole, whole])).json()
-        checker(told, "m0.answer").validate(answer)
+        checker(reported, "m0.answer").validate(answer)
         wizard = {**whole, "job": "wizard"}
         partly = (await client.post("/predict?partial=true", json=[wizard, whole])).json()
-        checker(told, "m0.answer").validate(partly)
+        checker(reported, "m0.answer").validate(partly)
         assert [line["row"] for line in partly["predictions"]] == [1]
         refused = await client.post("/predict", json=[wizard])
-        checker(told, "error").validate(refused.json())
-        options = {each["name"] for each in told["paths"]["/predict"]["post"]["parameters"]}
+        checker(reported, "error").validate(refused.json())
+        options = {each["name"] for each in reported["paths"]["/predict"]["post"]["parameters"]}
         assert options == {"partial", "allow_unseen", "coverage"}
 
-    asking(service(folder), ask)
+    answers_of(service(folder), ask)
 
 
 def test_several_models_have_addresses_of_their_own(folder: Path) -> None:
     async def ask(client: httpx.AsyncClient) -> dict[str, Any]:
-        told: dict[str, Any] = (await client.get("/openapi.json")).json()
-        return told
+        schema: dict[str, Any] = (await client.get("/openapi.json")).json()
+        return schema
 
-    told = asking(service(folder, folder), ask)
-    assert {"/models/m0/predict", "/models/m1/predict", "/models"} < {*told["paths"]}
+    schema = answers_of(service(folder, folder), ask)
+    assert {"/models/m0/predict", "/models/m1/predict", "/models"} < {*schema["paths"]}
     for name in ("m0", "m1"):
-        assert told["paths"][f"/models/{name}/predict"]["post"]["operationId"] == f"predict_{name}"
+        assert (
+            schema["paths"][f"/models/{name}/predict"]["post"]["operationId"] == f"predict_{name}"
+        )
 
 
 def test_a_guarded_service_guards_what_its_columns_are(folder: Path) -> None:
@@ -113,9 +115,9 @@ def test_a_guarded_service_guards_what_its_columns_are(folder: Path) -> None:
     async def ask(client: httpx.AsyncClient) -> Any:
         return [await client.get(path) for path in ("/openapi.json", "/docs")]
 
-    assert [each.status_code for each in asking(made, ask)] == [401, 401]
-    told, page = asking(made, ask, authorization="Bearer 0123456789abcdef")
-    assert told.json()["security"] == [{"token": []}]
+    assert [each.status_code for each in answers_of(made, ask)] == [401, 401]
+    schema, page = answers_of(made, ask, authorization="Bearer 0123456789abcdef")
+    assert schema.json()["security"] == [{"token": []}]
     assert "Authorization: Bearer TOKEN" in page.text
 
 
@@ -123,7 +125,7 @@ def test_the_page_has_no_script_and_asks_nobody(folder: Path) -> None:
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
         return await client.get("/docs")
 
-    page = asking(service(folder), ask)
+    page = answers_of(service(folder), ask)
     assert page.headers["content-security-policy"].startswith("default-src 'none'; style-src")
     assert "script-src" not in page.headers["content-security-policy"]
     assert not re.search(r"<script|<link|<img|src=|https?://", page.text)

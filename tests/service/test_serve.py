@@ -50,7 +50,7 @@ def service(paths, limits=None, warnings=None):
     return Service(shelf, limits or Limits(rows=200, body=200_000), watch_s=0)
 
 
-def asking(made, what):
+def answers_of(made, what):
     """What ``what(client)`` gives, asked of the service in this process."""
 
     async def ask():
@@ -87,7 +87,7 @@ def test_json_csv_and_parquet_are_answered_as_the_model_predicts(folder, table):
             assert reply.status_code == 200, reply.text
             np.testing.assert_allclose(probabilities(reply), expected, atol=2e-6)
 
-    asking(service({"clinic": folder}), ask)
+    answers_of(service({"clinic": folder}), ask)
 
 
 def test_a_body_that_unpacks_to_gigabytes_is_refused_before_it_does(folder, table):
@@ -104,7 +104,7 @@ def test_a_body_that_unpacks_to_gigabytes_is_refused_before_it_does(folder, tabl
         kind = {"content-type": "application/vnd.apache.parquet"}
         return await client.post("/predict", headers=kind, content=parquet.getvalue())
 
-    reply = asking(service({"clinic": folder}, Limits(rows=20_000)), ask)
+    reply = answers_of(service({"clinic": folder}, Limits(rows=20_000)), ask)
     assert reply.status_code == 422
     assert "texts take 4000000000 bytes unpacked" in reply.json()["error"]
 
@@ -151,7 +151,9 @@ def test_columns_that_the_model_does_not_have_are_ignored_and_named_in_any_kind_
             await client.post("/predict", json={**ROW, **{f"c{n}": n for n in range(1000)}}),
         )
 
-    bare, *others, schema, many = (reply.json() for reply in asking(service({"c": folder}), ask))
+    bare, *others, schema, many = (
+        reply.json() for reply in answers_of(service({"c": folder}), ask)
+    )
     assert "ignored" not in bare
     for reply in others:
         assert reply["predictions"] == bare["predictions"]
@@ -165,9 +167,9 @@ def test_a_column_that_is_missing_is_told_with_the_one_that_may_be_meant(folder)
         row = {name.capitalize() if name == "age" else name: cell for name, cell in ROW.items()}
         return await client.post("/predict", json=row)
 
-    (told,) = asking(service({"c": folder}), ask).json()["errors"]
-    said = "the column is missing (is it 'Age'?); give null where there is no value"
-    assert told == {"row": 0, "column": "age", "error": said}
+    (error,) = answers_of(service({"c": folder}), ask).json()["errors"]
+    words = "the column is missing (is it 'Age'?); give null where there is no value"
+    assert error == {"row": 0, "column": "age", "error": words}
 
 
 def test_a_number_is_no_boolean(folder):
@@ -175,10 +177,10 @@ def test_a_number_is_no_boolean(folder):
         body = b"age,job,smoker,admitted\n51.5,cook,1,2024-05-01\n"
         return await client.post("/predict", headers={"content-type": "text/csv"}, content=body)
 
-    reply = asking(service({"clinic": folder}), ask)
+    reply = answers_of(service({"clinic": folder}), ask)
     assert reply.status_code == 422
-    said = "expected one of 'false', 'true', got '1'"
-    assert reply.json()["errors"] == [{"row": 0, "column": "smoker", "error": said}]
+    words = "expected one of 'false', 'true', got '1'"
+    assert reply.json()["errors"] == [{"row": 0, "column": "smoker", "error": words}]
 
 
 def test_a_bad_row_is_named_and_the_others_are_answered_if_asked(folder):
@@ -191,15 +193,15 @@ def test_a_bad_row_is_named_and_the_others_are_answered_if_asked(folder):
             await client.post("/predict?partial=true&allow_unseen=true", json=rows[:3]),
         )
 
-    refused, partly, unseen = asking(service({"clinic": folder}), ask)
+    refused, partly, unseen = answers_of(service({"clinic": folder}), ask)
     assert refused.status_code == 422
     assert refused.json()["error"] == "3 of 5 rows cannot be used"
-    told = refused.json()["errors"]
-    assert told[0] == {"row": 1, "column": "age", "error": "expected a number or null, got 'old'"}
-    assert told[1]["error"].startswith("expected one of 'clerk', 'cook'")
-    assert {each["column"] for each in told if each["row"] == 3} == {"job", "smoker", "admitted"}
+    errors = refused.json()["errors"]
+    assert errors[0] == {"row": 1, "column": "age", "error": "expected a number or null, got 'old'"}
+    assert errors[1]["error"].startswith("expected one of 'clerk', 'cook'")
+    assert {each["column"] for each in errors if each["row"] == 3} == {"job", "smoker", "admitted"}
     assert [each["row"] for each in partly.json()["predictions"]] == [0, 4]
-    assert len(partly.json()["errors"]) == len(told)
+    assert len(partly.json()["errors"]) == len(errors)
     assert [each["row"] for each in unseen.json()["predictions"]] == [0, 2]
 
 
@@ -220,14 +222,16 @@ def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):
             await client.post("/predict?covrage=0.9", json=ROW),
         ]
 
-    replies = asking(service({"clinic": folder}, limits), ask)
+    replies = answers_of(service({"clinic": folder}, limits), ask)
     assert [each.status_code for each in replies] == [422, 413, 400, 422, 415, 405, 404, 404, 422]
-    said = [each.json()["error"] for each in replies]
-    assert said[0] == "the body has 4 rows, more than the 3 that one request may have; send several"
-    assert said[3].startswith("the table lacks the columns ['job', 'smoker', 'admitted']")
-    assert said[7] == "no model 'other' is served; there are ['clinic']"
-    assert said[8].startswith("no option 'covrage'; there are ")
-    assert said[8].endswith("; did you mean 'coverage'?")
+    errors = [each.json()["error"] for each in replies]
+    assert (
+        errors[0] == "the body has 4 rows, more than the 3 that one request may have; send several"
+    )
+    assert errors[3].startswith("the table lacks the columns ['job', 'smoker', 'admitted']")
+    assert errors[7] == "no model 'other' is served; there are ['clinic']"
+    assert errors[8].startswith("no option 'covrage'; there are ")
+    assert errors[8].endswith("; did you mean 'coverage'?")
 
 
 def test_several_models_are_asked_by_name_and_their_schemas_are_theirs(folder, tmp_path, table):
@@ -244,7 +248,7 @@ def test_several_models_are_asked_by_name_and_their_schemas_are_theirs(folder, t
         )
 
     made = service({"clinic": folder, "costs": tmp_path / "costs"})
-    which, cost, schema, health, metrics, page = asking(made, ask)
+    which, cost, schema, health, metrics, page = answers_of(made, ask)
     assert which.status_code == 404
     assert "name one" in which.json()["error"]
     assert isinstance(cost.json()["predictions"][0]["prediction"], float)
@@ -266,9 +270,9 @@ def test_requests_that_wait_together_are_one_run_of_the_model(folder):
         alone = await client.post("/predict", json=rows)
         return together, alone
 
-    together, alone = asking(made, ask)
-    said = [each.json()["predictions"][0] for each in together]
-    assert said == alone.json()["predictions"]
+    together, alone = answers_of(made, ask)
+    predictions = [each.json()["predictions"][0] for each in together]
+    assert predictions == alone.json()["predictions"]
     assert sum(runs) == 80
     assert len(runs) < 41
 
@@ -287,18 +291,18 @@ def test_a_token_is_needed_where_there_is_one(folder):
             (await client.post("/predict", json=ROW, headers=good)).status_code,
         ]
 
-    said = asking(service({"clinic": folder}, limits), ask)
-    assert said == [401, 401, 401, 401, 401, 200]
+    codes = answers_of(service({"clinic": folder}, limits), ask)
+    assert codes == [401, 401, 401, 401, 401, 200]
 
 
 def test_a_service_that_answers_is_ready(folder):
-    reply = asking(service({"clinic": folder}), lambda client: client.get("/ready"))
+    reply = answers_of(service({"clinic": folder}), lambda client: client.get("/ready"))
     assert (reply.status_code, reply.json()) == (200, {"status": "ready", "models": ["clinic"]})
 
 
 def test_names_of_other_hosts_are_refused_on_this_machine(folder):
     made = service({"clinic": folder}, Limits(hosts=["localhost"]))
-    reply = asking(made, lambda client: client.get("/health"))
+    reply = answers_of(made, lambda client: client.get("/health"))
     assert reply.status_code == 400
 
 
@@ -352,7 +356,7 @@ def test_malformed_requests_get_a_sentence_and_break_nothing(folder):
         statuses, wrong = await fire(client, 2000, seed=7)
         return statuses, wrong, await client.post("/predict", json=ROW)
 
-    statuses, wrong, after = asking(made, ask)
+    statuses, wrong, after = answers_of(made, ask)
     assert wrong == []
     assert statuses[422] > 100
     assert statuses[400] > 100
@@ -392,9 +396,9 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
         command += ["--token-file", str(tmp_path / "token")]
         process = forked.begin(tmp_path, None, *command, stdout=tmp_path / "said", stderr=log)
         while process.poll() is None:
-            found = re.search(r"http://127.0.0.1:(\d+)", log.read_text())
-            if found:
-                return process, int(found[1])
+            matched = re.search(r"http://127.0.0.1:(\d+)", log.read_text())
+            if matched:
+                return process, int(matched[1])
             time.sleep(0.1)
         raise AssertionError(log.read_text())
 
@@ -405,11 +409,11 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
             {"content-type": "application/json", "authorization": "Bearer a-token-of-this-test"},
         )
         with urllib.request.urlopen(request, timeout=30) as reply:
-            told = json.loads(reply.read())
-        return round(told["predictions"][0]["probabilities"]["yes"], 4), told["version"]
+            reply_json = json.loads(reply.read())
+        return round(reply_json["predictions"][0]["probabilities"]["yes"], 4), reply_json["version"]
 
     writer = threading.Thread(target=write)
-    said, versions = set(), set()
+    seen, versions = set(), set()
     try:
         for turn in range(2):
             process, port = start()
@@ -418,7 +422,7 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
             deadline = time.monotonic() + 2
             while time.monotonic() < deadline:
                 value, version = ask(port)
-                said.add(value)
+                seen.add(value)
                 versions.add(version)
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -430,5 +434,5 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
         stop.set()
         process.kill()
         process.wait()
-    assert said <= {*expected}
+    assert seen <= {*expected}
     assert versions

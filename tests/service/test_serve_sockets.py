@@ -56,14 +56,14 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
     options = ("--certificates", tmp_path / "ours" / "clinic")
     with serving(folder, tmp_path / "log", *options, anew=True) as (address, _):
         assert address.startswith("https://")
-        said = ask(address, context_of(tmp_path / "ours" / "shop"))
-        assert said["predictions"][0]["prediction"] in ("no", "yes")
+        answer = ask(address, context_of(tmp_path / "ours" / "shop"))
+        assert answer["predictions"][0]["prediction"] in ("no", "yes")
         for party in (None, tmp_path / "theirs" / "shop"):
             with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
                 ask(address, context_of(party))
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             ask(address.replace("https", "http"))
-        assert ask(address, context_of(tmp_path / "ours" / "shop")) == said
+        assert ask(address, context_of(tmp_path / "ours" / "shop")) == answer
         done = forked.command(
             tmp_path, "certificates", "shop", "--revoke", "--out", tmp_path / "ours", "-q"
         )
@@ -79,9 +79,9 @@ def test_connections_that_ask_nothing_keep_nobody_out(folder, tmp_path, monkeypa
     with serving(folder, tmp_path / "log", "--max-requests", "3") as (address, _):
         host, port = address.removeprefix("http://").split(":")
         with contextlib.ExitStack() as stack:
-            for said in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\nHo"):
+            for sent in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\nHo"):
                 idle = stack.enter_context(socket.create_connection((host, int(port))))
-                idle.sendall(said)
+                idle.sendall(sent)
             deadline = time.monotonic() + 30
             while True:
                 with contextlib.suppress(urllib.error.HTTPError):  # 503: all places are taken
@@ -117,8 +117,8 @@ def test_the_page_asks_what_is_there_and_a_row_of_the_schemas_examples_is_answer
             {"content-type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
-            (said,) = json.loads(reply.read())["predictions"]
-        assert sum(said["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+            (prediction,) = json.loads(reply.read())["predictions"]
+        assert sum(prediction["probabilities"].values()) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -48,7 +48,7 @@ def threat(network: bool, known: int) -> Threat:
 
 
 def inversion(
-    own: np.ndarray | None,
+    columns: np.ndarray | None,
     views: Mapping[str, np.ndarray],
     target_NF: np.ndarray,
     names: Sequence[str],
@@ -72,8 +72,8 @@ def inversion(
     if network and len(views) > 1:
         shown["all views"] = np.hstack([whitened(x) for x in views.values()])
     beside: dict[str, np.ndarray] = {}
-    if own is not None:
-        beside = {"own columns": scaled(own)}
+    if columns is not None:
+        beside = {"own columns": scaled(columns)}
         shown |= {
             f"{name}, with own": np.hstack([x, beside["own columns"]]) for name, x in shown.items()
         }

@@ -81,30 +81,30 @@ def threat(known: int) -> Threat:
     )
 
 
-def owner_logits(gradient_BC: Tensor, own_BC: Tensor) -> Tensor:
+def owner_logits(gradient_BC: Tensor, local_BC: Tensor) -> Tensor:
     """(B, C - 1) the others' part of each logit, against the first class's.
 
     Args:
         gradient_BC: of the outputs, of a mean over a batch; rows of zeros are fillers.
-        own_BC: the attacker's own part of the outputs.
+        local_BC: the attacker's own part of the outputs.
     """
     real = gradient_BC.abs().sum(dim=1) > 0
     error_BC = gradient_BC.double() * real.sum()  # p - y
     label_B = error_BC.argmin(dim=1)
     p_BC = error_BC + torch.nn.functional.one_hot(label_B, error_BC.shape[1])
-    logit_BC = p_BC.clamp(min=1e-7).log() - own_BC.double()
+    logit_BC = p_BC.clamp(min=1e-7).log() - local_BC.double()
     return (logit_BC - logit_BC[:, :1])[:, 1:].masked_fill(~real[:, None], torch.nan)
 
 
 def rebuilt(
-    own: np.ndarray | None,
+    columns: np.ndarray | None,
     seen: Measurements,
     target_NF: np.ndarray,
     names: Sequence[str],
     *,
     known: int,
     draws: int,
-    say: Callable[[str], None] = lambda _: None,
+    print_line: Callable[[str], None] = lambda _: None,
 ) -> Measured | None:
     """How well columns follow; None where there are too few rows."""
     num = len(target_NF)
@@ -117,12 +117,12 @@ def rebuilt(
     errors = np.full((2, draws, num, len(varying)), np.nan)
     spread = np.full((draws, num, len(varying)), np.nan)
     for draw in range(draws):
-        say(f"logits are factorised from {known} known rows, draw {draw + 1} of {draws}")
+        print_line(f"logits are factorised from {known} known rows, draw {draw + 1} of {draws}")
         order = rng.permutation(num)
         rows, rest = order[:known], order[known:]
         mean_NF = np.repeat(target[rows].mean(axis=0, keepdims=True), num, axis=0)
-        if own is not None:
-            x = scaled(own)
+        if columns is not None:
+            x = scaled(columns)
             ridge = RidgeCV(_ALPHAS).fit(x[rows], target[rows])
             if float(ridge.best_score_) > -float(target[rows].var()):
                 mean_NF = np.asarray(ridge.predict(x)).reshape(target.shape)
@@ -187,8 +187,8 @@ def _factorised(
         pull = right_N / noise + mean_NF @ precision
         x = np.einsum("nij,nj->ni", unsure, pull)
         x[known], unsure[known] = target_NF[known], 0
-        said = (x[at[1]] * w[at[0]]).sum(axis=1) + bias[at[0]]
-        missing = ((values[there] - said) ** 2).sum() + (unsure * gram_N).sum()
+        products = (x[at[1]] * w[at[0]]).sum(axis=1) + bias[at[0]]
+        missing = ((values[there] - products) ** 2).sum() + (unsure * gram_N).sum()
         noise = max(float(missing) / count, 1e-8)
     return np.asarray(x)
 

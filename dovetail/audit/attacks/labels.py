@@ -29,7 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from dovetail.audit.attacks.views import message_views, own_views, scaled
+from dovetail.audit.attacks.views import local_views, message_views, scaled
 from dovetail.audit.verdict import Measured, Threat
 
 BALANCED = "share of labels right, each class counting the same"
@@ -83,18 +83,18 @@ def balanced(right_RN: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
     A row differs from that mean by how it differs from its class, so that their spread is the
     mean's own, whatever the classes' sizes.
     """
-    found = np.full(right_RN.shape, np.nan)
+    rights = np.full(right_RN.shape, np.nan)
     for draw, right in enumerate(right_RN):
         scored = np.isfinite(right)
         classes, index, count = np.unique(labels_N[scored], return_inverse=True, return_counts=True)
         share = np.bincount(index, weights=right[scored]) / count
         weight = scored.sum() / (len(classes) * count[index])
-        found[draw, scored] = share.mean() + (right[scored] - share[index]) * weight
-    return found
+        rights[draw, scored] = share.mean() + (right[scored] - share[index]) * weight
+    return rights
 
 
 def clusters(
-    own: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray
+    columns: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray
 ) -> Measured:
     """k-means with a cluster a class; the best naming of clusters counts."""
     classes, labels = np.unique(labels_N, return_inverse=True)
@@ -111,14 +111,14 @@ def clusters(
     guess = np.full((1, len(labels)), 1 / num)
     return _best(
         {name: right(x) for name, x in _with_scaled(message_views(views)).items()},
-        {name: right(x) for name, x in own_views(own).items()},
+        {name: right(x) for name, x in local_views(columns).items()},
         guess,
         labels,
     )
 
 
 def completion(
-    own: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray, known: int
+    columns: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray, known: int
 ) -> Measured | None:
     """Logistic regression from so many known labels a class; None where there are too few."""
     classes, labels = np.unique(labels_N, return_inverse=True)
@@ -137,7 +137,7 @@ def completion(
         )
 
     def right(x: np.ndarray, *, trees: bool = False) -> np.ndarray:
-        found = np.full((len(draws), len(x)), np.nan)
+        rights = np.full((len(draws), len(x)), np.nan)
         for draw, rows in enumerate(draws):
             model = LogisticRegression(max_iter=200)
             if trees:
@@ -145,25 +145,25 @@ def completion(
             with warnings.catch_warnings():  # codes of large numbers; an attacker takes what it has
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 model.fit(x[rows], labels[rows])
-            found[draw] = model.predict(x) == labels
-            found[draw, rows] = np.nan
-        return found
+            rights[draw] = model.predict(x) == labels
+            rights[draw, rows] = np.nan
+        return rights
 
     shown = _with_scaled(message_views(views))
-    beside = own_views(own)
-    if own is not None:  # what it has and what it was shown, side by side
+    beside = local_views(columns)
+    if columns is not None:  # what it has and what it was shown, side by side
         for name in list(shown):
             if name.endswith("direction"):
-                shown[f"{name}, with own"] = np.hstack([scaled(shown[name]), scaled(own)])
+                shown[f"{name}, with own"] = np.hstack([scaled(shown[name]), scaled(columns)])
     guess = np.full((len(draws), len(labels)), 1 / len(classes))
     attacks = {name: right(x) for name, x in shown.items()}
     others = {name: right(x) for name, x in beside.items()}
     if known > 1:  # of one label a class trees know nothing
         last = scaled(views["last"])
         grown = {"last, trees": last}
-        if own is not None:
-            others["own columns, trees"] = right(scaled(own), trees=True)
-            grown = {"last, with own, trees": np.hstack([last, scaled(own)])}
+        if columns is not None:
+            others["own columns, trees"] = right(scaled(columns), trees=True)
+            grown = {"last, with own, trees": np.hstack([last, scaled(columns)])}
         attacks |= {name: right(x, trees=True) for name, x in grown.items()}
     return _best(attacks, others, guess, labels)
 
@@ -202,13 +202,13 @@ def auc_rows(scores_N: np.ndarray, positive_N: np.ndarray) -> np.ndarray:
         below = np.searchsorted(values, x, "left") + np.searchsorted(values, x, "right")
         return np.asarray(below / 2 / len(values))
 
-    found = np.empty(len(scores_N))
+    pairs_won = np.empty(len(scores_N))
     above = share_below(negatives, scores_N[positive_N])
     under = 1 - share_below(positives, scores_N[~positive_N])
     auc = above.mean()
-    found[positive_N] = auc + (above - auc) * len(scores_N) / len(above)
-    found[~positive_N] = auc + (under - auc) * len(scores_N) / len(under)
-    return found
+    pairs_won[positive_N] = auc + (above - auc) * len(scores_N) / len(above)
+    pairs_won[~positive_N] = auc + (under - auc) * len(scores_N) / len(under)
+    return pairs_won
 
 
 def _with_scaled(shown: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -234,8 +234,8 @@ def _best(
     guess = scored(np.where(known, np.nan, guess_RN))
     others = {name: scored(each) for name, each in baseline.items()} or {"guessing": guess}
 
-    def best(found: Mapping[str, np.ndarray]) -> np.ndarray:
-        return max(found.values(), key=lambda each: float(np.nanmean(each)))
+    def best(by_method: Mapping[str, np.ndarray]) -> np.ndarray:
+        return max(by_method.values(), key=lambda each: float(np.nanmean(each)))
 
     variants = {name: float(np.nanmean(each)) for name, each in (attacks | others).items()}
     return Measured(best(attacks), best(others), None, variants)

@@ -53,7 +53,7 @@ def membership(
     rows_in: tuple[Tensor, Tensor],
     rows_out: tuple[Tensor, Tensor],
     *,
-    say: Callable[[str], None] = lambda _: None,
+    print_line: Callable[[str], None] = lambda _: None,
 ) -> tuple[Measured, float] | None:
     """The better of LiRA and RMIA with gamma = 1, and a 95 % lower bound on epsilon.
 
@@ -62,7 +62,7 @@ def membership(
     Args:
         probability: rows -> (N, C) class probabilities.
         rows_in, rows_out: columns and labels of rows that were trained on, and were not.
-        say: is told of shadow models.
+        print_line: is told of shadow models.
     """
     num = min(len(rows_in[0]), len(rows_out[0]), MAX_ROWS)
     if num < 20:
@@ -74,21 +74,24 @@ def membership(
         parts.append([x[chosen], y[chosen]])
     x, y = (torch.cat(pair) for pair in zip(*parts, strict=True))
     is_in = np.arange(2 * num) < num
-    own = _of_label(probability(x), y)
+    label_probability = _of_label(probability(x), y)
     flat = x.flatten(1).double() / (255 if x.dtype == torch.uint8 else 1)
     num_classes = int(probability(x[:2]).shape[1])
-    others = shadows(flat.numpy(), y.numpy(), num_classes, own, say=say)
-    ratio = np.log(own.clip(1e-6)) - np.log(others[0].unseen.clip(1e-6))
-    tried = {"likelihood ratio": ratio, "shadow models (LiRA)": others[0].likelihood(own)}
+    others = shadows(flat.numpy(), y.numpy(), num_classes, label_probability, print_line=print_line)
+    ratio = np.log(label_probability.clip(1e-6)) - np.log(others[0].unseen.clip(1e-6))
+    tried = {
+        "likelihood ratio": ratio,
+        "shadow models (LiRA)": others[0].likelihood(label_probability),
+    }
     if len(others) > 1:
-        tried["difficulty calibrated by trees"] = others[1].surprise(own)
+        tried["difficulty calibrated by trees"] = others[1].surprise(label_probability)
     contributions = {name: auc_rows(each, is_in) for name, each in tried.items()}
     best = max(contributions, key=lambda name: float(contributions[name].mean()))
     false = np.sort(tried[best][~is_in])[::-1]
     at_1 = float((tried[best][is_in] > false[max(0, int(0.01 * num) - 1)]).mean())
     variants = {
         **{name: float(each.mean()) for name, each in contributions.items()},
-        "loss alone": float(np.mean(auc_rows(own, is_in))),
+        "loss alone": float(np.mean(auc_rows(label_probability, is_in))),
         "true positives at 1 % false ones": at_1,
     }
     found = contributions[best]

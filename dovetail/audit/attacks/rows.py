@@ -53,11 +53,11 @@ def rows(change_HF: np.ndarray, bias_H: np.ndarray, x_NF: np.ndarray) -> Measure
     scale = deviation[varying]
 
     def nearest(guess_MF: np.ndarray) -> np.ndarray:
-        found = np.empty(len(guess_MF))
+        distances = np.empty(len(guess_MF))
         for index, guess in enumerate(guess_MF[:, varying] / scale):
             near = np.abs(x[:, varying] / scale - guess) < TOLERANCE
-            found[index] = near.mean(axis=1).max()
-        return found
+            distances[index] = near.mean(axis=1).max()
+        return distances
 
     attack, baseline = nearest(candidates), nearest(drawn)
     variants = {

@@ -88,7 +88,7 @@ def shadows(
     num_classes: int,
     label_N: np.ndarray,
     *,
-    say: Callable[[str], None] = lambda _: None,
+    print_line: Callable[[str], None] = lambda _: None,
 ) -> list[Shadows]:
     """``SHADOWS`` models of one kind, and as many randomised trees, each of a random half.
 
@@ -105,26 +105,28 @@ def shadows(
         half = rng.permutation(len(y_N))[: len(y_N) // 2]
         saw_MN[2 * pair, half] = True
         saw_MN[2 * pair + 1] = ~saw_MN[2 * pair]
-    told: dict[str, list[np.ndarray]] = {}
+    outputs: dict[str, list[np.ndarray]] = {}
 
     def add(kind: str, index: int) -> None:
         used = saw_MN[index]
         model = kinds[kind](x_NF[used], y_N[used], num_classes, index)
-        told.setdefault(kind, []).append(model(x_NF)[np.arange(len(y_N)), y_N])
+        outputs.setdefault(kind, []).append(model(x_NF)[np.arange(len(y_N)), y_N])
 
     for kind in kinds:
         add(kind, 0)
         add(kind, 1)
-    alike = {kind: _agreement(np.stack(each), saw_MN[:2], label_N) for kind, each in told.items()}
+    alike = {
+        kind: _agreement(np.stack(each), saw_MN[:2], label_N) for kind, each in outputs.items()
+    }
     kind = max(alike, key=lambda each: alike[each])
     for index in range(2, SHADOWS):
-        say(f"shadow model {index + 1} of {SHADOWS}")
+        print_line(f"shadow model {index + 1} of {SHADOWS}")
         add(kind, index)
-    found = [Shadows(kind, np.stack(told[kind]), saw_MN)]
+    found = [Shadows(kind, np.stack(outputs[kind]), saw_MN)]
     if "trees" in kinds and kind != "trees":
         for index in range(2, SHADOWS):
             add("trees", index)
-        found.append(Shadows("trees", np.stack(told["trees"]), saw_MN))
+        found.append(Shadows("trees", np.stack(outputs["trees"]), saw_MN))
     return found
 
 
@@ -159,10 +161,10 @@ def _boosting(
     model = LGBMClassifier(n_estimators=trees, num_leaves=15, verbose=-1, n_jobs=1, random_state=0)
     model.fit(x, y)
 
-    def told(rows: np.ndarray) -> np.ndarray:
+    def outputs_of(rows: np.ndarray) -> np.ndarray:
         return _all_classes(np.asarray(model.predict_proba(rows)), model.classes_, num_classes)
 
-    return told
+    return outputs_of
 
 
 def _trees(
@@ -188,11 +190,11 @@ def _network(
                 loss.backward()
                 optimizer.step()
 
-    def told(rows: np.ndarray) -> np.ndarray:
+    def outputs_of(rows: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return np.asarray(net(torch.from_numpy(rows).float()).softmax(dim=1).double())
 
-    return told
+    return outputs_of
 
 
 def _all_classes(p: np.ndarray, classes: np.ndarray, num_classes: int) -> np.ndarray:

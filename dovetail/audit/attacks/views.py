@@ -37,7 +37,7 @@ def message_views(views: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return shown
 
 
-def own_views(x_NF: np.ndarray | None) -> dict[str, np.ndarray]:
+def local_views(x_NF: np.ndarray | None) -> dict[str, np.ndarray]:
     """What the attacker has by itself."""
     if x_NF is None:
         return {}

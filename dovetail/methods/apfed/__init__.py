@@ -163,15 +163,15 @@ MIN_NORM = 1e-2
 _ACTIVE = "the active party"
 
 
-def contrastive_loss(code_BD: Tensor, own_BD: Tensor, temperature: float) -> Tensor:
+def contrastive_loss(code_BD: Tensor, local_BD: Tensor, temperature: float) -> Tensor:
     """Eq. (16): mean over the batch of Eq. (14), with the cosine similarity of Eq. (15).
 
     Row i is pulled to the passive party's code of the same sample and pushed from both parties'
     codes of every other sample. Cost: 2 B^2 D.
     """
     code_BD = F.normalize(code_BD, dim=1, eps=MIN_NORM)
-    own_BD = F.normalize(own_BD, dim=1, eps=MIN_NORM)
-    across_BB = code_BD @ own_BD.T / temperature
+    local_BD = F.normalize(local_BD, dim=1, eps=MIN_NORM)
+    across_BB = code_BD @ local_BD.T / temperature
     within_BB = code_BD @ code_BD.T / temperature
     itself = torch.eye(len(code_BD), dtype=torch.bool, device=code_BD.device)
     within_BB = within_BB.masked_fill(itself, -torch.inf)  # 1[j != i]
@@ -236,10 +236,10 @@ class Passive(Party):
         """L_p of a batch, Eq. (7); its L2 term is the optimizer's weight decay."""
         if self.config.loss == "reconstruction":
             return F.mse_loss(self.network(code_BD), x)  # Eq. (12)
-        own_BD = self.network(x).flatten(1)  # Eq. (13)
+        local_BD = self.network(x).flatten(1)  # Eq. (13)
         if self.config.loss == "vicreg":
-            return vicreg_loss(code_BD, own_BD)
-        return contrastive_loss(code_BD, own_BD, self.config.temperature)
+            return vicreg_loss(code_BD, local_BD)
+        return contrastive_loss(code_BD, local_BD, self.config.temperature)
 
 
 # --- What the active party executes, which drives: Algorithm 1 ---------------------------------

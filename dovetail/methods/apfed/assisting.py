@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.federated import Epoch, Federation, end_told
+from dovetail.federated import Epoch, Federation, ending_announced
 from dovetail.methods.apfed import second_question
 from dovetail.methods.apfed.distilling import Distilling, joint_decision
 from dovetail.methods.baselines import features, held_out_decision, judged_rows, majority_of
@@ -57,8 +57,8 @@ def rounds(
         pays: whether more numbers are worth it; looked at where there are more to ask for.
     """
     checkpoint, alone = checkpoint or Checkpoint.none(), _Nobody(network)
-    with end_told(network):
-        if not checkpoint.resume(active, alone, lenient=True):
+    with ending_announced(network):
+        if not checkpoint.resume(active, alone, tolerate_missing=True):
             started = time.perf_counter()
             asked = active.ask_all(network)
             if active.more and active.numbers and pays():
@@ -94,17 +94,17 @@ def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joi
         return None
     regression, num = owner.regression, owner.targets_RC.shape[1]
     aligned, z_RZ = active.aligned(), torch.cat(list(active.numbers.values()), dim=1)
-    own_RC = alone.outputs(owner.x_RF).clone()
+    local_RC = alone.outputs(owner.x_RF).clone()
     rows = owner.labelled.nonzero().flatten()
     held_out = ~alone.held_out_NC.isnan().any(dim=1)
-    own_RC[rows[held_out]] = alone.held_out_NC[held_out]
-    judged = torch.zeros(len(own_RC), dtype=torch.bool)
+    local_RC[rows[held_out]] = alone.held_out_NC[held_out]
+    judged = torch.zeros(len(local_RC), dtype=torch.bool)
     judged[rows[held_out]] = True
     judged &= aligned
     if int(judged.sum()) < 2:
         return None
-    inputs = Inputs.fit(own_RC[judged], z_RZ[judged], num, regression=regression)
-    inputs_RF = inputs.of(own_RC, z_RZ)
+    inputs = Inputs.fit(local_RC[judged], z_RZ[judged], num, regression=regression)
+    inputs_RF = inputs.of(local_RC, z_RZ)
     fitted = dict(fit_assisted(inputs_RF, owner, judged))
     if active.asked_more:  # what the first numbers alone say is a candidate, too
         first_F = _first_numbers(active, num)
@@ -112,11 +112,11 @@ def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joi
             weights_KCF = torch.zeros(*each.biases_KC.shape, inputs_RF.shape[1])
             weights_KCF[:, :, first_F] = each.weights_KCF
             fitted[f"{name} of first numbers"] = Assisted(weights_KCF, each.biases_KC)
-    told = {
+    outputs = {
         name: each.outputs(inputs_RF).masked_fill(~aligned[:, None], torch.nan)
         for name, each in fitted.items()
     }
-    teacher = choose_teacher(told, owner)
+    teacher = choose_teacher(outputs, owner)
     members = tuple(fitted.values()) if teacher.name == "mean" else (fitted[teacher.name],)
     return Joint(teacher, inputs, members)
 
@@ -172,7 +172,7 @@ def network_of(
         regression=work.regression,
         solo=solo.spec,
         alone=alone.spec,
-        own=joint.inputs.own,
+        own=joint.inputs.spread,
         numbers=tuple(each.shape[1] for each in active.numbers.values()),
         answers=tuple(Answers.from_json(active.answers[name]) for name in active.partners),
         teachers=len(joint.members),
@@ -199,7 +199,7 @@ def finish(
     outcome.about["distilled"] = _about(active, owner, joint, alone, done)
     run = {"run": engine.run} if engine.run else {}
     choice = done.choice if done is not None and done.pays else "alone"
-    decision = held_out_decision(work.deciding, work.task, solo, rows)
+    decision = held_out_decision(work.decision_settings, work.task, solo, rows)
     outcome.models[name] = work.model(
         solo.network, solo.spec, "apfed-s", learner=choice, **run, **about_decision(decision)
     )
@@ -299,7 +299,9 @@ def _score(
     for what, each in outputs.items():
         model = models.get(what)
         decision = (
-            None if model is None else held_out_decision(work.deciding, work.task, model, rows)
+            None
+            if model is None
+            else held_out_decision(work.decision_settings, work.task, model, rows)
         )
         outcome.scores[what] = {work.name: work.scored(what, each, decision=decision)}
     if joint is None or teacher is None or not active.tested:

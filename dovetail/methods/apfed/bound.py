@@ -43,7 +43,7 @@ class _Settings(Protocol):
 
 
 def check_loss(loss: Tensor, code_BD: Tensor, party: str, settings: _Settings) -> None:
-    """Refuse to learn from a loss that is not finite, and say at home whose fault it is.
+    """Refuse to learn from a loss that is not finite, and say at its site whose fault it is.
 
     Raises:
         TrainingError: it is not finite.

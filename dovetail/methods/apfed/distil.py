@@ -30,7 +30,7 @@ the same random numbers it is ``fit_stacked`` of ``models/learners/vertical.py``
                                       <----  Codes
     Encode(gradient, held-out rows)   ---->  step; codes, for judging
     Encode(keep = stacks, ...)        ---->  these weights are the best so far
-    Finish                            ---->  back to the best weights, which are kept at home
+    Finish                            ---->  back to the best weights, which are kept at its site
     Encode(every shared row)          ---->  codes, for soft targets and test rows
 
 A partner that fails is left out. Where the others' policies let the run begin once more
@@ -159,7 +159,7 @@ class Partner(Party):
         test: its test rows by shared sample; None if it has none.
         config: its own settings.
         input: how raw columns become its rows, to be kept with its networks.
-        secret: of its home, mixed into all it draws; None in simulation.
+        secret: of its site, mixed into all it draws; None in simulation.
     """
 
     has_local = False
@@ -229,7 +229,7 @@ class Partner(Party):
     def _release(self, message: Begin) -> Ready:
         """What it says of each row is drawn once in a run, however often that begins.
 
-        At a home once for all runs, of any driver: the mean of many draws would have no noise. Of
+        At a site once for all runs, of any driver: the mean of many draws would have no noise. Of
         other rows or settings the noise is another: of two codes the difference would have none.
         """
         if self.released is None:
@@ -251,7 +251,7 @@ class Partner(Party):
                 raise MessageError(f"{message.wire_name()}: what is released is of training rows")
             check_shape(message, "samples_N", (message.samples_N.numel(),), torch.int64)
             codes = replace(self.shared, x=self.released.code_ND)
-            return noted(Codes(codes[message.samples_N]), self.released.told())
+            return noted(Codes(codes[message.samples_N]), self.released.report())
         self._check_stacks(message, message.keep)
         self._check_stacks(message, message.stacks)
         for name in message.keep:
@@ -317,7 +317,7 @@ class Partner(Party):
             )
 
     def bottom_model(self) -> Bottom:
-        """What it keeps at home, to predict together with the label owner."""
+        """What it keeps at its site, to predict together with the label owner."""
         parts = tuple(stack.part() for stack in self.stacks.values())
         return Bottom(
             self.name,
@@ -365,13 +365,13 @@ class Table:
     @classmethod
     def of(cls, x: Tensor, name: str, alignment: Alignment) -> Table:
         """By the alignment of its own rows with every partner's."""
-        own_S = alignment.rows[name]
+        local_S = alignment.rows[name]
         samples = {}
         for party in alignment.rows:
             if party != name:
                 held = alignment.shared(name, party)
                 samples[party] = torch.full((len(x),), -1)
-                samples[party][own_S[held]] = held
+                samples[party][local_S[held]] = held
         return cls(features(x), samples)
 
     def held(self, parties: Sequence[str]) -> Tensor:
@@ -448,7 +448,7 @@ def _columns(widths: Sequence[int], indices: Sequence[int]) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class TeacherOutputs:
     """What the teacher says, once it is trained.
 
     Attributes:
@@ -470,7 +470,7 @@ class Active(Driver):
         test: test rows by shared sample; None if there are none.
         config: its settings.
         seed: of everything random here.
-        secret: of its home, mixed into its networks and dropout; None in simulation.
+        secret: of its site, mixed into its networks and dropout; None in simulation.
 
     Attributes:
         partners: who takes part; fewer where some failed.
@@ -507,7 +507,7 @@ class Active(Driver):
                 )
         self.lost: dict[str, str] = {}
         self.why_not = ""
-        self.told: Told | None = None
+        self.teacher_outputs: TeacherOutputs | None = None
         self.number = 0
         self.step_number = 0
         self.first_step = 0  # of the heads as they are; a new one when the teacher goes on
@@ -528,7 +528,7 @@ class Active(Driver):
 
     def leave_out(self, party: str, why: str, network: Engine | None = None) -> None:
         """Go on without this partner, which hears of it where the engine is given."""
-        LeftOut().tell(party, f"the joint model from here on: {why}", network)
+        LeftOut().warn(party, f"the joint model from here on: {why}", network)
         self.lost[party] = why
         self.partners = tuple(name for name in self.partners if name != party)
         self.uses.pop(party, None)
@@ -569,11 +569,11 @@ class Active(Driver):
         Raises:
             ConfigError: a partner shares too few rows for what it answers.
         """
-        for party, own in limits.items():
+        for party, limit in limits.items():
             shared = int((self.train.samples[party] >= 0).sum())
-            own.check_run(party, shared, batch_size=shared, passes=1)
+            limit.check_run(party, shared, batch_size=shared, passes=1)
             used = self.uses[party].used if party in self.uses else None
-            self.uses[party] = Uses(own, used)
+            self.uses[party] = Uses(limit, used)
 
     def open(self, code_widths: Mapping[str, Sequence[int]]) -> None:
         """Build one's own networks and the heads over every partner's codes."""
@@ -642,11 +642,13 @@ class Active(Driver):
             "limits": {party: astuple(uses.limits) for party, uses in self.uses.items()},
             "uses": {party: dict(uses.used) for party, uses in self.uses.items()},
             "keep": list(self.keep),
-            "told": None
-            if self.told is None
+            "teacher_outputs": None
+            if self.teacher_outputs is None
             else {
-                "train": dict(self.told.train),
-                "test": None if self.told.test is None else dict(self.told.test),
+                "train": dict(self.teacher_outputs.train),
+                "test": None
+                if self.teacher_outputs.test is None
+                else dict(self.teacher_outputs.test),
             },
         }
 
@@ -665,9 +667,11 @@ class Active(Driver):
         self.first_step = state["first_step"]
         self.begins = state["begins"]
         self.uses = {
-            party: Uses(Limits(*own), state["uses"][party])
-            for party, own in state["limits"].items()
+            party: Uses(Limits(*limits), state["uses"][party])
+            for party, limits in state["limits"].items()
         }
         self.keep = tuple(state["keep"])
-        told = state["told"]
-        self.told = None if told is None else Told(told["train"], told["test"])
+        outputs = state["teacher_outputs"]
+        self.teacher_outputs = (
+            None if outputs is None else TeacherOutputs(outputs["train"], outputs["test"])
+        )

@@ -17,7 +17,7 @@ from torch import Tensor
 from dovetail.data import Classification
 from dovetail.errors import ConfigError
 from dovetail.methods.apfed import distil
-from dovetail.methods.apfed.home import LabelHome
+from dovetail.methods.apfed.local_data import LabelOwnerData
 from dovetail.methods.apfed.stacks import Config
 from dovetail.methods.baselines import (
     NOTHING_ELSE,
@@ -28,7 +28,7 @@ from dovetail.methods.baselines import (
     majority_of,
 )
 from dovetail.methods.outcome import (
-    Deciding,
+    DecisionSettings,
     Observer,
     Outcome,
     about_decision,
@@ -36,7 +36,7 @@ from dovetail.methods.outcome import (
     score_party,
 )
 from dovetail.models import Model, derive_seed, generator, key_of
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
@@ -76,14 +76,14 @@ ALONE = tuple(TITLES)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Distilling(LabelHome):
-    """The label owner's home, and what a run of one seed is a function of beside it.
+class Distilling(LabelOwnerData):
+    """The label owner's site, and what a run of one seed is a function of beside it.
 
     Attributes:
         config: of the teacher.
         students: of the student and the gate.
         seed: of everything random here.
-        deciding: what mistakes cost.
+        decision_settings: what mistakes cost.
         label_epsilon: labels are randomised before partners are taught; the student's are not.
         label_stages: of them; those after the first have a learned prior.
     """
@@ -91,7 +91,7 @@ class Distilling(LabelHome):
     config: Config
     students: DistilConfig
     seed: int
-    deciding: Deciding = NOTHING_ELSE
+    decision_settings: DecisionSettings = NOTHING_ELSE
     label_epsilon: float | None = None
     label_stages: int = 1
 
@@ -130,7 +130,7 @@ class Distilling(LabelHome):
         known = labels.nan_to_num() if self.regression else labels.clamp(min=0)
         targets = hard_targets(known, self.task.num_outputs, regression=self.regression)
         targets[folds < 0] = 0
-        weights_C = self.deciding.weights(self.task, labels)
+        weights_C = self.decision_settings.weights(self.task, labels)
         x_RF, weights_R = features(self.train.joined()), self.train.weights
         return Owner(x_RF, targets, folds, self.regression, weights_C, weights_R)
 
@@ -150,9 +150,9 @@ class Distilling(LabelHome):
         key = key_of(self.secret)
         rng = generator(self.seed, self.train.name, "randomised labels", secret=key)
         num = self.task.num_outputs
-        told = torch.where(owner.labelled, owner.targets_RC.argmax(dim=1), -1)
+        classes = torch.where(owner.labelled, owner.targets_RC.argmax(dim=1), -1)
         labels = randomised(
-            told, owner.x_RF, num, self.label_epsilon, rng, stages=self.label_stages
+            classes, owner.x_RF, num, self.label_epsilon, rng, stages=self.label_stages
         ).clamp(min=0)
         targets_RC = hard_targets(labels, num, regression=False)
         targets_RC[~owner.labelled] = 0
@@ -200,7 +200,7 @@ class Distilling(LabelHome):
         outputs: Tensor,
         rows: Tensor | None = None,
         *,
-        decision: Decided | None = None,
+        decision: FittedThreshold | None = None,
     ) -> dict[str, Any]:
         """Scores on test rows."""
         labels = self.tested.required_labels
@@ -217,31 +217,33 @@ class Distilling(LabelHome):
         )
 
 
-def train_alone(work: Distilling, stage: str, observe: Observer) -> Outcome:
+def train_alone(work: Distilling, variant: str, observe: Observer) -> Outcome:
     """One of ``ALONE``, trained and scored."""
     started = time.perf_counter()
     owner = work.owner()
     rows = judged_rows(owner.labelled_rows())
     outcome, decision = Outcome(), None
-    names = tuple(LEARNERS) if stage == "best-alone" else (stage,)
-    if stage == "majority":
-        said = majority_of(rows)
-        outputs = None if work.test is None else said.expand(work.test.num_rows, -1)
+    names = tuple(LEARNERS) if variant == "best-alone" else (variant,)
+    if variant == "majority":
+        majority = majority_of(rows)
+        outputs = None if work.test is None else majority.expand(work.test.num_rows, -1)
     else:
         learners = [LEARNERS[name] for name in names]
         fitted = fit_all(learners, rows, seed=work.seed, encode_on=owner.x_RF)
         best = best_of(fitted, rows)
-        decision = held_out_decision(work.deciding, work.task, best, rows)
+        decision = held_out_decision(work.decision_settings, work.task, best, rows)
         model = work.model(
-            best.network, best.spec, stage, learner=best.learner, **about_decision(decision)
+            best.network, best.spec, variant, learner=best.learner, **about_decision(decision)
         )
         outcome.models[work.train.name] = model
         outputs = None if work.test is None else best.outputs(features(work.test.joined()))
     if outputs is not None:
-        scored = work.scored(stage, outputs, decision=decision)
-        outcome.scores[stage] = {work.train.name: scored}
+        scored = work.scored(variant, outputs, decision=decision)
+        outcome.scores[variant] = {work.train.name: scored}
     line = {"epoch": 1, "seconds": time.perf_counter() - started, "steps": 1}
-    observe(stage, 1, {**line, **numbers(outcome.scores.get(stage, {}).get(work.train.name, {}))})
+    observe(
+        variant, 1, {**line, **numbers(outcome.scores.get(variant, {}).get(work.train.name, {}))}
+    )
     return outcome
 
 
@@ -255,10 +257,10 @@ def finish(work: Distilling, active: distil.Active, engine: Engine, observe: Obs
     done, teacher = _distil(work, active, owner, alone)
     solo = alone if done is None else done.solo
     outcome = Outcome(ledger=engine.ledger)
-    outcome.about["distilled"] = _told(active, teacher, alone, done)
+    outcome.about["distilled"] = _report(active, teacher, alone, done)
     run = {"run": engine.run} if engine.run else {}
     choice = done.choice if done is not None and done.pays else "alone"
-    decision = held_out_decision(work.deciding, work.task, solo, rows)
+    decision = held_out_decision(work.decision_settings, work.task, solo, rows)
     kept = about_decision(decision)
     outcome.models[name] = work.model(
         solo.network, solo.spec, "apfed-d", learner=choice, **run, **kept
@@ -285,22 +287,22 @@ def _distil(
     work: Distilling, active: distil.Active, owner: Owner, alone: Fitted
 ) -> tuple[Distilled | None, Teacher | None]:
     """The student, and the teacher that was chosen; None where there is none."""
-    if active.told is None:
+    if active.teacher_outputs is None:
         return None, None
-    told = {
+    outputs = {
         stack: fold_means(outputs, active.copies, regression=work.regression)
-        for stack, outputs in active.told.train.items()
+        for stack, outputs in active.teacher_outputs.train.items()
     }
-    teacher = choose_teacher(told, owner)
+    teacher = choose_teacher(outputs, owner)
     done = distilled(owner, teacher, alone, work.students, seed=work.seed)
     return done, teacher
 
 
-def _told(
+def _report(
     active: distil.Active, teacher: Teacher | None, alone: Fitted, done: Distilled | None
 ) -> dict[str, Any]:
     """What a report says of how it went; JSON-ready."""
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "alone": alone.learner,
         "choice": "alone",
         "pays": False,
@@ -308,9 +310,9 @@ def _told(
         "lost": dict(active.lost),
     }
     if teacher is None or done is None:
-        return {**told, "why": active.why_not}
+        return {**report, "why": active.why_not}
     aligned = teacher.aligned
-    told |= {
+    report |= {
         "choice": done.choice,
         "pays": done.pays,
         "teacher": teacher.name,
@@ -324,11 +326,11 @@ def _told(
         "labelled_and_shared": int((aligned & active.owner.labelled).sum()),
     }
     if not done.pays:
-        told["why"] = (
+        report["why"] = (
             "on held-out rows the distilled model was not better than the model alone, which is "
             "kept"
         )
-    return told
+    return report
 
 
 def _joint(
@@ -337,10 +339,15 @@ def _joint(
     """The label owner's part of the joint model; partners have theirs."""
     stacks = list(work.config.teachers)
     taught = [active.taught[name] for name in stacks]
-    own = tuple(each.stack.part() for each in taught)
+    parts_here = tuple(each.stack.part() for each in taught)
     parts = tuple(
         tuple(
-            Part(own[index].members, 0, (width,) if width else (), own[index].num_outputs)
+            Part(
+                parts_here[index].members,
+                0,
+                (width,) if width else (),
+                parts_here[index].num_outputs,
+            )
             for index, width in enumerate(active.code_widths[partner])
         )
         for partner in active.partners
@@ -354,7 +361,7 @@ def _joint(
         partial=not bool(held.all()),
         regression=work.regression,
         solo=solo.spec,
-        own=own,
+        own=parts_here,
         parts=parts,
         copies=active.copies,
         used=tuple(used),
@@ -381,20 +388,24 @@ def _score(
     """Everything's scores on the same test rows, and the recovered share."""
     name = work.train.name
     x = features(work.tested.joined())
-    said = {"apfed-d": solo.outputs(x), "best-alone": alone.outputs(x)}
-    said |= {learner: each.outputs(x) for learner, each in fitted.items()}
-    said["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
+    outputs = {"apfed-d": solo.outputs(x), "best-alone": alone.outputs(x)}
+    outputs |= {learner: each.outputs(x) for learner, each in fitted.items()}
+    outputs["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
     rows = judged_rows(owner.labelled_rows())
     decisions = {
-        what: held_out_decision(work.deciding, work.task, each, rows)
+        what: held_out_decision(work.decision_settings, work.task, each, rows)
         for what, each in {"apfed-d": solo, "best-alone": alone, **fitted}.items()
     }
     scores = {
         what: work.scored(what, outputs, decision=decisions.get(what))
-        for what, outputs in said.items()
+        for what, outputs in outputs.items()
     }
-    if active.told is not None and active.told.test is not None and teacher is not None:
-        joint = _teacher_says(active, active.told.test, teacher)
+    if (
+        active.teacher_outputs is not None
+        and active.teacher_outputs.test is not None
+        and teacher is not None
+    ):
+        joint = _teacher_says(active, active.teacher_outputs.test, teacher)
         tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
         if len(tested):
             decision = joint_decision(work, owner, teacher)
@@ -404,30 +415,30 @@ def _score(
             outcome.about["recovered"] = recovered_share(
                 work.task,
                 work.tested.required_labels[tested],
-                solo=said["apfed-d"][tested],
-                alone=said["best-alone"][tested],
+                solo=outputs["apfed-d"][tested],
+                alone=outputs["best-alone"][tested],
                 joint=joint[tested],
                 seed=derive_seed(work.seed, "recovered"),
             )
     outcome.scores |= {what: {name: each} for what, each in scores.items()}
 
 
-def joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> Decided | None:
+def joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> FittedThreshold | None:
     """The joint model's threshold, by labelled rows that its members did not see.
 
     It is not calibrated: rows that partners do not answer are the solo model's.
     """
     held_out_RC = teacher.held_out(owner.folds_R)
     judged = ~held_out_RC.isnan().any(dim=1)
-    return replace(work.deciding, calibrate=None).decision(
+    return replace(work.decision_settings, calibrate=None).decision(
         work.task, held_out_RC[judged], owner.targets_RC[judged].argmax(dim=1)
     )
 
 
-def _teacher_says(active: distil.Active, told: Mapping[str, Tensor], teacher: Teacher) -> Tensor:
+def _teacher_says(active: distil.Active, outputs: Mapping[str, Tensor], teacher: Teacher) -> Tensor:
     """(N, C) of rows that nobody learned from, as ``Joint`` says it."""
     regression = active.owner.regression
-    used: Sequence[str] = [teacher.name] if teacher.name in told else list(told)
-    folds = [fold_means(told[stack], active.copies, regression=regression) for stack in used]
+    used: Sequence[str] = [teacher.name] if teacher.name in outputs else list(outputs)
+    folds = [fold_means(outputs[stack], active.copies, regression=regression) for stack in used]
     outputs_KNC = blended(folds, regression=regression) / teacher.temperature
     return mean_outputs(outputs_KNC, regression=regression)

@@ -2,9 +2,9 @@
 
 After APFed-S it answers encrypted numbers (``sealed_inference.py``), all else alike.
 
-A partner keeps its networks of a run at home. The label owner, who drives, agrees with each on the
-samples by private set intersection, for this prediction only, and asks for their codes. Rows that a
-partner lacks, or where it does not answer, are NaN, and the solo model says them.
+A partner keeps its networks of a run at its site. The label owner, who drives, agrees with each on
+the samples by private set intersection, for this prediction only, and asks for their codes. Rows
+that a partner lacks, or where it does not answer, are NaN, and the solo model says them.
 
     label owner                         partner
     psi, as ``alignment/psi.py``  <-->  its row of each sample
@@ -60,13 +60,13 @@ class Recalled(Message):
 # --- What a partner executes -------------------------------------------------------------------
 
 
-class Recalling(Recaller):
+class Inference(Recaller):
     """A partner after training."""
 
     goes_on, predicts = False, True
 
     @handles
-    def recall(self, message: Recall) -> Recalled:
+    def infer(self, message: Recall) -> Recalled:
         """Codes of these samples."""
         return Recalled(self.embed(message.trained, message.samples_B))
 
@@ -77,13 +77,13 @@ def maker(site: Site) -> Maker:
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         rows_S = asked.rows_S()
 
-        def fits(own: Bottom) -> bool:
+        def fits(bottom: Bottom) -> bool:
             """What is learned for one label owner's labels tells another about them."""
-            driver = own.about.get("driver", asked.driver)
-            return isinstance(own.spec, BottomsSpec) and driver == asked.driver
+            driver = bottom.about.get("driver", asked.driver)
+            return isinstance(bottom.spec, BottomsSpec) and driver == asked.driver
 
         kept = kept_at(site, asked, fits)
-        return lambda: Recalling(rows_S, kept, asked.local())
+        return lambda: Inference(rows_S, kept, asked.local())
 
     return of_run
 
@@ -92,7 +92,7 @@ def maker(site: Site) -> Maker:
 
 
 @dataclass(frozen=True, eq=False)
-class Asking:
+class PartnerCodes:
     """Codes of samples.
 
     Attributes:
@@ -152,7 +152,7 @@ def ask(
     *,
     timeout_s: float | None = None,
     batch_size: int = 1024,
-) -> Asking:
+) -> PartnerCodes:
     """What every partner says of the samples that it has; one that fails is not asked for further.
 
     Args:
@@ -182,7 +182,7 @@ def ask(
                 codes[name][asked[name]] = question.read(name, reply, len(asked[name]))
             except MessageError as cause:
                 missed[name] = str(cause)
-    return Asking(codes, missed)
+    return PartnerCodes(codes, missed)
 
 
 def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:

@@ -23,16 +23,16 @@ from dovetail.methods.baselines import features, judged_rows
 from dovetail.methods.outcome import Observer, Outcome, numbers
 from dovetail.models.learners.subsets import fit_laser, fit_party_dropout
 
-#: Stage -> what a table calls its scores with the partners there; with "-gone", without them.
-GONE: Mapping[str, str] = {
+#: Variant -> what a table calls its scores with the partners there; with "-gone", without them.
+MISSING_PARTY: Mapping[str, str] = {
     "party-dropout": "party dropout",
     "laser": "LASER",
 }
 
 
-def train_gone(
+def train_with_missing(
     work: Distilling,
-    stage: str,
+    variant: str,
     train: Federation,
     test: Federation | None,
     observe: Observer,
@@ -46,12 +46,12 @@ def train_gone(
     name = work.train.name
     partners = [party for party in work.alignment.rows if party != name]
     if not partners:
-        raise ConfigError(f"the baseline {stage!r} needs a party beside {name!r}")
+        raise ConfigError(f"the baseline {variant!r} needs a party beside {name!r}")
     owner = work.owner()
     xs, held_PR = _parts(train, work.alignment, name, partners, owner.x_RF)
     labelled = owner.labelled
     config = work.config.stack("network")
-    fit = fit_laser if stage == "laser" else fit_party_dropout
+    fit = fit_laser if variant == "laser" else fit_party_dropout
     fitted = fit(
         [x_RF[labelled] for x_RF in xs],
         judged_rows(owner.labelled_rows()),
@@ -63,19 +63,19 @@ def train_gone(
     outcome = Outcome()
     line: dict[str, Any] = {"epoch": 1, "seconds": time.perf_counter() - started, "steps": 1}
     if work.test is not None:
-        own_NF = features(work.test.joined())
-        gone = fitted.outputs([own_NF, *(None for _ in partners)])
-        outcome.scores[f"{stage}-gone"] = {name: work.scored(f"{stage}-gone", gone)}
-        line |= numbers(outcome.scores[f"{stage}-gone"][name])
+        local_NF = features(work.test.joined())
+        without_partner = fitted.outputs([local_NF, *(None for _ in partners)])
+        outcome.scores[f"{variant}-gone"] = {name: work.scored(f"{variant}-gone", without_partner)}
+        line |= numbers(outcome.scores[f"{variant}-gone"][name])
         if test is not None and work.test_alignment is not None:
-            test_xs, there_PN = _parts(test, work.test_alignment, name, partners, own_NF)
+            test_xs, there_PN = _parts(test, work.test_alignment, name, partners, local_NF)
             rows = there_PN.all(dim=0).nonzero().flatten()
             if len(rows):
                 together = fitted.outputs([x_NF[rows] for x_NF in test_xs])
-                scored = work.scored(stage, together, rows)
-                whole = len(rows) == len(own_NF)
-                outcome.scores[stage] = {name: scored if whole else {**scored, "rows": len(rows)}}
-    observe(stage, 1, line)
+                scored = work.scored(variant, together, rows)
+                whole = len(rows) == len(local_NF)
+                outcome.scores[variant] = {name: scored if whole else {**scored, "rows": len(rows)}}
+    observe(variant, 1, line)
     return outcome
 
 
@@ -84,19 +84,19 @@ def _parts(
     alignment: Alignment,
     name: str,
     partners: list[str],
-    own_RF: Tensor,
+    local_RF: Tensor,
 ) -> tuple[list[Tensor], Tensor]:
     """Every party's features in the label owner's rows, its own first, and (P, R) who has which.
 
     Zeros stand where a partner has no such row.
     """
-    table = Table.of(own_RF, name, alignment)
-    xs, held = [own_RF], [torch.ones(len(own_RF), dtype=torch.bool)]
+    table = Table.of(local_RF, name, alignment)
+    xs, held = [local_RF], [torch.ones(len(local_RF), dtype=torch.bool)]
     for party in partners:
         x = features(federation[party].joined())
         samples_R = table.samples[party]
         there_R = samples_R >= 0
-        x_RF = torch.zeros(len(own_RF), x.shape[1])
+        x_RF = torch.zeros(len(local_RF), x.shape[1])
         x_RF[there_R] = x[alignment.rows[party][samples_R[there_R]]]
         xs.append(x_RF)
         held.append(there_R)

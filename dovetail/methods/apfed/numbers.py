@@ -41,8 +41,8 @@ class NumbersGiven:
             ConfigError: the count cannot be read.
         """
         known = self._read()[0]
-        own = self._digests[rows_R.numpy()]
-        return max((known.get(each, 0) for each in own.tolist()), default=0)
+        digests = self._digests[rows_R.numpy()]
+        return max((known.get(each, 0) for each in digests.tolist()), default=0)
 
     def is_new(self, run: str, rows_R: Tensor, contents_R: Sequence[bytes]) -> Tensor:
         """(R,) bool: rows whose numbers of this run, by these columns, were not given before.
@@ -104,5 +104,5 @@ class NumbersGiven:
 
 
 def _digest(value: Any) -> int:
-    found = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
-    return int.from_bytes(found, "little", signed=True)
+    digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

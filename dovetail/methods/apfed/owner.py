@@ -115,8 +115,8 @@ class LabelOwner(Driver):
     def kept_apart(self, loss: Tensor, code_BD: Tensor, rows_B: Tensor) -> Tensor:
         """L_A, with codes driven from columns, and those of a class from each other, if set."""
         if self.config.decorrelate:
-            own_BF = network_input(self.x[rows_B], code_BD.device)
-            loss = loss + self.config.decorrelate * distance_correlation(own_BF, code_BD)
+            local_BF = network_input(self.x[rows_B], code_BD.device)
+            loss = loss + self.config.decorrelate * distance_correlation(local_BF, code_BD)
         return self.targets.spread(loss, [code_BD], rows_B)
 
     def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:

@@ -11,7 +11,7 @@ import torch
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
-from dovetail.files import meant
+from dovetail.files import did_you_mean
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import (
     align_sites,
@@ -20,12 +20,18 @@ from dovetail.methods.aligning import (
     stored_alignment,
 )
 from dovetail.methods.apfed import distil, inference, sealed_inference, second_question
-from dovetail.methods.apfed.home import KEPT_AFTER, LabelHome, PartnerHome, Side, bottom_of
-from dovetail.methods.apfed.missing_party_baselines import GONE
+from dovetail.methods.apfed.local_data import (
+    KEPT_AFTER,
+    LabelOwnerData,
+    PartnerData,
+    Side,
+    bottom_of,
+)
+from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.private import check_stage
-from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
-from dovetail.methods.apfed.stages import ASK_NOBODY, TOGETHER
+from dovetail.methods.apfed.private import check_variant
+from dovetail.methods.apfed.sections import VARIANT_NAMES, ApfedSection, PassiveFields
+from dovetail.methods.apfed.training_data import ASK_NOBODY, TOGETHER
 from dovetail.methods.apfed.variants import VARIANTS
 from dovetail.methods.base import (
     SILENT,
@@ -57,23 +63,23 @@ def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None
         if name not in passives:
             raise ConfigError(
                 f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
-                f"they are {sorted(passives)}{meant(name, passives)}"
+                f"they are {sorted(passives)}{did_you_mean(name, passives)}"
             )
 
 
 def _check_releases(run: Run, *, where: str) -> None:
-    """Refuse a defence of messages that no stage of the run sends.
+    """Refuse a defence of messages that no variant of the run sends.
 
     Raises:
         ConfigError: which, and whose they are.
     """
-    stages = {run.method, *run.baselines}
+    variants = {run.method, *run.baselines}
     named: list[tuple[str, Iterable[Any], str]] = [
         ("[passive] codes", passive_fields(run, where=where).values(), "codes"),
         ("apfed.gradients", [run.settings("apfed", ApfedSection)], "gradients"),
     ]
     for name, sections, key in named:
-        if any(getattr(each, key) is not None for each in sections) and "tvfl" not in stages:
+        if any(getattr(each, key) is not None for each in sections) and "tvfl" not in variants:
             raise ConfigError(
                 f"{where}: {name} is how messages of classic vertical learning (tvfl) leave, and "
                 f"{run.method!r} sends none of them; of APFed it is apfed.codes and "
@@ -121,30 +127,30 @@ def _passive_names(run: Run) -> list[str]:
     return [name for name in partition.party_names() if name != partition.active_party()]
 
 
-def _stages(run: Run, *, where: str) -> tuple[str, ...]:
+def _variants(run: Run, *, where: str) -> tuple[str, ...]:
     """The method and its baselines.
 
     Raises:
         ConfigError: one that party files do not allow.
     """
-    stages = tuple(dict.fromkeys((run.method, *run.baselines)))
-    for stage in stages:
-        if stage in ("apfed-r", "apfed-c"):
+    variants = tuple(dict.fromkeys((run.method, *run.baselines)))
+    for variant in variants:
+        if variant in ("apfed-r", "apfed-c"):
             raise ConfigError(
-                f"{where}: {stage!r} sets every passive party's loss, which with party files is "
+                f"{where}: {variant!r} sets every passive party's loss, which with party files is "
                 'each party\'s own; write method = "apfed"'
             )
-        if stage in ("pooled", *GONE):
+        if variant in ("pooled", *MISSING_PARTY):
             raise ConfigError(
-                f"{where}: the baseline {stage!r} puts everybody's columns in one place, which "
+                f"{where}: the baseline {variant!r} puts everybody's columns in one place, which "
                 "parties with files of their own do not agree to; leave it out"
             )
-    return stages
+    return variants
 
 
 def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Alignment) -> Parts:
     """Training and test data of these parties, and how all are aligned."""
-    return dd.split_homes(
+    return dd.split_sites(
         {name: site.table for name, site in sites.items()},
         active,
         alignment,
@@ -159,11 +165,11 @@ def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILEN
     """What ``dovetail align`` left, or an alignment made now."""
     if len(sites) == 1:
         return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
-    found = stored_alignment(sites, active)
-    if found is None:
-        found = align_sites(sites, active, workers=1, talk=talk)[1]
-    check_shared(found, sites, active)
-    return found
+    alignment = stored_alignment(sites, active)
+    if alignment is None:
+        alignment = align_sites(sites, active, workers=1, talk=talk)[1]
+    check_shared(alignment, sites, active)
+    return alignment
 
 
 def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
@@ -171,7 +177,7 @@ def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
     if run.data is not None:
         return passive_fields(run)
     return {
-        name: home_fields(loaded.sites[name])
+        name: party_fields(loaded.sites[name])
         for name in loaded.data.train.parties
         if name != loaded.active
     }
@@ -180,7 +186,7 @@ def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
 _OPTIMIZED = set(apfed.PassiveConfig.model_fields)
 
 
-def home_fields(site: Site) -> PassiveFields:
+def party_fields(site: Site) -> PassiveFields:
     """[apfed] of a party's file, what it sends in methods it agrees to within its policy's budget.
 
     Raises:
@@ -194,29 +200,29 @@ def home_fields(site: Site) -> PassiveFields:
     for method, key in (("apfed", "gradients"), ("tvfl", "codes")):
         if method not in agreed:
             continue
-        own: Release | None = getattr(section, key)
-        if own is None or not own.noise:
+        release: Release | None = getattr(section, key)
+        if release is None or not release.noise:
             raise ConfigError(
                 f"party {site.name!r}: policy.privacy sets a budget of epsilon = "
                 f"{budget.epsilon:g}, and its {key} are not noised; set {key} = {{ clip = ..., "
                 "noise = ... } below [apfed]"
             )
-        capped[key] = within(budget, own, None, what=key, key=key)
+        capped[key] = within(budget, release, None, what=key, key=key)
     return section.model_copy(update=capped)
 
 
-def partner_home(fields: PassiveFields) -> PartnerHome:
+def partner_data(fields: PassiveFields) -> PartnerData:
     """A partner's settings, of its own file's section or of the run file's."""
-    return PartnerHome(
+    return PartnerData(
         apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
         encoder_spec(fields.encoder),
         fields.distil,
     )
 
 
-def _policy(stage: str) -> str:
-    """What a policy calls a stage that asks partners."""
-    return stage if stage in ("tvfl", "apfed-d", "apfed-s") else "apfed"
+def _policy(variant: str) -> str:
+    """What a policy calls a variant that asks partners."""
+    return variant if variant in ("tvfl", "apfed-d", "apfed-s") else "apfed"
 
 
 class Apfed(Method):
@@ -225,8 +231,8 @@ class Apfed(Method):
     decides = True
     name = "apfed"
     Settings = ApfedSection
-    HomeSettings = PassiveFields
-    stages = STAGES
+    PartySettings = PassiveFields
+    variants = VARIANT_NAMES
     scores: ClassVar[Mapping[str, str]] = {
         "tvfl-0": "classic vertical, partners gone: zeros",
         "tvfl-a": "classic vertical, partners gone: average",
@@ -242,7 +248,7 @@ class Apfed(Method):
         "vertical": algorithm("tvfl", vertical.Member),
         "distil": algorithm("apfed-d", distil.Partner),
         "sealed": algorithm("apfed-s", second_question.Partner),
-        "recalling": algorithm("apfed-d", inference.Recalling),
+        "recalling": algorithm("apfed-d", inference.Inference),
         "smoothing": algorithm("apfed-s", sealed_inference.Smoother),
     }
     models = (
@@ -252,9 +258,9 @@ class Apfed(Method):
     )
 
     def asks(self, run: Run) -> tuple[str, ...]:
-        """What partners' policies must agree to for these stages."""
-        asking = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
-        return ("align", *dict.fromkeys(map(_policy, asking)))
+        """What partners' policies must agree to for these variants."""
+        asked = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
+        return ("align", *dict.fromkeys(map(_policy, asked)))
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse networks that cannot be, and settings for parties that are not in the run.
@@ -268,7 +274,7 @@ class Apfed(Method):
         except ConfigError as error:
             raise ConfigError(f"{where}, [apfed]: {error}") from None
         if section.private is not None:
-            check_stage(run.method, where=where)
+            check_variant(run.method, where=where)
         _check_releases(run, where=where)
         if run.data is not None:
             _check_trade_off(run, _passive_names(run), where=where)
@@ -280,35 +286,35 @@ class Apfed(Method):
         """Party files: aligned before, or now; training and test data, and how they are aligned.
 
         Raises:
-            ConfigError: no party or several with labels, a policy that refuses, or a stage that
+            ConfigError: no party or several with labels, a policy that refuses, or a variant that
                 party files do not allow.
         """
         active = label_owner(sites, run.active, where=where)
         _check_trade_off(run, sites.keys() - {active}, where=where)
         _check_names(run, sites, where=where)
-        stages = _stages(run, where=where)
-        if set(stages) <= ASK_NOBODY:
+        variants = _variants(run, where=where)
+        if set(variants) <= ASK_NOBODY:
             sites = {active: sites[active]}  # nobody else is asked
-        for stage in stages:
-            algorithm = _policy(stage)
+        for variant in variants:
+            algorithm = _policy(variant)
             for name, site in sites.items():
-                if name != active and stage not in ASK_NOBODY:
+                if name != active and variant not in ASK_NOBODY:
                     site.check_policy(algorithm, active)
-        if len(sites) == 1 and not set(stages) <= ASK_NOBODY:
+        if len(sites) == 1 and not set(variants) <= ASK_NOBODY:
             raise ConfigError(
                 f"{where}: {active!r} is the only party; name its partners' files in parties, or "
                 'write method = "alone"'
             )
         return _split(run, sites, active, _alignment(sites, active, talk=talk))
 
-    def home(self, site: Site) -> PartnerHome:
+    def local_data(self, site: Site) -> PartnerData:
         """What a partner has by its own file.
 
         Raises:
             ConfigError: a budget, and gradients that are not noised.
         """
-        home = partner_home(home_fields(site))
-        return replace(home, sealed_limits=site.policy.section.sealed)
+        local_data = partner_data(party_fields(site))
+        return replace(local_data, sealed_limits=site.policy.section.sealed)
 
     def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
@@ -319,19 +325,19 @@ class Apfed(Method):
         if not allowed:
             return {}
         input = site.fit_input()
-        x, home = site.table.encoded(input).joined(), self.home(site)
+        x, local_data = site.table.encoded(input).joined(), self.local_data(site)
 
         def maker(side: Side) -> Maker:
             def of_run(asked: Asked) -> Callable[[], StatefulParty]:
                 shared = dd.SharedRows(site.name, x, asked.rows_S())
                 # test rows are asked for by the same numbers
-                own = replace(home, shared=shared, test=shared, input=input, side=side)
+                data = replace(local_data, shared=shared, test=shared, input=input, side=side)
                 if side == "sealed":
                     given = NumbersGiven(asked.numbers, site.table.ids, asked.run)
-                    own = replace(own, given=given)
+                    data = replace(data, given=given)
 
                 def make() -> StatefulParty:
-                    party = own.party(asked.local())
+                    party = data.party(asked.local())
                     if side not in KEPT_AFTER:
                         return party
                     keep = lambda: asked.keep(bottom_of(party), {})  # noqa: E731
@@ -360,14 +366,14 @@ class Apfed(Method):
         """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
 
         Raises:
-            ConfigError: it has no labels, or a stage that party files do not allow.
+            ConfigError: it has no labels, or a variant that party files do not allow.
         """
 
         site = driver.site
         active = label_owner({site.name: site}, run.active, where=where)
         _check_trade_off(run, driver.partners, where=where)
         _check_names(run, (site.name, *driver.partners), where=where)
-        if set(_stages(run, where=where)) <= ASK_NOBODY:
+        if set(_variants(run, where=where)) <= ASK_NOBODY:
             raise ConfigError(
                 f"{where}: nobody else is asked where the method is {run.method!r}; leave [engine] "
                 "out"
@@ -405,21 +411,21 @@ class Apfed(Method):
             ConfigError: partners are elsewhere, and their columns or ids are needed here.
         """
         section, data = run.settings("apfed", ApfedSection), loaded.data
-        stages = {run.method, *run.baselines}
+        variants = {run.method, *run.baselines}
         if loaded.connect is not None:
-            _check_elsewhere(stages, loaded)
+            _check_elsewhere(variants, loaded)
         active = str(loaded.active)
         alignment = loaded.alignment or data.train.align(active)
         tested = loaded.test_alignment
-        if tested is None and data.test is not None and stages & TOGETHER:
+        if tested is None and data.test is not None and variants & TOGETHER:
             tested = data.test.align(active)
-        homes: dict[str, LabelHome | PartnerHome] = {}
+        data_by_party: dict[str, LabelOwnerData | PartnerData] = {}
         fields = passives(run, loaded)
-        for name, own in data.train.parties.items():
+        for name, party_data in data.train.parties.items():
             test = None if data.test is None else data.test[name]
             if name == loaded.active:
-                homes[name] = LabelHome(
-                    train=own,
+                data_by_party[name] = LabelOwnerData(
+                    train=party_data,
                     test=test,
                     task=data.task,
                     label=data.label,
@@ -429,34 +435,39 @@ class Apfed(Method):
                     secret=loaded.secret,
                 )
                 continue
-            home = partner_home(fields[name])
-            shared = dd.SharedRows(name, own.joined(), alignment.rows[name])
+            local_data = partner_data(fields[name])
+            shared = dd.SharedRows(name, party_data.joined(), alignment.rows[name])
             tests = None
             if test is not None and tested is not None:
                 tests = dd.SharedRows(name, test.joined(), tested.rows[name])
-            homes[name] = replace(
-                home,
+            data_by_party[name] = replace(
+                local_data,
                 shared=shared,
                 test=tests,
                 input=data.inputs.get(name),
                 limits=NO_LIMITS if run.data else loaded.sites[name].policy.section.limits,
                 sealed_limits=None if run.data else loaded.sites[name].policy.section.sealed,
-                own=run.data is None,
+                from_file=run.data is None,
             )
         return Training(
-            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
+            kind=self,
+            run=run,
+            settings=section,
+            party_data=data_by_party,
+            loaded=loaded,
+            device=device,
         )
 
-    def variant(self, stage: str) -> Variant:
-        """What a stage is."""
-        return VARIANTS[stage]
+    def variant(self, variant: str) -> Variant:
+        """What a variant is."""
+        return VARIANTS[variant]
 
-    def party(self, home: PartnerHome, local: Local) -> Party:
+    def party(self, local_data: PartnerData, local: Local) -> Party:
         """A partner's side of a run."""
-        return home.party(local)
+        return local_data.party(local)
 
 
-def _check_elsewhere(stages: Collection[str], loaded: Loaded) -> None:
+def _check_elsewhere(variants: Collection[str], loaded: Loaded) -> None:
     """Refuse what partners who live elsewhere cannot do."""
     tested = loaded.data.test is None or loaded.test_alignment is not None
     if loaded.alignment is None or not tested:
@@ -464,6 +475,6 @@ def _check_elsewhere(stages: Collection[str], loaded: Loaded) -> None:
             "partners live elsewhere, so their ids are not here to compare: give alignment, "
             "and test_alignment where there are test rows"
         )
-    for stage in ("pooled", *GONE):
-        if stage in stages:
-            raise ConfigError(f"{stage!r} needs everybody's columns here; leave it out")
+    for variant in ("pooled", *MISSING_PARTY):
+        if variant in variants:
+            raise ConfigError(f"{variant!r} needs everybody's columns here; leave it out")

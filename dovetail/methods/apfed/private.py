@@ -37,21 +37,22 @@ from dovetail.privacy.accountant import epsilon
 
 _log = logging.getLogger(__name__)
 
-#: Stages that train by DP-SGD where ``apfed.private`` is set.
-STAGES = ("apfed", "apfed-r", "apfed-c", "alone", "pooled")
+#: Variants that train by DP-SGD where ``apfed.private`` is set.
+VARIANTS_WITH_PRIVATE = ("apfed", "apfed-r", "apfed-c", "alone", "pooled")
 
 
-def check_stage(method: str, *, where: str) -> None:
+def check_variant(method: str, *, where: str) -> None:
     """Refuse a method whose model is not trained by DP-SGD.
 
     Raises:
         ConfigError: what can be, and what to do.
     """
-    if method not in STAGES:
+    if method not in VARIANTS_WITH_PRIVATE:
         raise ConfigError(
             f"{where}: apfed.private trains one network by DP-SGD, and the model of {method!r} is "
             "another, which may be of boosted trees or be chosen on rows: no epsilon could be "
-            f"told of it; leave private out, or write method = one of {', '.join(STAGES[:4])}"
+            "told of it; leave private out, or write method = one of "
+            f"{', '.join(VARIANTS_WITH_PRIVATE[:4])}"
         )
 
 
@@ -171,16 +172,16 @@ class Solo(Unify):
     @staticmethod
     def _pull(rows_P: Tensor, helps: Sequence[Help], *, projected: bool) -> Tensor:
         """(P, D) what partners returned for these rows, times P: a mean's sum again."""
-        own = [
+        matched = [
             (each.rows_B, each.weight * each.gradient_BD)
             for each in helps
             if each.projected is projected
         ]
-        if not own:
+        if not matched:
             return torch.zeros(len(rows_P), 0)
-        pull = torch.zeros(len(rows_P), own[0][1].shape[1], device=own[0][1].device)
+        pull = torch.zeros(len(rows_P), matched[0][1].shape[1], device=matched[0][1].device)
         order = rows_P.argsort()
-        for rows, gradient in own:
+        for rows, gradient in matched:
             indices = order[torch.searchsorted(rows_P[order], rows)]
             pull.index_add_(0, indices.to(pull.device), gradient)
         return pull * len(rows_P)
@@ -192,14 +193,14 @@ class Solo(Unify):
         return self._along(call(x), pull, projected)
 
     def _both(self, call: Any, x: Tensor, label: Tensor, pull: Tensor, projected: Tensor) -> Tensor:
-        told = call(x)
-        return self._targets.loss_of(told[2], label) + self._along(told, pull, projected)
+        outputs = call(x)
+        return self._targets.loss_of(outputs[2], label) + self._along(outputs, pull, projected)
 
-    def _along(self, told: Sequence[Tensor], pull: Tensor, projected: Tensor) -> Tensor:
+    def _along(self, outputs: Sequence[Tensor], pull: Tensor, projected: Tensor) -> Tensor:
         """<r, h>, of codes and of what they are projected to, as long as they left."""
-        total = told[0].sum() * 0
+        total = outputs[0].sum() * 0
         clip = self._codes.clip
-        for code, each in zip(told[:2], (pull, projected), strict=True):
+        for code, each in zip(outputs[:2], (pull, projected), strict=True):
             if each.shape[-1]:
                 length = torch.linalg.vector_norm(code, dim=1, keepdim=True)
                 short = code if clip is None else code * (clip / length.clamp(min=clip))
@@ -211,7 +212,7 @@ class Solo(Unify):
         steps = self.steps
         if steps.epsilon is None or self._epsilon(visits, sent) <= steps.epsilon:
             return True
-        if not self._stepping.told()["releases"]:
+        if not self._stepping.report()["releases"]:
             raise ConfigError(
                 f"party {self._party!r}: the first epoch alone costs epsilon = "
                 f"{self._epsilon(visits, sent):.3g} (delta = {steps.delta:g}), above "
@@ -233,15 +234,15 @@ class Solo(Unify):
         The two add up at every order; the row that was visited most need not be the one whose
         codes were sent most, so that the sum is of no row less than it is.
         """
-        told = (self._stepping.told()["releases"] + visits) / (self.steps.noise / 2) ** 2
+        precision = (self._stepping.report()["releases"] + visits) / (self.steps.noise / 2) ** 2
         if self._codes.noise:
             before = sum(each["releases"] for each in self._local.spent())
-            told += (before + sent) / (self._codes.noise / 2) ** 2
-        return epsilon(told, 1.0, self.steps.delta)
+            precision += (before + sent) / (self._codes.noise / 2) ** 2
+        return epsilon(precision, 1.0, self.steps.delta)
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Epsilon, delta, releases, whether it is stopped; JSON-ready."""
-        return {**self._stepping.told(), "epsilon": self._epsilon(), "stopped": self._stopped}
+        return {**self._stepping.report(), "epsilon": self._epsilon(), "stopped": self._stopped}
 
     def state(self) -> State:
         return {"stepping": self._stepping.state(), "stopped": self._stopped}

@@ -21,7 +21,8 @@ _ROWS, _FOLDS = 16_384, 4
 
 
 def learn(active: distil.Active, network: Engine) -> Iterator[tuple[int, float]]:
-    """Asks each partner once, and learns the teacher at home: ``active.told``, or ``why_not``.
+    """Asks each partner once, and learns the teacher at its site: ``active.teacher_outputs``, or
+    ``why_not``.
 
     Yields:
         Steps and seconds of what was done: one step.
@@ -39,7 +40,7 @@ def learn(active: distil.Active, network: Engine) -> Iterator[tuple[int, float]]
     if not active.find_rows():
         return
     x_RF = torch.cat([active.owner.x_RF, *parts], dim=1)
-    active.told = distil.Told(
+    active.teacher_outputs = distil.TeacherOutputs(
         {name: _teacher(active, name, x_RF) for name in active.config.teachers}, None
     )
     yield 1, time.perf_counter() - started
@@ -83,7 +84,7 @@ def _teacher(active: distil.Active, name: str, x_RF: Tensor) -> Tensor:
     """(K, R, C) outputs of each fold's model, NaN in rows that no partner has."""
     owner = active.owner
     num_outputs = owner.targets_RC.shape[1]
-    told_KRC = torch.full((owner.num_folds, len(x_RF), num_outputs), torch.nan)
+    outputs_KRC = torch.full((owner.num_folds, len(x_RF), num_outputs), torch.nan)
     shared = active.aligned_R
     for fold in range(owner.num_folds):
         rows = active.rows_N[owner.folds_R[active.rows_N] != fold]
@@ -101,5 +102,5 @@ def _teacher(active: distil.Active, name: str, x_RF: Tensor) -> Tensor:
             seed=seed,
             encode_on=x_RF[shared],
         )  # fmt: skip
-        told_KRC[fold, shared] = learnt.outputs(x_RF[shared])
-    return told_KRC
+        outputs_KRC[fold, shared] = learnt.outputs(x_RF[shared])
+    return outputs_KRC

@@ -162,7 +162,7 @@ class Active(Driver):
         test: test rows by shared sample; None if there are none.
         smoothers: what each partner is asked for.
         seed: of the draw of labelled rows.
-        secret: of its home.
+        secret: of its site.
         timeout_s: how long a partner may take.
         max_rows: so many shared rows that take no part with a label are asked about at most.
 

@@ -143,9 +143,12 @@ def maker(site: Site) -> Maker:
         rows_S, limits = asked.rows_S(), site.policy.section.sealed
         given = NumbersGiven(asked.numbers, site.table.ids)
 
-        def fits(own: Bottom) -> bool:
+        def fits(bottom: Bottom) -> bool:
             """What is encrypted to one label owner is nothing to another."""
-            return isinstance(own.spec, SmoothingSpec) and own.about.get("driver") == asked.driver
+            return (
+                isinstance(bottom.spec, SmoothingSpec)
+                and bottom.about.get("driver") == asked.driver
+            )
 
         kept = kept_at(site, asked, fits)
         return lambda: Smoother(rows_S, kept, asked.local(), limits, given)

@@ -203,8 +203,8 @@ class Sealing:
         Raises:
             ModelError: exponents that cannot be.
         """
-        own = self.layout
-        lie = own.labelled, own.columns, own.block, own.classes
+        layout = self.layout
+        lie = layout.labelled, layout.columns, layout.block, layout.classes
         return Reader(self.key, Answers(*lie, self.unit, tuple(exponents)), self.regression)
 
 
@@ -225,8 +225,8 @@ class Reader:
     @property
     def layout(self) -> encrypted.Layout:
         """How targets lie in slots."""
-        own = self.answers
-        return encrypted.Layout(own.labelled, own.columns, own.block, own.classes)
+        answers = self.answers
+        return encrypted.Layout(answers.labelled, answers.columns, answers.block, answers.classes)
 
     def read(self, wire: np.ndarray, num_rows: int, *, strict: bool = True) -> Tensor:
         """(R, J C) numbers.

@@ -1,4 +1,4 @@
-"""[apfed] of a run file, for the active party; of a party file, for a partner; names of stages."""
+"""[apfed] of a run file, for the active party; of a party file, for a partner; variants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dovetail.models.smoothers import Kernel, Smoother
 #: scored with partners present and gone. "apfed-d" distils a joint model; what follows it is what
 #: a label owner would train instead, which a run of "apfed-d" scores without being asked.
 #: "party-dropout" and "laser" are what the literature would pick where a partner may go.
-Stage = Literal[
+VariantName = Literal[
     "apfed",
     "apfed-r",
     "apfed-c",
@@ -39,7 +39,7 @@ Stage = Literal[
 ]
 
 #: The same, and what a table calls it.
-STAGES: Mapping[str, str] = {
+VARIANT_NAMES: Mapping[str, str] = {
     "apfed": "APFed, predicts alone",
     "apfed-r": "APFed-R, predicts alone",
     "apfed-c": "APFed-C, predicts alone",
@@ -56,7 +56,7 @@ STAGES: Mapping[str, str] = {
     "party-dropout": "party dropout, partners present",
     "laser": "LASER, partners present",
 }
-assert STAGES.keys() == {*get_args(Stage)}
+assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class DistilSection(DistilConfig):

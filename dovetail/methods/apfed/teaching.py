@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.federated import Epoch, end_told
+from dovetail.federated import Epoch, ending_announced
 from dovetail.methods.apfed import releasing
 from dovetail.methods.apfed.distil import (
     Active,
@@ -24,7 +24,7 @@ from dovetail.methods.apfed.distil import (
     Finished,
     Ready,
     Table,
-    Told,
+    TeacherOutputs,
 )
 from dovetail.methods.limits import asked_for, limits_of
 from dovetail.models.learners.rows import row_losses
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 
 def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Epoch]:
-    """Trains the teacher; afterwards ``active.told`` is what it says, or ``why_not`` says why none.
+    """Trains the teacher; afterwards ``active.teacher_outputs`` is what it says, or ``why_not``
+    says why none.
 
     Args:
         active: the label owner, which drives.
@@ -46,7 +47,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
         PartyError: a partner cannot begin.
         TrainingError: the loss is no longer finite.
     """
-    with end_told(network):
+    with ending_announced(network):
         yield from _rounds(active, network, checkpoint or Checkpoint.none())
 
 
@@ -56,8 +57,8 @@ def _rounds(active: Active, network: Engine, checkpoint: Checkpoint) -> Iterator
             active.number = 1
             yield Epoch(number=1, seconds=seconds, num_steps=steps, reasons=dict(active.lost))
         return
-    number = checkpoint.resume(active, network, lenient=True)
-    if active.told is not None or active.why_not:
+    number = checkpoint.resume(active, network, tolerate_missing=True)
+    if active.teacher_outputs is not None or active.why_not:
         return
     if not number:
         if not active.find_rows():
@@ -70,7 +71,7 @@ def _rounds(active: Active, network: Engine, checkpoint: Checkpoint) -> Iterator
             active.leave_out(party, f"epoch {number}: {checkpoint.failures[party].cause}", network)
         if away and not _go_on(active, network, checkpoint.behind):
             return
-    while active.told is None:
+    while active.teacher_outputs is None:
         started = time.perf_counter()
         losses: list[float] = []
         number += 1
@@ -82,7 +83,7 @@ def _rounds(active: Active, network: Engine, checkpoint: Checkpoint) -> Iterator
                 held_out = judge(active, network)
                 loss = math.fsum(losses) / len(losses)
             else:
-                active.told = finish(active, network)
+                active.teacher_outputs = finish(active, network)
         except PartyError as failure:
             if failure.party not in active.partners:
                 raise
@@ -108,10 +109,10 @@ def _round(
 ) -> Epoch:
     """Steps from one judgement to the next."""
     active.number = number
-    told: dict[str, Any] = {} if loss is None else {"loss": loss}
+    metrics: dict[str, Any] = {} if loss is None else {"loss": loss}
     return Epoch(
         number=number,
-        told=told | ({"held_out_loss": dict(held_out)} if held_out else {}),
+        metrics=metrics | ({"held_out_loss": dict(held_out)} if held_out else {}),
         seconds=time.perf_counter() - started,
         num_steps=num_steps,
         missed=dict.fromkeys(active.lost, num_steps),
@@ -183,10 +184,10 @@ def _answer_a_round(active: Active) -> bool:
 
     A message counts once for each sample in it.
     """
-    judging, saying = (
+    judging, text = (
         _num_messages(active, num) for num in (active.judged_KV.shape[1], len(active.train.x_RF))
     )
-    needed = active.every + judging + saying
+    needed = active.every + judging + text
     tired = [party for party, uses in active.uses.items() if uses.left() < needed]
     for party in tired:
         most = active.uses[party].limits.max_uses
@@ -218,9 +219,9 @@ def step(active: Active, network: Engine) -> float:
     total, shown = torch.zeros(()), 0.0
     for name in stacks:
         taught = active.taught[name]
-        own_KBD = taught.stack.encode(rows_KB.flatten(), active.members)
+        local_KBD = taught.stack.encode(rows_KB.flatten(), active.members)
         with taught.dropping:
-            outputs_KBC = taught.top([own_KBD, *parts[name]])
+            outputs_KBC = taught.top([local_KBD, *parts[name]])
         losses_KB = row_losses(outputs_KBC, owner.targets_RC[rows_KB], regression=owner.regression)
         per_member = losses_KB.mean(dim=1)
         shown += float(per_member.detach().mean()) / len(stacks)
@@ -248,12 +249,12 @@ def judge(active: Active, network: Engine) -> dict[str, float]:
     rows_KV = active.rows_N[active.judged_KV]
     outputs = _outputs(active, network, stacks, rows_KV, active.train)
     owner = active.owner
-    found = {}
+    by_stack = {}
     keep = []
     for name in stacks:
         losses = row_losses(outputs[name], owner.targets_RC[rows_KV], regression=owner.regression)
         loss = float((losses * active.real_KV).sum() / active.real_KV.sum())
-        found[name] = loss
+        by_stack[name] = loss
         taught = active.taught[name]
         if taught.stopping.improved(active.step_number, loss):
             taught.keep()
@@ -261,10 +262,10 @@ def judge(active: Active, network: Engine) -> dict[str, float]:
         elif taught.stopping.ended(active.step_number):
             taught.ended = True
     active.keep = tuple(keep)
-    return found
+    return by_stack
 
 
-def finish(active: Active, network: Engine) -> Told:
+def finish(active: Active, network: Engine) -> TeacherOutputs:
     """Every party back to its best weights, and what the teacher says of all shared rows."""
     network.ask(
         dict.fromkeys(active.partners, Finish(active.keep)),
@@ -275,9 +276,9 @@ def finish(active: Active, network: Engine) -> Told:
     for taught in active.taught.values():
         taught.restore_best()
     test = active.test if _may_test(active) else None
-    return Told(
-        _say(active, network, active.train, test=False),
-        None if test is None else _say(active, network, test, test=True),
+    return TeacherOutputs(
+        _table_outputs(active, network, active.train, test=False),
+        None if test is None else _table_outputs(active, network, test, test=True),
     )
 
 
@@ -299,17 +300,19 @@ def _may_test(active: Active) -> bool:
     return True
 
 
-def _say(active: Active, network: Engine, table: Table, *, test: bool) -> dict[str, Tensor]:
+def _table_outputs(
+    active: Active, network: Engine, table: Table, *, test: bool
+) -> dict[str, Tensor]:
     """Stack -> (K, R, C) of a table's rows, NaN where no partner has the row."""
     stacks = active.config.teachers
     shape = active.members, len(table.x_RF), active.owner.targets_RC.shape[1]
-    said: dict[str, Tensor] = {name: torch.full(shape, torch.nan) for name in stacks}
+    filled: dict[str, Tensor] = {name: torch.full(shape, torch.nan) for name in stacks}
     rows = table.held(active.partners).any(dim=0).nonzero().flatten()
     if len(rows):
         rows_KV = rows.expand(active.members, -1)
         for name, outputs in _outputs(active, network, stacks, rows_KV, table, test=test).items():
-            said[name][:, rows] = outputs
-    return said
+            filled[name][:, rows] = outputs
+    return filled
 
 
 #: Rows of a message that is no training step, all members' together.
@@ -331,7 +334,7 @@ def _outputs(
     test: bool = False,
 ) -> dict[str, Tensor]:
     """Stack -> (K, V, C) outputs of each member's rows."""
-    told: dict[str, list[Tensor]] = {name: [] for name in stacks}
+    outputs: dict[str, list[Tensor]] = {name: [] for name in stacks}
     # Of about the same size: a small last one would be about fewer samples than partners answer.
     for part_KB in rows_KV.tensor_split(_num_messages(active, rows_KV.shape[1]), dim=1):
         codes = _ask(active, network, stacks, part_KB, table, training=False, test=test)
@@ -342,12 +345,12 @@ def _outputs(
                 taught.top.eval()
                 rows = part_KB.flatten()
                 if table is active.train:
-                    own = taught.stack.encode(rows, active.members)
+                    code = taught.stack.encode(rows, active.members)
                 else:
-                    own = taught.stack.encode_others(table.x_RF[rows], active.members)
-                told[name].append(taught.top([own, *parts[name]]))
+                    code = taught.stack.encode_others(table.x_RF[rows], active.members)
+                outputs[name].append(taught.top([code, *parts[name]]))
                 taught.top.train()
-    return {name: torch.cat(each, dim=1) for name, each in told.items()}
+    return {name: torch.cat(each, dim=1) for name, each in outputs.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,14 +95,14 @@ class Unify:
         """Whether another epoch is within the budget; so many visits and releases of a row."""
         return True
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """What the weights say of a row, JSON-ready; nothing if that is not counted."""
         return {}
 
     def spent(self) -> list[dict[str, Any]]:
         """What the solo model has cost, as a run reports it."""
-        told = self.told()
-        return [{"to": "who has it", "what": "the solo model", **told}] if told else []
+        report = self.report()
+        return [{"to": "who has it", "what": "the solo model", **report}] if report else []
 
     def state(self) -> State:
         return {}
@@ -136,12 +136,14 @@ class Balanced(Unify):
         A part whose product with the task's gradient is negative loses what points against it.
         """
         weights = self._encoder
-        own = [torch.zeros_like(w) if w.grad is None else w.grad.clone() for w in weights]
-        task_norm = _norm(own)
+        task_gradients = [
+            torch.zeros_like(w) if w.grad is None else w.grad.clone() for w in weights
+        ]
+        task_norm = _norm(task_gradients)
         for weight, code_BD, gradient_BD in helps:
             if not weight:
                 continue
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 code_BD,
                 self._every,
                 gradient_BD,
@@ -149,17 +151,17 @@ class Balanced(Unify):
                 allow_unused=True,
                 materialize_grads=True,
             )
-            part = found[: len(own)]
+            part = gradients[: len(task_gradients)]
             norm = _norm(part)
             if not norm or not task_norm:
                 continue
-            products = [(a * b).sum() for a, b in zip(part, own, strict=True)]
+            products = [(a * b).sum() for a, b in zip(part, task_gradients, strict=True)]
             against = sum(products, torch.zeros_like(norm)) / task_norm**2
             scale = weight * self._rho * task_norm / norm
-            for w, gradient in zip(self._every, found, strict=True):
+            for w, gradient in zip(self._every, gradients, strict=True):
                 _add(w, gradient * scale)
             if against < 0:
-                for w, gradient in zip(weights, own, strict=True):
+                for w, gradient in zip(weights, task_gradients, strict=True):
                     _add(w, -gradient * (against * scale))
 
 

@@ -1,7 +1,7 @@
-"""What can be trained that asks partners, or learns as if it did: a class a kind of stage.
+"""What can be trained that asks partners, or learns as if it did: a class a kind of variant.
 
 Each says who answers, who drives, and what is scored and kept. A new one is a class here, a line in
-``VARIANTS``, and its partner's side in ``home.py``.
+``VARIANTS``, and its partner's side in ``local_data.py``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import assisting, second_question, teaching
 from dovetail.methods.apfed.distilling import ALONE, finish
-from dovetail.methods.apfed.home import LabelHome, PartnerHome, labels_of
-from dovetail.methods.apfed.missing_party_baselines import GONE
+from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData, labels_of
+from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.sections import ApfedSection
-from dovetail.methods.apfed.stages import (
+from dovetail.methods.apfed.training_data import (
     ASK_NOBODY,
     active_config,
     distilling,
-    label_home,
-    partner_homes,
+    label_owner_data,
+    partner_data_of,
     pooled,
     train_unasked,
 )
@@ -33,15 +33,15 @@ from dovetail.methods.limits import limited
 from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.substitutes import Substitute, predict_alone
-from dovetail.methods.training import Staged, Training, Variant
+from dovetail.methods.training import Training, Variant, VariantRun
 from dovetail.models import Head, Model
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 
 
 class ApfedVariant(Variant):
-    """A stage of APFed: the label owner drives.
+    """A variant of APFed: the label owner drives.
 
     Attributes:
         alone: nobody is asked.
@@ -49,34 +49,34 @@ class ApfedVariant(Variant):
 
     alone: bool = False
 
-    def label_home(self, training: Training, home: LabelHome) -> LabelHome:
+    def label_owner_data(self, training: Training, local_data: LabelOwnerData) -> LabelOwnerData:
         """What the label owner trains with."""
-        return home
+        return local_data
 
-    def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
-        """A partner's home, for its side."""
-        return home
+    def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
+        """A partner's site, for its side."""
+        return local_data
 
-    def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
+    def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> Driver:
         """The label owner, which drives."""
         raise NotImplementedError
 
-    def homes(self, training: Training, name: str) -> dict[str, LabelHome | PartnerHome]:
+    def stage_data(self, training: Training, name: str) -> dict[str, LabelOwnerData | PartnerData]:
         """Whoever is asked, and the label owner."""
-        owner = label_home(training)
-        homes: dict[str, LabelHome | PartnerHome] = {
-            party: self.partner_home(training, home)
-            for party, home in partner_homes(training).items()
+        owner = label_owner_data(training)
+        party_data: dict[str, LabelOwnerData | PartnerData] = {
+            party: self.partner_data(training, local_data)
+            for party, local_data in partner_data_of(training).items()
             if not self.alone
         }
-        homes[owner.name] = self.label_home(training, owner)
-        return {party: homes[party] for party in training.homes if party in homes}
+        party_data[owner.name] = self.label_owner_data(training, owner)
+        return {party: party_data[party] for party in training.party_data if party in party_data}
 
     def driver(
-        self, training: Training, name: str, homes: Mapping[str, Any], settings: Any, seed: int
+        self, training: Training, name: str, party_data: Mapping[str, Any], settings: Any, seed: int
     ) -> Driver:
         """The label owner."""
-        return self.active(training, homes[label_home(training).name], seed)
+        return self.active(training, party_data[label_owner_data(training).name], seed)
 
     def engine(self, training: Training, name: str, parties: Mapping[str, Any]) -> Engine:
         """What reaches the partners; alone, nobody."""
@@ -87,31 +87,34 @@ class ApfedVariant(Variant):
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
         """What reaches partners of this process."""
         precision = training.run.engine.precision
-        return InProcess(parties, driver=label_home(training).name, precision=precision)
+        return InProcess(parties, driver=label_owner_data(training).name, precision=precision)
 
-    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+    def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
         """Partners, of party files within their policies."""
         return {
-            name: limited(party, stage.homes[name].limits) for name, party in stage.parties.items()
+            name: limited(party, variant_run.party_data[name].limits)
+            for name, party in variant_run.parties.items()
         }
 
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
         """Nothing while there is no model."""
         return {}
 
-    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+    def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:
         """The label owner's threshold, by labelled rows that were held out."""
         return {}
 
-    def kept(self, stage: Staged) -> dict[str, Model]:
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
         """What the label owner uses alone."""
         return {}
 
 
-def owner_of(stage: Staged) -> LabelHome:
-    """What the label owner has in a stage."""
-    home: LabelHome = stage.homes[label_home(stage.training).name]
-    return home
+def owner_of(variant_run: VariantRun) -> LabelOwnerData:
+    """What the label owner has in a variant."""
+    local_data: LabelOwnerData = variant_run.party_data[label_owner_data(variant_run.training).name]
+    return local_data
 
 
 # --- APFed, and learning alone -------------------------------------------------------------------
@@ -127,62 +130,68 @@ class Paper(ApfedVariant):
 
     loss: Literal["reconstruction", "contrastive"] | None = None
 
-    def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
-        return home if self.loss is None else home.with_loss(self.loss)
+    def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
+        return local_data if self.loss is None else local_data.with_loss(self.loss)
 
-    def active(self, training: Training, home: LabelHome, seed: int) -> apfed.Active:
+    def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> apfed.Active:
         section: ApfedSection = training.settings
-        if training.deciding.needs_rows:
-            home = home.without_labels_on(home.held_out(seed))
+        if training.decision_settings.needs_rows:
+            local_data = local_data.without_labels_on(local_data.held_out(seed))
         return apfed.Active(
-            home.train,
-            None if self.alone else home.alignment,
-            home.task,
+            local_data.train,
+            None if self.alone else local_data.alignment,
+            local_data.task,
             active_config(training),
-            Local(home.name, device=training.device, secret=home.secret),
+            Local(local_data.name, device=training.device, secret=local_data.secret),
             seed=seed,
             encoder=encoder_spec(section.encoder),
             head=Head(section.head, section.dropout),
         )
 
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        home = owner_of(stage)
-        if home.test is None or home.test.labels is None:
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
+        local_data = owner_of(variant_run)
+        if local_data.test is None or local_data.test.labels is None:
             return {}
-        outputs = stage.driver.model().outputs(home.test.joined())
+        outputs = variant_run.driver.model().outputs(local_data.test.joined())
         scores = score_party(
-            home.name,
-            stage.name,
-            home.task,
+            local_data.name,
+            variant_run.name,
+            local_data.task,
             outputs,
-            home.test.labels,
-            learning_rate=stage.driver.config.learning_rate,
+            local_data.test.labels,
+            learning_rate=variant_run.driver.config.learning_rate,
             last=last,
-            decision=stage.decisions.get(home.name) if last else None,
+            decision=variant_run.decisions.get(local_data.name) if last else None,
         )
-        return {stage.name: {home.name: scores}}
+        return {variant_run.name: {local_data.name: scores}}
 
-    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
-        home = owner_of(stage)
-        deciding = stage.training.deciding
-        if not deciding.needs_rows:
+    def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:
+        local_data = owner_of(variant_run)
+        decision_settings = variant_run.training.decision_settings
+        if not decision_settings.needs_rows:
             return {}
-        held_out = home.train.take(home.held_out(stage.driver.local.seed))
-        outputs = stage.driver.model().outputs(held_out.joined())
-        return {home.name: deciding.decision(home.task, outputs, labels_of(held_out))}
+        held_out = local_data.train.take(local_data.held_out(variant_run.driver.local.seed))
+        outputs = variant_run.driver.model().outputs(held_out.joined())
+        return {
+            local_data.name: decision_settings.decision(
+                local_data.task, outputs, labels_of(held_out)
+            )
+        }
 
-    def kept(self, stage: Staged) -> dict[str, Model]:
-        home = owner_of(stage)
-        model = stage.driver.model()
-        about = {**model.about, "method": stage.name, "label": home.label}
-        if told := stage.driver.unify.told():
-            about["private"] = told
-        inputs = {} if home.input is None else dict.fromkeys(model.shapes, home.input)
-        return {home.name: replace(model, inputs=inputs, about=about)}
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
+        local_data = owner_of(variant_run)
+        model = variant_run.driver.model()
+        about = {**model.about, "method": variant_run.name, "label": local_data.label}
+        if report := variant_run.driver.unify.report():
+            about["private"] = report
+        inputs = {} if local_data.input is None else dict.fromkeys(model.shapes, local_data.input)
+        return {local_data.name: replace(model, inputs=inputs, about=about)}
 
-    def about(self, stage: Staged) -> dict[str, Any]:
-        best = stage.driver.best.epoch
-        return ({"best epoch": best} if best else {}) | super().about(stage)
+    def about(self, variant_run: VariantRun) -> dict[str, Any]:
+        best = variant_run.driver.best.epoch
+        return ({"best epoch": best} if best else {}) | super().about(variant_run)
 
 
 class Alone(Paper):
@@ -190,18 +199,18 @@ class Alone(Paper):
 
     alone = True
 
-    def label_home(self, training: Training, home: LabelHome) -> LabelHome:
+    def label_owner_data(self, training: Training, local_data: LabelOwnerData) -> LabelOwnerData:
         section: ApfedSection = training.settings
-        return home.on_common_rows() if section.overlap == "common" else home
+        return local_data.on_common_rows() if section.overlap == "common" else local_data
 
 
 class Pooled(Alone):
     """Everybody's columns in one place; the model is nobody's."""
 
-    def label_home(self, training: Training, home: LabelHome) -> LabelHome:
-        return super().label_home(training, pooled(training.loaded.data, home))
+    def label_owner_data(self, training: Training, local_data: LabelOwnerData) -> LabelOwnerData:
+        return super().label_owner_data(training, pooled(training.loaded.data, local_data))
 
-    def kept(self, stage: Staged) -> dict[str, Model]:
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
         return {}
 
 
@@ -215,77 +224,95 @@ class Vertical(ApfedVariant):
     """Classic vertical learning: scored with its partners present, and of the last with them gone.
 
     Partners are asked after an epoch, never when training is over: what the last one gave is kept
-    with the state, for a stage that is resumed after it.
+    with the state, for a variant that is resumed after it.
     """
 
-    def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
+    def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
         section: ApfedSection = training.settings
-        alike = home if home.own else home.alike(section, encoder_spec(section.encoder))
+        alike = (
+            local_data
+            if local_data.from_file
+            else local_data.alike(section, encoder_spec(section.encoder))
+        )
         return replace(alike, side="vertical")
 
-    def active(self, training: Training, home: LabelHome, seed: int) -> vertical.Owner:
+    def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> vertical.Owner:
         section: ApfedSection = training.settings
         fields = set(vertical.Config.model_fields)
         return vertical.Owner(
-            home.train,
-            home.alignment,
-            home.task,
+            local_data.train,
+            local_data.alignment,
+            local_data.task,
             vertical.Config(**active_config(training).model_dump(include=fields)),
-            Local(home.name, device=training.device, secret=home.secret),
+            Local(local_data.name, device=training.device, secret=local_data.secret),
             seed=seed,
             encoder=encoder_spec(section.encoder),
             head=Head(section.head, section.dropout),
         )
 
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        home = owner_of(stage)
-        owner, extra = stage.driver, stage.checkpoint.extra
-        if home.test is None:
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
+        local_data = owner_of(variant_run)
+        owner, extra = variant_run.driver, variant_run.checkpoint.extra
+        if local_data.test is None:
             return {}
         if not last:
-            together = self._together(stage, home, last=owner.number == owner.num_rounds)
+            together = self._together(
+                variant_run, local_data, last=owner.number == owner.num_rounds
+            )
             if together is None:
                 return {}
-            extra["scores"] = {stage.name: {home.name: together}}
-            return {stage.name: {home.name: together}}
+            extra["scores"] = {variant_run.name: {local_data.name: together}}
+            return {variant_run.name: {local_data.name: together}}
         scores: dict[str, dict[str, Scores]] = dict(extra.get("scores", {}))
-        labels = labels_of(home.test)
-        for substitute, outputs in predict_alone(owner, home.test.joined()).items():
+        labels = labels_of(local_data.test)
+        for substitute, outputs in predict_alone(owner, local_data.test.joined()).items():
             name = SUBSTITUTES[substitute]
-            scores[name] = {home.name: self._score(stage, home, name, outputs, labels, last=True)}
+            scores[name] = {
+                local_data.name: self._score(
+                    variant_run, local_data, name, outputs, labels, last=True
+                )
+            }
         return scores
 
-    def _together(self, stage: Staged, home: LabelHome, *, last: bool) -> dict[str, Any] | None:
+    def _together(
+        self, variant_run: VariantRun, local_data: LabelOwnerData, *, last: bool
+    ) -> dict[str, Any] | None:
         """Scores with every partner present, on the test samples that all have; None if too few.
 
         If that is not every test row, "rows" says how many.
         """
-        test, alignment = home.test, home.test_alignment
+        test, alignment = local_data.test, local_data.test_alignment
         if test is None or test.labels is None or alignment is None:
             return None
         samples = alignment.shared(*alignment.rows)
-        if len(samples) < stage.driver.rows.min_rows:  # partners answer about no fewer
+        if len(samples) < variant_run.driver.rows.min_rows:  # partners answer about no fewer
             return None
         # In the order of its own rows: samples are numbered at random in each alignment, sums not.
-        samples = samples[alignment.rows[home.name][samples].argsort()]
-        rows = alignment.rows[home.name][samples]
-        outputs = vertical.predict(stage.driver, stage.network, test.joined()[rows], samples)
-        scores = self._score(stage, home, stage.name, outputs, test.labels[rows], last=last)
+        samples = samples[alignment.rows[local_data.name][samples].argsort()]
+        rows = alignment.rows[local_data.name][samples]
+        outputs = vertical.predict(
+            variant_run.driver, variant_run.network, test.joined()[rows], samples
+        )
+        scores = self._score(
+            variant_run, local_data, variant_run.name, outputs, test.labels[rows], last=last
+        )
         return scores if len(rows) == test.num_rows else {**scores, "rows": len(rows)}
 
     def _score(
         self,
-        stage: Staged,
-        home: LabelHome,
+        variant_run: VariantRun,
+        local_data: LabelOwnerData,
         what: str,
         outputs: Tensor,
         labels: Tensor,
         *,
         last: bool,
     ) -> dict[str, Any]:
-        rate = stage.driver.config.learning_rate
+        rate = variant_run.driver.config.learning_rate
         scores = score_party(
-            home.name, what, home.task, outputs, labels, learning_rate=rate, last=last
+            local_data.name, what, local_data.task, outputs, labels, learning_rate=rate, last=last
         )
         return dict(scores)
 
@@ -298,28 +325,28 @@ class Distilled(ApfedVariant):
 
     scores_alone = True
 
-    def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
-        return replace(home, side="distil")
+    def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
+        return replace(local_data, side="distil")
 
-    def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
-        return distilling(training, home, seed).teacher()
+    def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> Driver:
+        return distilling(training, local_data, seed).teacher()
 
-    def rounds(self, stage: Staged) -> Iterator[Played]:
-        return teaching.train(stage.driver, stage.network, stage.checkpoint)
+    def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
+        return teaching.train(variant_run.driver, variant_run.network, variant_run.checkpoint)
 
-    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
-        work = distilling(stage.training, owner_of(stage), seed)
-        outcome = finish(work, stage.driver, stage.network, observe)
+    def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        work = distilling(variant_run.training, owner_of(variant_run), seed)
+        outcome = finish(work, variant_run.driver, variant_run.network, observe)
         if spent := [
-            {"from": name, "to": work.name, "what": "columns", **partner.released.told()}
-            for name, partner in stage.parties.items()
+            {"from": name, "to": work.name, "what": "columns", **partner.released.report()}
+            for name, partner in variant_run.parties.items()
             if partner.released is not None and partner.released.once.noise
         ]:
             outcome.about["epsilon"] = spent
-        if outcome.joint is not None:  # those that are elsewhere keep their own at home
+        if outcome.joint is not None:  # those that are elsewhere keep their own at its site
             outcome.bottoms = {
                 name: partner.bottom_model()
-                for name, partner in stage.parties.items()
+                for name, partner in variant_run.parties.items()
                 if name in outcome.about["distilled"]["partners"]
             }
         return outcome
@@ -333,11 +360,11 @@ class Sealed(ApfedVariant):
 
     scores_alone = True
 
-    def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
-        return replace(home, side="sealed")
+    def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
+        return replace(local_data, side="sealed")
 
-    def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
-        work, section = distilling(training, home, seed), training.settings.sealed
+    def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> Driver:
+        work, section = distilling(training, local_data, seed), training.settings.sealed
         teacher = work.teacher()
         return second_question.Active(
             work.name,
@@ -352,19 +379,21 @@ class Sealed(ApfedVariant):
             more=section.second,
         )
 
-    def rounds(self, stage: Staged) -> Iterator[Played]:
-        work = distilling(stage.training, owner_of(stage), stage.driver.seed)
-        pays = partial(assisting.pays, work, stage.driver)
-        return assisting.rounds(stage.driver, stage.network, stage.checkpoint, pays=pays)
+    def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
+        work = distilling(variant_run.training, owner_of(variant_run), variant_run.driver.seed)
+        pays = partial(assisting.pays, work, variant_run.driver)
+        return assisting.rounds(
+            variant_run.driver, variant_run.network, variant_run.checkpoint, pays=pays
+        )
 
-    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
-        work = distilling(stage.training, owner_of(stage), seed)
-        outcome = assisting.finish(work, stage.driver, stage.network, observe)
-        if outcome.joint is not None:  # those that are elsewhere keep their own at home
+    def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        work = distilling(variant_run.training, owner_of(variant_run), seed)
+        outcome = assisting.finish(work, variant_run.driver, variant_run.network, observe)
+        if outcome.joint is not None:  # those that are elsewhere keep their own at its site
             outcome.bottoms = {
                 name: partner.bottom_model()
-                for name, partner in stage.parties.items()
-                if name in stage.driver.partners
+                for name, partner in variant_run.parties.items()
+                if name in variant_run.driver.partners
             }
         return outcome
 
@@ -389,7 +418,7 @@ class Unasked(ApfedVariant):
         return train_unasked(training, name, seed, observe)
 
 
-#: Stage -> what it is.
+#: Variant -> what it is.
 VARIANTS: Mapping[str, ApfedVariant] = {
     "apfed": Paper(),
     "apfed-r": Paper("reconstruction"),
@@ -399,5 +428,5 @@ VARIANTS: Mapping[str, ApfedVariant] = {
     "tvfl": Vertical(),
     "apfed-d": Distilled(),
     "apfed-s": Sealed(),
-    **dict.fromkeys((*ALONE, *GONE), Unasked()),
+    **dict.fromkeys((*ALONE, *MISSING_PARTY), Unasked()),
 }

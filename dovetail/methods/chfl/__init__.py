@@ -65,7 +65,7 @@ from dovetail.federated.driver import Driver, Round
 from dovetail.federated.federation import Federation
 from dovetail.federated.local import Local
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings
-from dovetail.methods.chfl.home import Home
+from dovetail.methods.chfl.local_data import ChflData
 from dovetail.models import Column, ColumnsSpec, Model, Optimizer, OptimizerConfig, RandomStream
 from dovetail.models.decisions import Supervised
 from dovetail.models.vectors import vector_of, write_vector
@@ -171,8 +171,8 @@ class Member(Party):
     saved = ("columns", "unique_optimizer", "batches", "snapshots")
     Settings: ClassVar[type[Config]] = Config
 
-    def __init__(self, home: Home, local: Local) -> None:
-        self.home, self.task, self.loss = home, home.task, Supervised(home.task)
+    def __init__(self, data: ChflData, local: Local) -> None:
+        self.data, self.task, self.loss = data, data.task, Supervised(data.task)
         self.snapshots = best.Snapshots()
 
     def sizes(self) -> dict[str, int]:
@@ -182,22 +182,22 @@ class Member(Party):
     @handles(before_begin=True)
     def describe(self, ask: Describe) -> Description:
         """What it offers, and what others must know of it."""
-        return Description.of(self.home.summaries(), self.task, len(self.home.rows))
+        return Description.of(self.data.summaries(), self.task, len(self.data.rows))
 
     @handles
     def begin(self, ask: Begin) -> Ready:
         """Build its network, and take its batches from the start."""
         self.config = read_settings(self.Settings, ask, ask.settings)
-        self.prepared = self.home.prepare(ask.common, ask.agreed, self.local.device)
+        self.prepared = self.data.prepare(ask.common, ask.agreed, self.local.device)
         self.spec, device = self.network_spec(), self.local.device
         common = self.local.build(self.spec.build_common, "common column")  # replaced by theta_c
         unique = self.local.build(self.spec.build_unique, "unique column")
         self.columns = self.spec.join_columns(common, unique).to(device)
         self.unique_optimizer = None if unique is None else self.config.build(unique.trained())
-        self.batches = self.local.batches(self.home.rows, self.config.batch_size)
+        self.batches = self.local.batches(self.data.rows, self.config.batch_size)
         self.x_common = self.prepared.features(self.spec.common).to(device)
         self.x_unique = self.prepared.features(self.spec.unique).to(device)
-        self.labels = self.home.labels.to(device)
+        self.labels = self.data.labels.to(device)
         return Ready(len(self.spec.common))
 
     def network_spec(self) -> ColumnsSpec:
@@ -219,7 +219,7 @@ class Member(Party):
 
     def scored(self) -> Scored:
         """Its model on its validation rows, as it is now."""
-        return Scored(*self.home.score(self.columns, self.prepared))
+        return Scored(*self.data.score(self.columns, self.prepared))
 
     @handles
     def train(self, ask: Train) -> Trained:
@@ -257,7 +257,7 @@ class Member(Party):
 
     def model(self) -> Model:
         """Predicts alone from all of this party's features, Eq. (7)."""
-        return self.home.model(self.columns, self.spec, self.prepared, {"seed": self.local.seed})
+        return self.data.model(self.columns, self.spec, self.prepared, {"seed": self.local.seed})
 
 
 # --- What the coordinator executes: Algorithm 2 ------------------------------------------------
@@ -284,7 +284,7 @@ class Coordinator(Driver):
         """Agree on the common columns, and send theta_c^0."""
         described = federation.ask(Describe(), Description).or_raise()
         self.opening = self.agree(described)
-        self.num_rows = {member: own.num_rows for member, own in described.items()}
+        self.num_rows = {member: description.num_rows for member, description in described.items()}
         requests = {member: self.begin_of(member) for member in described}
         ready = federation.ask(requests, Ready).or_raise()
         num_common = federation.same(ready, "num_common")
@@ -313,7 +313,7 @@ class Coordinator(Driver):
         scored = self.send(number, federation.parties, federation)
         means = self.best_round.judge(number, scored)
         losses = federation.figures(replies, "loss", "joint_loss")
-        return Round(told={**losses, "best": self.best_round.number, **means})
+        return Round(metrics={**losses, "best": self.best_round.number, **means})
 
     def send(self, number: int, to: Sequence[str], federation: Federation) -> Replies[Scored]:
         """Give these members theta_c as it is now (line 4); their scores."""

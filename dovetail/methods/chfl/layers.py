@@ -60,9 +60,9 @@ from dovetail.methods.chfl import (
     Train,
     Trained,
 )
-from dovetail.methods.chfl.home import Home, Prepared
+from dovetail.methods.chfl.local_data import ChflData, Prepared
 from dovetail.models import ColumnsSpec, Model, generator, pull
-from dovetail.models.decisions import ClassWeights, Decide, Supervised, class_weights, on
+from dovetail.models.decisions import ClassWeights, Supervised, ThresholdSettings, class_weights, on
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.vectors import vector_of
 from dovetail.network import Engine, Replies
@@ -71,10 +71,11 @@ from dovetail.privacy import MIN_MEMBERS, PrivateSteps, SecretSums
 __all__ = [
     "BLOCK",
     "GATES",
-    "OWN_IN_SECRET",
-    "OWN_SETTINGS",
+    "LOCAL_IN_SECRET",
+    "LOCAL_SETTINGS",
     "Average",
     "Begin",
+    "ChflData",
     "Config",
     "Coordinator",
     "Describe",
@@ -87,7 +88,6 @@ __all__ = [
     "GiveOpened",
     "GiveParts",
     "GiveShare",
-    "Home",
     "Masked",
     "Member",
     "Opened",
@@ -106,10 +106,10 @@ __all__ = [
 ]
 
 #: What ``by_party`` may set.
-OWN_SETTINGS = frozenset({"learning_rate", "mu"})
+LOCAL_SETTINGS = frozenset({"learning_rate", "mu"})
 
 #: The same with ``secure``, of which the sum that the coordinator sees does not depend.
-OWN_IN_SECRET = frozenset({"mu"})
+LOCAL_IN_SECRET = frozenset({"mu"})
 
 #: The gates that are tried: what the private tower's logits are multiplied by.
 GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -152,7 +152,7 @@ class Config(chfl.Config):
     max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate
-    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
+    decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
     # Member -> learning_rate and mu of its own; V-A3 has each tune them.
     by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -165,10 +165,10 @@ class Config(chfl.Config):
             raise ValueError(
                 "method 'local' sends nothing: secure, proximal, participation are off"
             )
-        for name, own in self.by_party.items():
-            if wrong := own.keys() - OWN_SETTINGS:
-                raise ValueError(f"by_party sets {sorted(OWN_SETTINGS)}, not {wrong} ({name})")
-            if self.secure and not own.keys() <= OWN_IN_SECRET:
+        for name, settings in self.by_party.items():
+            if wrong := settings.keys() - LOCAL_SETTINGS:
+                raise ValueError(f"by_party sets {sorted(LOCAL_SETTINGS)}, not {wrong} ({name})")
+            if self.secure and not settings.keys() <= LOCAL_IN_SECRET:
                 raise ValueError(
                     f"by_party sets a learning_rate of {name}, and with secure all have one: who "
                     "hardly learns has weights that the coordinator knows, and the sum tells "
@@ -300,7 +300,7 @@ class Member(chfl.Member):
     """A member as a run has it.
 
     Args:
-        home: what it has.
+        data: what it has.
         local: its context.
     """
 
@@ -309,16 +309,16 @@ class Member(chfl.Member):
         "common_optimizer_kept",
         "installed",
         "trained",
-        "told",
+        "weights_digest",
         "best_accuracy",
     )
     Settings: ClassVar[type[chfl.Config]] = Config
     config: Config
 
-    def __init__(self, home: Home, local: Local) -> None:
-        super().__init__(home, local)
-        self.sums = local.sums(home.members) or SecretSums(home.name)
-        self.sums.quorum = home.quorum
+    def __init__(self, data: ChflData, local: Local) -> None:
+        super().__init__(data, local)
+        self.sums = local.sums(data.members) or SecretSums(data.name)
+        self.sums.quorum = data.quorum
         self.ahead: tuple[float, float] | None = None  # losses of a round already trained
 
     def sizes(self) -> dict[str, int]:
@@ -331,7 +331,7 @@ class Member(chfl.Member):
     def begin(self, ask: Begin) -> Ready:
         """Build its network, and what the run has beside it."""
         config = self.config = read_settings(Config, ask, ask.settings)
-        if self.home.secure and config.method != "local" and not config.secure:
+        if self.data.secure and config.method != "local" and not config.secure:
             raise ConfigError(
                 "refuses to show its common column: its file says chfl.secure, so the run must, too"
             )
@@ -342,7 +342,7 @@ class Member(chfl.Member):
         if not ask.common and config.method != "local":
             raise MessageError(f"{ask.wire_name()}: it does not offer []")
         ready = super().begin(ask)
-        weights_C = class_weights(config.loss_weights, self.task, self.home.labels)
+        weights_C = class_weights(config.loss_weights, self.task, self.data.labels)
         self.loss = Supervised(self.task, on(self.local.device, weights_C))
         unique = self.columns.unique
         if unique is not None:
@@ -356,7 +356,7 @@ class Member(chfl.Member):
             self.common_optimizer_kept = config.build(self.columns.common.parameters())
         else:
             self.local.bound_steps(
-                self.home.private,
+                self.data.private,
                 config.private,
                 num_rows=len(self.labels),
                 what="weights of its common column",
@@ -368,7 +368,7 @@ class Member(chfl.Member):
         # sums it goes into the masks. ``mu`` weighs the private tower, and may be one's own.
         alike = config.model_dump_json(exclude={"mu", "by_party"})
         self._opened = json.dumps([alike, ask.seed, ask.common, ask.agreed])
-        self.told = ""
+        self.weights_digest = ""
         self.best_accuracy = -1.0
         return Ready(0) if config.method == "local" else ready  # nothing need be alike
 
@@ -402,15 +402,15 @@ class Member(chfl.Member):
         """Take theta_c over, choose the gate, and score with it."""
         self.trained = -1  # what it did is gone
         given = self._opened.encode() + ask.common_P.numpy().tobytes()
-        self.told = hashlib.sha256(given).hexdigest()
-        scored = super().average(self._best_said(ask))
+        self.weights_digest = hashlib.sha256(given).hexdigest()
+        scored = super().average(self._naming_best(ask))
         self.installed = ask.number
         if self.config.choose == "each" and ask.number and scored.accuracy > self.best_accuracy:
             self.best_accuracy = scored.accuracy
             self.snapshots.keep(ask.number)
         return Scored(0.0, 0, 0.0) if self.local.budget is not None else scored  # not counted
 
-    def _best_said(self, ask: A) -> A:
+    def _naming_best(self, ask: A) -> A:
         """The message; says of no best round where each member finds its own."""
         return replace(ask, best=0) if self.config.choose == "each" else ask
 
@@ -423,7 +423,7 @@ class Member(chfl.Member):
     def scored(self) -> Scored:
         """Its model on its validation rows; the loss where the run chooses by it."""
         loss = self.loss if self.config.choose == "loss" else None
-        return Scored(*self.home.score(self.columns, self.prepared, loss))
+        return Scored(*self.data.score(self.columns, self.prepared, loss))
 
     @torch.no_grad()
     def choose_gate(self) -> None:
@@ -503,7 +503,7 @@ class Member(chfl.Member):
     def share(self, ask: GiveShare) -> Share:
         """Its share of the sum."""
         self._check_trained(ask.number)
-        return Share(share_of(self.sums, ask, self.common_vector(), told=self.told))
+        return Share(share_of(self.sums, ask, self.common_vector(), bound_to=self.weights_digest))
 
     @handles
     def keys(self, ask: GiveKeys) -> PublicKeys:
@@ -521,7 +521,11 @@ class Member(chfl.Member):
     def masked(self, ask: GiveMasked) -> Masked:
         """Its share of the sum."""
         self._check_trained(ask.number)
-        return Masked(*lasting_mean.masked_of(self.sums, ask, self.common_vector(), told=self.told))
+        return Masked(
+            *lasting_mean.masked_of(
+                self.sums, ask, self.common_vector(), bound_to=self.weights_digest
+            )
+        )
 
     @handles
     def opened(self, ask: GiveOpened) -> Opened:
@@ -532,7 +536,7 @@ class Member(chfl.Member):
     @handles
     def finish(self, ask: Finish) -> Finished:
         """Keep the parameters of the round that was chosen."""
-        return super().finish(self._best_said(ask))
+        return super().finish(self._naming_best(ask))
 
     def model(self) -> Model:
         """The model as it is now."""
@@ -666,8 +670,10 @@ class Coordinator(chfl.Coordinator):
     def round(self, number: int, federation: Federation) -> Round:
         """One round of Algorithm 2."""
         done = super().round(number, federation)
-        told = done.told if federation.included else {**done.told, "skipped": True}
-        return Round(told=told, accuracies=self.last_accuracies, participants=federation.included)
+        metrics = done.metrics if federation.included else {**done.metrics, "skipped": True}
+        return Round(
+            metrics=metrics, accuracies=self.last_accuracies, participants=federation.included
+        )
 
 
 def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tuple[str, ...], str]:

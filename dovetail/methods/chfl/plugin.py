@@ -20,27 +20,27 @@ from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.stacked import StackedInProcess
-from dovetail.methods.chfl.stages import (
+from dovetail.methods.chfl.variant_settings import (
     POOLED,
     UNIQUE_WEIGHT_DECAY,
     Search,
-    Stage,
+    VariantName,
     chosen,
     pool,
     scores_of,
-    stage_config,
     trained_model,
+    variant_config,
 )
-from dovetail.methods.homes import (
+from dovetail.methods.local_data import (
     DRIVER,
-    Homes,
+    Holdings,
     LabelScale,
     check_labels,
     check_settings,
-    check_stages,
+    check_variants,
     common_scale,
     draw_share,
-    own_scale,
+    local_scale,
 )
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
@@ -48,13 +48,13 @@ from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine
 from dovetail.privacy import PrivateSteps
 from dovetail.privacy.dropout import QUORUM
 
 #: What can be trained, and what a table calls it.
-STAGES: Mapping[str, str] = {
+VARIANT_NAMES: Mapping[str, str] = {
     "chfl": "CHFL, predicts alone",
     "chfl-mu0": "CHFL without lateral connections",
     "chfl-gate": "CHFL, gated, own column from zero",
@@ -64,7 +64,7 @@ STAGES: Mapping[str, str] = {
     "simple": "simple method of V-B5",
     "pooled": "pooled rows, common columns",
 }
-assert STAGES.keys() == {*get_args(Stage)}
+assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class SearchSection(Section):
@@ -104,11 +104,11 @@ class ChflSection(chfl.Config):
     gate: bool = True  # how much the own column counts is chosen on validation rows
     choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
     search: SearchSection = SearchSection()
-    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 
 
 def config(section: ChflSection) -> chfl.Config:
-    """The section's settings for all stages."""
+    """The section's settings for all variants."""
     return chfl.Config(**section.model_dump(include=set(chfl.Config.model_fields)))
 
 
@@ -126,7 +126,7 @@ class MemberSection(Section):
     private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
 
 
-def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
+def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflData:
     """A party's labelled rows, split into training, validation and test by its own file.
 
     Args:
@@ -145,14 +145,14 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
     table.check_one_kind("CHFL")
     task: dd.Task
     if party.task == "regression":
-        task = numbers or own_scale(site, section)
+        task = numbers or local_scale(site, section)
     else:
         task = table.fit_task(regression=False)
     labels = table.encoded_labels(task)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")
     train, validation = draw_share(site, rest, section.validation_share, "validation_share")
-    return chfl.Home(
+    return chfl.ChflData(
         whole.take(torch.from_numpy(train)),
         task,
         x.select(section.common),
@@ -167,12 +167,12 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
     )
 
 
-def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
+def data_of_partition(data: dd.CommonUnique) -> dict[str, chfl.ChflData]:
     """Party -> the same, of what a partition splits."""
     assert isinstance(data.task, dd.Classification)
     return {
-        name: chfl.Home(
-            own,
+        name: chfl.ChflData(
+            party_data,
             data.task,
             data.common,
             None if data.validation is None else data.validation[name],
@@ -180,36 +180,36 @@ def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
             categorical=data.categorical,
             max_categories=data.max_categories,
         )
-        for name, own in data.train.parties.items()
+        for name, party_data in data.train.parties.items()
     }
 
 
-#: Data -> stage -> what was chosen on them, for the seeds that come after.
+#: Data -> variant -> what was chosen on them, for the seeds that come after.
 _FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, Any]]] = WeakKeyDictionary()
 
 
 class ChflVariant(Variant):
     """CHFL, or a baseline of it with rounds."""
 
-    def homes(self, training: Training, name: str) -> Mapping[str, chfl.Home]:
+    def stage_data(self, training: Training, name: str) -> Mapping[str, chfl.ChflData]:
         """Everybody's own; of "pooled" one."""
-        return {POOLED: pool(training.homes)} if name == "pooled" else training.homes
+        return {POOLED: pool(training.party_data)} if name == "pooled" else training.party_data
 
     def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
         """The settings that ``Begin`` carries; a searched one may be any that is tried."""
         section = run.settings("chfl", ChflSection)
-        own = section.stages.get(name, {})
+        given = section.variants.get(name, {})
         plain = deciding(weighed(config(section), run), run)
-        made = stage_config(plain, name, own)
+        made = variant_config(plain, name, given)
         values = {**made.model_dump(mode="json"), "by_party": {}}
-        for key in chfl.OWN_SETTINGS:
+        for key in chfl.LOCAL_SETTINGS:
             set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
             if set_apart:
                 values[key] = {"one_of": [values[key], *set_apart]}
-        grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
+        grid = {key: tried for key, tried in section.search.grid().items() if key not in given}
         for key, tried in grid.items():
-            said = values[key]
-            before = said["one_of"] if isinstance(said, dict) else [said]
+            value = values[key]
+            before = value["one_of"] if isinstance(value, dict) else [value]
             values[key] = {"one_of": [*before, *tried]}
         if grid:
             values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
@@ -218,9 +218,9 @@ class ChflVariant(Variant):
     def settings(
         self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
     ) -> chfl.Config:
-        """A stage's settings, once a search has chosen."""
+        """A variant's settings, once a search has chosen."""
         section: ChflSection = training.settings
-        own = section.stages.get(name, {})
+        given = section.variants.get(name, {})
         plain = deciding(weighed(config(section), training.run), training.run)
         if training.run.data is not None:  # one place says it for all columns of one table
             plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
@@ -229,21 +229,21 @@ class ChflVariant(Variant):
         best = chosen(
             training,
             search,
-            stage_config(plain, name, own),
+            variant_config(plain, name, given),
             name,
             seed,
             observe,
             checkpoint,
-            own,
+            given,
             _FOUND.setdefault(training.loaded.data, {}),
         )
-        return stage_config(plain, name, {**own, **best})
+        return variant_config(plain, name, {**given, **best})
 
     def driver(
         self,
         training: Training,
         name: str,
-        homes: Mapping[str, Any],
+        party_data: Mapping[str, Any],
         settings: chfl.Config,
         seed: int,
     ) -> chfl.Coordinator:
@@ -255,7 +255,7 @@ class ChflVariant(Variant):
         precision = training.run.engine.precision
         return StackedInProcess(parties, driver=DRIVER, precision=precision)
 
-    def model(self, party: Party, home: chfl.Home, name: str = "") -> Model:
+    def model(self, party: Party, local_data: chfl.ChflData, name: str = "") -> Model:
         """What a party can use alone, as it is now."""
         assert isinstance(party, chfl.Member)
         return trained_model(party, name)
@@ -263,17 +263,17 @@ class ChflVariant(Variant):
     def test(
         self,
         party: Party,
-        home: chfl.Home,
+        local_data: chfl.ChflData,
         name: str = "",
         *,
         last: bool = False,
-        decision: Decided | None = None,
+        decision: FittedThreshold | None = None,
     ) -> Scores:
         """A party's scores on its test rows, as it is now; none without any."""
         assert isinstance(party, chfl.Member)
         return scores_of(party, name, last=last, decision=decision)
 
-    def validate(self, party: Party, home: chfl.Home) -> tuple[Tensor, Tensor] | None:
+    def validate(self, party: Party, local_data: chfl.ChflData) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of its validation rows."""
         assert isinstance(party, chfl.Member)
         if party.prepared.validation is None:
@@ -288,8 +288,8 @@ class Chfl(Method):
     decides = True
     name = "chfl"
     Settings = ChflSection
-    HomeSettings = MemberSection
-    stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
+    PartySettings = MemberSection
+    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
     partitions = ("common-unique", "by-column")
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"chfl": algorithm("chfl", chfl.Member)}
@@ -299,7 +299,7 @@ class Chfl(Method):
     )
 
     def check(self, run: Run, *, where: str) -> None:
-        """Refuse settings that cannot be, of any stage.
+        """Refuse settings that cannot be, of any variant.
 
         Raises:
             ConfigError: naming the file and the section.
@@ -309,8 +309,8 @@ class Chfl(Method):
             raise ConfigError(
                 f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
             )
-        make = partial(stage_config, config(section))
-        check_stages(run, "chfl", section.stages, STAGES, make, where=where)
+        make = partial(variant_config, config(section))
+        check_variants(run, "chfl", section.variants, VARIANT_NAMES, make, where=where)
         for name, values in section.search.grid().items():
             for value in values:
                 check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
@@ -325,33 +325,33 @@ class Chfl(Method):
         if numbers is None:
             return parts
         data = parts[0]
-        assert isinstance(data, Homes)
-        homes = {name: home_of(site, numbers) for name, site in sites.items()}
-        return replace(data, task=numbers, holdings=homes), None, None
+        assert isinstance(data, Holdings)
+        party_data = {name: data_of_site(site, numbers) for name, site in sites.items()}
+        return replace(data, task=numbers, holdings=party_data), None, None
 
-    def home(self, site: Site) -> chfl.Home:
+    def local_data(self, site: Site) -> chfl.ChflData:
         """What a party has by its own file."""
-        return home_of(site)
+        return data_of_site(site)
 
-    def dealt(self, data: dd.CommonUnique) -> dict[str, chfl.Home]:
+    def dealt(self, data: dd.CommonUnique) -> dict[str, chfl.ChflData]:
         """Party -> what a partition deals to it."""
-        return homes_of(data)
+        return data_of_partition(data)
 
-    def variant(self, stage: str) -> Variant:
-        """What a stage is."""
-        return LocalBaseline() if stage in BASELINES else ChflVariant()
+    def variant(self, variant: str) -> Variant:
+        """What a variant is."""
+        return LocalBaseline() if variant in BASELINES else ChflVariant()
 
-    def party(self, home: chfl.Home, local: Local) -> chfl.Member:
+    def party(self, local_data: chfl.ChflData, local: Local) -> chfl.Member:
         """A party's side of a run."""
-        return chfl.Member(home, local)
+        return chfl.Member(local_data, local)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
         if "chfl" in agreed and isinstance(site.table.x, dd.Table):
             section = site.settings("chfl", MemberSection)
             num_offered = len(site.table.x.select(section.common))
-            told = "of which it tells mean and spread"
-            yield f"offers     {num_offered} columns to be common, {told}"
+            clause = "of which it tells mean and spread"
+            yield f"offers     {num_offered} columns to be common, {clause}"
             if section.secure:
                 whom = ", ".join(section.members or ()) or "whoever is certified"
                 yield f"sums       its common column in secret only, with {whom}"

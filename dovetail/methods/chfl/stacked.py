@@ -85,8 +85,8 @@ class StackedInProcess(Engine):
         self._stacks |= {key: Stack(group) for key, group in names.items() if key not in stacks}
         learn = [self._stacks[key].learn for key in names]
         for group, losses in zip(groups, one_core_each(learn), strict=True):
-            for member, own in zip(group, losses, strict=True):
-                member.ahead = own
+            for member, loss in zip(group, losses, strict=True):
+                member.ahead = loss
 
     def _keep_stacks(self, stacks: dict[tuple[str, ...], Stack]) -> None:
         """Drop the others: their members' weights lie apart again, as if never stacked."""
@@ -155,16 +155,16 @@ class Stack:
             self._common_optimizer = config.build([common.flat])
         self._unique_optimizer = None
         if self._columns.unique is not None:
-            own = [m.unique_optimizer for m in members if m.unique_optimizer is not None]
+            optimizers = [m.unique_optimizer for m in members if m.unique_optimizer is not None]
             decayed = config.of_unique(members[0].batches.steps_per_pass)
-            stacked = StackedOptimizer(self._columns.unique, decayed.build, own)
+            stacked = StackedOptimizer(self._columns.unique, decayed.build, optimizers)
             self._optimizers.append(stacked)
             self._unique_optimizer = stacked.optimizer
         self._rows = _Rows(members)
 
     def fits(self, members: Sequence[Member]) -> bool:
         """Whether these are its members, and none began anew or was restored since."""
-        own = [
+        optimizers = [
             optimizer
             for member in members
             for optimizer in (member.common_optimizer_kept, member.unique_optimizer)
@@ -175,7 +175,8 @@ class Stack:
             and all(m.columns is n for m, n in zip(members, self._networks, strict=True))
             and self._columns.common.holds()
             and all(
-                stacked.holds() and all(any(o is has for has in own) for o in stacked.own)
+                stacked.holds()
+                and all(any(o is has for has in optimizers) for o in stacked.optimizers)
                 for stacked in self._optimizers
             )
         )
@@ -231,8 +232,8 @@ class _Rows:
         self._x_unique = _side_by_side([member.x_unique for member in members])
         self._labels = torch.cat([*(member.labels for member in members), torch.zeros(1).long()])
         self._weights_KN = torch.empty(0, 0)
-        own = [member.loss.weights_C for member in members]
-        weighted = [weights for weights in own if weights is not None]
+        weights = [member.loss.weights_C for member in members]
+        weighted = [weights for weights in weights if weights is not None]
         self._class_weights_KC = torch.stack(weighted) if weighted else None
 
     def next_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:

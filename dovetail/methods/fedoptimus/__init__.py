@@ -68,10 +68,10 @@ from pydantic import Field
 
 from dovetail.federated import handles
 from dovetail.methods.fedoptimus import messages
-from dovetail.methods.fedoptimus.asking import Asking, Averaging
 from dovetail.methods.fedoptimus.coordinator import RunDriver
 from dovetail.methods.fedoptimus.data_owner import DataParty
 from dovetail.methods.fedoptimus.label_owner import LabelParty
+from dovetail.methods.fedoptimus.requests import Averaging, Requests
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer, weighted_mean
 from dovetail.methods.fedoptimus.settings import Abilities
 from dovetail.network import Engine, Integers, Message, Numbers
@@ -284,37 +284,37 @@ class Coordinator(RunDriver):
             TrainingError: no data owner, or no label owner, answered in a step.
         """
         config, owners = self.config, self.label_owners
-        asking = self.asking(network, f" in round {number}")
+        requests = self.asking(network, f" in round {number}")
         participants = self.select(number, network)  # lines 4 and 5
         nothing = Gradient(number, 0, torch.empty(0, config.embedding), (0,) * len(owners))
         gradients = dict.fromkeys(participants, nothing)
         for k in range(1, config.sync_every + 1):
             self.step += 1
             without = dict.fromkeys((n for n in owners if n not in self.batches), Draw())
-            batches = self.due_batches(asking, asking.ask(without, Batch, self.check_batch))
+            batches = self.due_batches(requests, requests.ask(without, Batch, self.check_batch))
             samples_B = torch.cat([batch.samples_B for batch in batches.values()])
             sizes = tuple(len(batches[n].samples_B) if n in batches else 0 for n in owners)
             asked: dict[str, Any] = {"step": self.step, "samples_B": samples_B, "sizes": sizes}
             steps = {d: Step(**vars(gradients[d]), **asked) for d in participants}
-            mean_BE, answered = asking.mean(steps, len(samples_B), config.embedding)  # 7, 10
+            mean_BE, answered = requests.mean(steps, len(samples_B), config.embedding)  # 7, 10
             means = dict(zip(owners, mean_BE.split(sizes), strict=True))
             give = k == config.sync_every and config.average_tops
             learn = {n: Learn(batch.batch, means[n], give) for n, batch in batches.items()}
-            learned = asking.ask(learn, Learned, self.check_learned(means, give))
-            self.note(asking, learned)
+            learned = requests.ask(learn, Learned, self.check_learned(means, give))
+            self.note(requests, learned)
             gradient_BE = torch.cat([each.gradient_BE for each in learned.values()])
             rows = tuple(len(learned[n].gradient_BE) if n in learned else 0 for n in owners)
             gradient = Gradient(number, self.step, gradient_BE / len(answered), rows)
             gradients = {d: gradient if d in answered else nothing for d in participants}
         keep, judged = self.judge(number)
         averages = {d: Average(**vars(gradients[d]), keep=keep) for d in participants}
-        asking.ask(averages, messages.Averaged)  # lines 8, 11 to 13 of the bottoms
+        requests.ask(averages, messages.Averaged)  # lines 8, 11 to 13 of the bottoms
         if config.average_tops:  # and of the tops
             tops_NP = torch.stack([each.top_P for each in learned.values()])
             self.top.step(weighted_mean(tops_NP, [self.ready[n].num_rows for n in learned]))
-            self.hand_out(owners, asking, number, keep=keep)
-        return self.played(asking, participants, judged)
+            self.hand_out(owners, requests, number, keep=keep)
+        return self.played(requests, participants, judged)
 
-    def hand_out(self, to: tuple[str, ...], asking: Asking, number: int, *, keep: bool) -> None:
+    def hand_out(self, to: tuple[str, ...], requests: Requests, number: int, *, keep: bool) -> None:
         """These label owners go on from the global top (line 3)."""
-        asking.ask(dict.fromkeys(to, TakeTop(number, self.top.w_P, keep)), messages.TopTaken)
+        requests.ask(dict.fromkeys(to, TakeTop(number, self.top.w_P, keep)), messages.TopTaken)

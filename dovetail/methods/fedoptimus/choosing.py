@@ -127,15 +127,15 @@ class _Search:
         groups = [
             tuple(name for name in self.owners if name in chosen or name == each) for each in left
         ]
-        found = []
+        estimates = []
         for session in self.sessions:
             session.open()
             first = len(self.groups) + 1
-            found.append([session.estimate(n, each) for n, each in enumerate(groups, first)])
+            estimates.append([session.estimate(n, each) for n, each in enumerate(groups, first)])
         rows = [session.num_labelled for session in self.sessions]
         nats = [
-            sum(n * each for n, each in zip(rows, own, strict=True)) / sum(rows)
-            for own in zip(*found, strict=True)
+            sum(n * each for n, each in zip(rows, losses, strict=True)) / sum(rows)
+            for losses in zip(*estimates, strict=True)
         ]
         self.groups |= dict(zip(groups, nats, strict=True))
         return nats
@@ -171,7 +171,7 @@ class Chooser:
         self.every = every
         self.seed = seed
         self.latest: Scores | None = None
-        self._told_of: Scores | None = None
+        self._reported_of: Scores | None = None
         self._chosen: tuple[str, ...] = ()
 
     def __call__(self, round_number: int, network: Engine) -> tuple[str, ...]:
@@ -184,11 +184,11 @@ class Chooser:
             self._chosen = self.latest.best(self.config.share)
         return self._chosen
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Each owner's value and what finding it cost, the first time after a scoring."""
-        latest, told_of = self.latest, self._told_of
-        self._told_of = latest
-        if latest is None or latest is told_of:
+        latest, reported_of = self.latest, self._reported_of
+        self._reported_of = latest
+        if latest is None or latest is reported_of:
             return {}
         return {"scores": dict(latest.values), "distances": latest.distances}
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, end
-from dovetail.methods.fedoptimus.asking import Asking, Averaging, check_finite, num_bytes
 from dovetail.methods.fedoptimus.ensemble import BestEpoch
 from dovetail.methods.fedoptimus.evaluation import asked_sums
 from dovetail.methods.fedoptimus.masked import MaskedAsking, Numbered
@@ -31,6 +30,7 @@ from dovetail.methods.fedoptimus.messages import (
     LabelsReady,
     Validate,
 )
+from dovetail.methods.fedoptimus.requests import Averaging, Requests, check_finite, num_bytes
 from dovetail.methods.fedoptimus.server import ServerOptimizer
 from dovetail.methods.fedoptimus.settings import MAX_WIDTH, Abilities
 from dovetail.methods.outcome import goodness_of_error
@@ -47,7 +47,7 @@ class Choose(Protocol):
     def __call__(self, number: int, network: Engine, /) -> Sequence[str]:
         """Names of the data owners of a round."""
 
-    def told(self) -> Mapping[str, Any]:
+    def report(self) -> Mapping[str, Any]:
         """What the last choice was made by, for its round's line; {} if nothing is new."""
 
     def state(self) -> State: ...
@@ -131,15 +131,15 @@ class RunDriver(Driver):
         self._best = BestEpoch(config.patience)
         self._sums = Numbered()
 
-    def hand_out(self, to: tuple[str, ...], asking: Asking, number: int, *, keep: bool) -> None:
+    def hand_out(self, to: tuple[str, ...], requests: Requests, number: int, *, keep: bool) -> None:
         """These label owners go on from the global top; the page's."""
         raise NotImplementedError
 
-    def asking(self, network: Engine, where: str = "") -> Asking:
+    def asking(self, network: Engine, where: str = "") -> Requests:
         """How it asks: in the clear, or with means under masks."""
         config = self.config
         if not config.secure:
-            return Asking(network, config.timeout_s, where)
+            return Requests(network, config.timeout_s, where)
         return MaskedAsking(network, config.timeout_s, where, config.quorum, self._sums)
 
     # --- Which rounds there are --------------------------------------------------------------
@@ -264,7 +264,7 @@ class RunDriver(Driver):
         network.ask(dict.fromkeys(data, self.begin_data()), DataReady)
         network.ask(dict.fromkeys(labels, self.begin_labels()), LabelsReady)
         if self.config.average_tops and labels:
-            self.hand_out(tuple(labels), Asking(network, None), 0, keep=False)
+            self.hand_out(tuple(labels), Requests(network, None), 0, keep=False)
 
     def finish(self, network: Engine) -> None:
         """Tell owners that their models are whole, so that each keeps its own.
@@ -364,46 +364,46 @@ class RunDriver(Driver):
         check_shape(message, "top_P", (num,), torch.float32)
         check_finite(message, "top_P")
 
-    def due_batches(self, asking: Asking, drawn: Mapping[str, Any]) -> dict[str, Due]:
+    def due_batches(self, requests: Requests, drawn: Mapping[str, Any]) -> dict[str, Due]:
         """Label owner -> its next batch: what it has just drawn, or named before.
 
         Raises:
             TrainingError: no label owner has one.
         """
         self.batches |= due(drawn)
-        asking.need(self.batches, "label owner has a batch")
+        requests.need(self.batches, "label owner has a batch")
         return {n: self.batches[n] for n in self.label_owners if n in self.batches}
 
-    def note(self, asking: Asking, learned: Mapping[str, Any]) -> None:
+    def note(self, requests: Requests, learned: Mapping[str, Any]) -> None:
         """Count losses of batches, of each ``Learned``, and remember the batches that come next.
 
         Raises:
             TrainingError: nobody has learned.
         """
-        asking.need(learned, "label owner answered")
+        requests.need(learned, "label owner answered")
         self.batches = due(learned)
         for owner, each in learned.items():
-            asking.losses.setdefault(owner, []).append(each.loss / self.config.members)
+            requests.losses.setdefault(owner, []).append(each.loss / self.config.members)
             self._best.add(each.held_out, len(each.gradient_BE))
 
     def played(
-        self, asking: Asking, participants: tuple[str, ...], judged: Mapping[str, float]
+        self, requests: Requests, participants: tuple[str, ...], judged: Mapping[str, float]
     ) -> Averaging:
         """What the round did."""
-        means = {owner: sum(each) / len(each) for owner, each in asking.losses.items()}
-        told: dict[str, Any] = {
+        means = {owner: sum(each) / len(each) for owner, each in requests.losses.items()}
+        metrics: dict[str, Any] = {
             "step": self.step,
             "loss": sum(means.values()) / len(means),
             "steps": self.config.sync_every,
-            "bytes": num_bytes(asking.network),
+            "bytes": num_bytes(requests.network),
             **judged,
         }
-        if self.choose is not None and (why := self.choose.told()):
-            told |= {"participants": list(participants), **why}
+        if self.choose is not None and (why := self.choose.report()):
+            metrics |= {"participants": list(participants), **why}
         return Averaging(
-            told=told,
-            missed=dict(asking.missed),
-            reasons=asking.missed.reasons,
+            metrics=metrics,
+            missed=dict(requests.missed),
+            reasons=requests.missed.reasons,
             losses=means,
             participants=participants,
         )
@@ -420,7 +420,7 @@ class RunDriver(Driver):
 
     def _validated(self, network: Engine) -> dict[str, float]:
         """Label owner -> how good, of those who answer; each then decides what is asked for."""
-        found = {}
+        scores = {}
         timeout_s = self.config.timeout_s
         asked = dict.fromkeys(self.label_owners, GiveHeldOut())
         for owner, reply in network.ask(asked, HeldOut, timeout_s=timeout_s).items():
@@ -428,19 +428,19 @@ class RunDriver(Driver):
             if not len(samples_N):
                 continue
             try:
-                found[owner] = self._validate(owner, samples_N, self.asking(network))
+                scores[owner] = self._validate(owner, samples_N, self.asking(network))
             except (PartyError, TrainingError) as failure:  # the others' models are whole
                 _log.warning("%s decides nothing on rows that it kept out: %s", owner, failure)
-        return found
+        return scores
 
-    def _validate(self, owner: str, samples_N: Tensor, asking: Asking) -> float:
+    def _validate(self, owner: str, samples_N: Tensor, requests: Requests) -> float:
         """How good a label owner's model is on these samples, the last of which let it decide.
 
         Raises:
             PartyError: it does not answer, or not with what can be.
             TrainingError: no data owner answers.
         """
-        measured = asked_sums(Validate, owner, samples_N, self.participants, self.config, asking)
+        measured = asked_sums(Validate, owner, samples_N, self.participants, self.config, requests)
         is_number = json.loads(self.ready[owner].task)["kind"] == "regression"
         num = len(samples_N)
         return goodness_of_error(measured.loss / num) if is_number else measured.num_right / num

@@ -12,9 +12,9 @@ from dovetail.data import SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.federated import Local, handles
-from dovetail.methods.fedoptimus.asking import check_finite
 from dovetail.methods.fedoptimus.masked import UNASKED, Summing, SummingSettings
 from dovetail.methods.fedoptimus.messages import BeginData, Embed, Embeddings, FinishData, Finished
+from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.server import ServerOptimizer, weighted_mean
 from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
 from dovetail.models.owners import (

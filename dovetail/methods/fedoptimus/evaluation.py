@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from dovetail.data import Classification, Task
 from dovetail.errors import MessageError
-from dovetail.methods.fedoptimus.asking import Asking, check_finite
 from dovetail.methods.fedoptimus.messages import Embed, Measure, Measured, Validate
+from dovetail.methods.fedoptimus.requests import Requests, check_finite
 from dovetail.methods.fedoptimus.settings import Abilities
 from dovetail.models.decisions import supervised_loss
 from dovetail.network import check_shape
@@ -92,7 +92,7 @@ def asked_sums(
     samples_N: Tensor,
     data_owners: Sequence[str],
     config: Abilities,
-    asking: Asking,
+    round_requests: Requests,
 ) -> Measured:
     """How good a label owner's top is on all these samples, by messages.
 
@@ -108,9 +108,9 @@ def asked_sums(
         part = samples_N[first : first + SCORED_AT_ONCE]
         request = Embed(label_owner, part, test=message is Measure)
         requests = dict.fromkeys(data_owners, request)
-        mean_BE, _ = asking.mean(requests, len(part), config.embedding)
+        mean_BE, _ = round_requests.mean(requests, len(part), config.embedding)
         asked = {label_owner: message(part, mean_BE)}
-        replies = asking.network.ask(asked, Measured, timeout_s=config.timeout_s).or_raise()
+        replies = round_requests.network.ask(asked, Measured, timeout_s=config.timeout_s).or_raise()
         is_last = first + len(part) == len(samples_N)
         measured = replies[label_owner].of(label_owner, len(samples_N) if is_last else 0)
     return measured

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from dovetail.data import Classification, Minibatches, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import MAX_USES, Local, Party, handles
-from dovetail.methods.fedoptimus.asking import check_finite
 from dovetail.methods.fedoptimus.data_owner import COORDINATOR
 from dovetail.methods.fedoptimus.ensemble import MembersLoss, drawn_folds
 from dovetail.methods.fedoptimus.evaluation import InOrder
@@ -26,10 +25,11 @@ from dovetail.methods.fedoptimus.messages import (
     Measured,
     Validate,
 )
+from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
 from dovetail.methods.limits import LimitError
 from dovetail.models import Model, RandomStream, derive_seed
-from dovetail.models.decisions import Decided, class_weights, on
+from dovetail.models.decisions import FittedThreshold, class_weights, on
 from dovetail.models.learners import hold_out
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.owners import TopSpec
@@ -55,11 +55,11 @@ class LabelParty(Party):
 
     Attributes:
         top: its network; None before training begins.
-        decided: on samples that it kept out of training.
+        fitted_threshold: on samples that it kept out of training.
         kept_P: the best top so far; None: the last is what stays.
     """
 
-    decided: Decided | None = None
+    fitted_threshold: FittedThreshold | None = None
     top: nn.Module
     optimizer: Optimizer
     config: Abilities
@@ -282,7 +282,7 @@ class LabelParty(Party):
         decide = self.config.decide
         if decide is not None and self._validated.is_done:
             outputs_NC = torch.cat(self._validated.outputs)
-            self.decided = decide.decided(self.task, outputs_NC, self.labels_S[self.held_out])
+            self.fitted_threshold = decide.fit(self.task, outputs_NC, self.labels_S[self.held_out])
         return measured
 
     def _next(self, message: Measure | Validate, scored: InOrder, labels_S: Tensor) -> Measured:

@@ -25,8 +25,8 @@ from torch import Tensor
 from dovetail.errors import MessageError, PartyError, TrainingError
 from dovetail.federated import Party, handles, lasting_mean
 from dovetail.federated.lasting_mean import LastingFederation
-from dovetail.methods.fedoptimus.asking import Asking, checked_embedding
 from dovetail.methods.fedoptimus.messages import Embeddings
+from dovetail.methods.fedoptimus.requests import Requests, checked_embedding
 from dovetail.network import Engine, Message
 from dovetail.privacy import SecretSums
 from dovetail.privacy.dropout import QUORUM
@@ -125,13 +125,13 @@ class Summing(Party):
         self._due: tuple[Tensor, str] | None = None
         self._number: int | None = None
 
-    def hold(self, embedding_BE: Tensor, told: Message, *names: str) -> Embeddings:
+    def hold(self, embedding_BE: Tensor, message: Message, *names: str) -> Embeddings:
         """Keep embeddings for a sum; the answer has none.
 
         Args:
-            told: what they follow from; its fields ``names`` are the same at all data owners.
+            message: what they follow from; its fields ``names`` are the same at all data owners.
         """
-        alike = [_plain(getattr(told, name)) for name in names]
+        alike = [_plain(getattr(message, name)) for name in names]
         digest = hashlib.sha256(json.dumps(alike).encode()).hexdigest()
         self._due, self._number = (embedding_BE.detach().flatten().cpu(), digest), None
         return Embeddings(embedding_BE.new_empty(0, embedding_BE.shape[1]).cpu())
@@ -159,8 +159,8 @@ class Summing(Party):
     @handles
     def masked(self, ask: GiveMasked) -> Masked:
         """Its share of the sum."""
-        values_P, told = self._held(ask.number)
-        return Masked(*lasting_mean.masked_of(self.sums, ask, values_P, told=told))
+        values_P, bound_to = self._held(ask.number)
+        return Masked(*lasting_mean.masked_of(self.sums, ask, values_P, bound_to=bound_to))
 
     @handles
     def opened(self, ask: GiveOpened) -> Opened:
@@ -191,7 +191,7 @@ class Numbered:
         self.last = last + _APART
 
 
-class MaskedAsking(Asking):
+class MaskedAsking(Requests):
     """Questions whose means are taken under masks.
 
     Args:

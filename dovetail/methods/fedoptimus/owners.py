@@ -1,6 +1,6 @@
 """Data owners and label owners with files of their own: their rows, and their side of a run.
 
-At the home of each, for each driver:
+At the site of each, for each driver:
 
     aligned/DRIVER/LABELOWNER.PART.safetensors   its row of each of that label owner's samples
 
@@ -35,25 +35,25 @@ from dovetail.errors import (
 )
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import SILENT, Asked, CarryingDriver, Maker, Progress, SavesModel
-from dovetail.methods.baselines import OwnRows
+from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.masked import SummingSettings
-from dovetail.methods.fedoptimus.stages import (
+from dovetail.methods.fedoptimus.variant_settings import (
     Columns,
-    Home,
     Labels,
+    OwnerData,
     Part,
     chooser_of,
+    described_top,
     side_of,
-    told_top,
-)
-from dovetail.methods.homes import (
-    Homes,
-    LabelScale,
-    draw_share,
-    own_task,
 )
 from dovetail.methods.inference import kept_at
+from dovetail.methods.local_data import (
+    Holdings,
+    LabelScale,
+    draw_share,
+    local_task,
+)
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
 from dovetail.methods.section import Section
@@ -144,7 +144,7 @@ class OwnerSection(Section):
 
 
 @dataclass(frozen=True, eq=False)
-class OwnerHomes(Homes[Home]):
+class OwnerHoldings(Holdings[OwnerData]):
     """Party files of one process, or the names of those that are elsewhere.
 
     Attributes:
@@ -195,14 +195,14 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         parts = {part: table.take(rows[part].numpy()) for part in (TRAIN, TEST)}
         encoder = site.fit_input(parts[TRAIN])
         x = {part: each.encoded(encoder).joined() for part, each in parts.items()}
-        alone = OwnRows(task, x[TRAIN], labels[rows[TRAIN]], (x[TEST], scored[TEST]))
-    samples, own = rows[TRAIN].argsort(), labels[rows[TRAIN]]
+        alone = LocalRows(task, x[TRAIN], labels[rows[TRAIN]], (x[TEST], scored[TEST]))
+    samples, labels_here = rows[TRAIN].argsort(), labels[rows[TRAIN]]
     release = site.settings("fedoptimus", OwnerSection).gradients
     return Labels(
         site.name,
         task,
         str(table.label),
-        own,
+        labels_here,
         samples,
         scored,
         alone,
@@ -237,16 +237,16 @@ def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
     return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings, budget, summing)
 
 
-def check_counted(home: Home, what: str) -> None:
+def check_counted(local_data: OwnerData, what: str) -> None:
     """Refuse what a party's budget of epsilon does not count.
 
     Raises:
         ConfigError: its policy sets one.
     """
-    if home.budget is not None:
+    if local_data.budget is not None:
         raise ConfigError(
-            f"party {home.name!r}: its policy.privacy sets a budget of epsilon = "
-            f"{home.budget.epsilon:g}, and {what} leaves without noise; leave that out"
+            f"party {local_data.name!r}: its policy.privacy sets a budget of epsilon = "
+            f"{local_data.budget.epsilon:g}, and {what} leaves without noise; leave that out"
         )
 
 
@@ -263,11 +263,11 @@ def align_owners(
     Raises:
         AlignmentError: a data owner that has none of a label owner's samples.
     """
-    found: dict[str, dict[str, dict[str, Tensor]]] = {}
+    rows_of: dict[str, dict[str, dict[str, Tensor]]] = {}
     with Workers(1) as workers:
         responders = {name: site.responder(workers) for name, site in holders.items()}
         for name, site in labellers.items():
-            found[name] = {}
+            rows_of[name] = {}
             parts = dealt(site)
             for part, ids in site.compared(parts).items():
                 rows = parts[part]
@@ -286,10 +286,10 @@ def align_owners(
                 whole = with_rows_of(aligned, responders.values())
                 common_K = whole.shared(*holders)
                 check_overlap(name, part, len(common_K), aligned.overlap, len(rows))
-                found[name][part] = {holder: whole.rows[holder][common_K] for holder in holders} | {
-                    name: torch.from_numpy(rows)[whole.rows[name][common_K]]
-                }
-    return found
+                rows_of[name][part] = {
+                    holder: whole.rows[holder][common_K] for holder in holders
+                } | {name: torch.from_numpy(rows)[whole.rows[name][common_K]]}
+    return rows_of
 
 
 def check_overlap(
@@ -315,7 +315,7 @@ def check_overlap(
     )
 
 
-# --- At home -------------------------------------------------------------------------------------
+# --- At its site ----------------------------------------------------------------------------------
 
 
 def members_of(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
@@ -348,14 +348,14 @@ class _Kept:
 
     def of(self, alignment: str) -> dict[str, dict[str, Tensor]]:
         """Label owner -> part -> rows, of this alignment and the table as it is now."""
-        found: dict[str, dict[str, Tensor]] = {}
+        by_driver: dict[str, dict[str, Tensor]] = {}
         for path in sorted(self._folder.glob("*.safetensors")):
             with suppress(AlignmentError):
                 stored = load_rows(path, self._site.name, self._site.table.ids)
                 if stored.run == alignment:
                     part = path.name.split(".")[-2]
-                    found.setdefault(stored.driver, {})[part] = stored.rows_S
-        return found
+                    by_driver.setdefault(stored.driver, {})[part] = stored.rows_S
+        return by_driver
 
     def rows(self) -> dict[str, dict[str, Tensor]]:
         """The rows that the run is to use.
@@ -363,13 +363,13 @@ class _Kept:
         Raises:
             AlignmentError: there are none.
         """
-        found = self.of(self._alignment)
-        if not found:
+        rows = self.of(self._alignment)
+        if not rows:
             raise AlignmentError(
                 f"it keeps no rows of alignment {self._alignment!r}, or its table has changed "
                 "since; start anew with --overwrite, which aligns again"
             )
-        return found
+        return rows
 
 
 def _aligns(site: Site) -> Maker:
@@ -407,10 +407,10 @@ class _Live:
     def __init__(self, site: Site) -> None:
         self.site = site
         # By driver and run: another driver may call a run of its own the same.
-        self._held: dict[tuple[str, str], Home] = {}
+        self._held: dict[tuple[str, str], OwnerData] = {}
         self._trained: dict[tuple[str, str], fedoptimus.DataOwner] = {}
 
-    def held(self, asked: Asked) -> Home:
+    def held(self, asked: Asked) -> OwnerData:
         """What the party brings to this run.
 
         Raises:
@@ -420,7 +420,7 @@ class _Live:
         if key not in self._held:
             site, rows = self.site, _Kept(self.site, asked).rows()
             if is_label_owner(site):
-                task = own_task(site, site.settings("fedoptimus", OwnerSection))
+                task = local_task(site, site.settings("fedoptimus", OwnerSection))
                 self._held[key] = labels_of(site, task, rows[site.name])
             else:
                 self._held[key] = columns_of(site, rows)
@@ -456,22 +456,22 @@ def _trains(site: Site, live: _Live) -> Maker:
         held = live.held(asked)
 
         def make() -> StatefulParty:
-            own = side_of(held, asked.local())
-            if isinstance(own, fedoptimus.DataOwner):
-                live.trains(asked, own)
+            side = side_of(held, asked.local())
+            if isinstance(side, fedoptimus.DataOwner):
+                live.trains(asked, side)
 
             def keep() -> None:
-                if isinstance(own, fedoptimus.DataOwner):
-                    bottom = own.bottom_model()
-                    about = {**bottom.about, "label_owners": list(own.label_owners)}
+                if isinstance(side, fedoptimus.DataOwner):
+                    bottom = side.bottom_model()
+                    about = {**bottom.about, "label_owners": list(side.label_owners)}
                     asked.keep(replace(bottom, about=about), {})
                 else:
                     label = site.table.label or ""
-                    model = told_top(own.model(), method="fedoptimus", label=label)
-                    about = {**model.about, **about_decision(own.decided)}
+                    model = described_top(side.model(), method="fedoptimus", label=label)
+                    about = {**model.about, **about_decision(side.fitted_threshold)}
                     asked.keep(replace(model, about=about), {})
 
-            return own if own.finish_with is None else SavesModel(own, own.finish_with, keep)
+            return side if side.finish_with is None else SavesModel(side, side.finish_with, keep)
 
         return make
 
@@ -482,7 +482,7 @@ class _Stateless:
     """A party that keeps nothing between steps."""
 
     def __init__(
-        self, party: selection.DataOwner | selection.LabelOwner | predicting.Recalling
+        self, party: selection.DataOwner | selection.LabelOwner | predicting.Inference
     ) -> None:
         self.accepts = party.accepts
         self.handle = party.handle
@@ -526,12 +526,12 @@ def _predicts(site: Site) -> Maker:
                 "training are not counted; it takes part in none"
             )
 
-        def fits(own: Bottom) -> bool:
+        def fits(bottom: Bottom) -> bool:
             """What was learned for some label owners' labels tells no other driver about them."""
-            return asked.driver in own.about.get("label_owners", (asked.driver,))
+            return asked.driver in bottom.about.get("label_owners", (asked.driver,))
 
         rows_S, kept = asked.rows_S(), kept_at(site, asked, fits)
-        return lambda: predicting.Recalling(rows_S, kept, asked.local())
+        return lambda: predicting.Inference(rows_S, kept, asked.local())
 
     return of_run
 
@@ -540,7 +540,7 @@ def _predicts(site: Site) -> Maker:
 
 
 def relay_alignment(
-    driver: CarryingDriver, *, where: str, say: Callable[[str], None]
+    driver: CarryingDriver, *, where: str, print_line: Callable[[str], None]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of data owners and of label owners, once all of them are aligned.
 
@@ -552,7 +552,7 @@ def relay_alignment(
         PartyError: a party does not align.
     """
     driver.wait()
-    path = driver.home / "alignment.json"
+    path = driver.site_folder / "alignment.json"
     name = ""
     with suppress(OSError, ValueError, KeyError):
         name = str(json.loads(path.read_text(encoding="utf-8"))["alignment"])
@@ -563,8 +563,8 @@ def relay_alignment(
     described = {party: replies[party] for party in engine.parties}  # means are taken in this order
     labellers = {party: each.parts for party, each in described.items() if each.parts}
     holders = tuple(party for party in described if party not in labellers)
-    for kind, found in (("names a label", labellers), ("names none", holders)):
-        if not found:
+    for kind, names in (("names a label", labellers), ("names none", holders)):
+        if not names:
             raise ConfigError(
                 f"{where}: of {', '.join(described)} no party's file {kind}; FedOptimus needs "
                 "label owners, whose files name a label, and data owners, whose files do not"
@@ -572,11 +572,11 @@ def relay_alignment(
     owned = {party: {party} if party in labellers else {*labellers} for party in described}
     if not name or any({*described[party].aligned} != owned[party] for party in described):
         name = secrets.token_hex(8)
-        say(f"aligning {', '.join(labellers)} with {', '.join(holders)}")
+        print_line(f"aligning {', '.join(labellers)} with {', '.join(holders)}")
         overlaps = relay.align(driver.carry(name), labellers, holders)
         for (owner, part), overlap in overlaps.items():
             check_overlap(owner, part, overlap.num_common, overlap.shared, overlap.num_ids)
-            say(
+            print_line(
                 f"{overlap.num_common:,} of the {overlap.num_ids:,} {part} samples of {owner} are "
                 "at all data owners"
             )

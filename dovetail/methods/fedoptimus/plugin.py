@@ -26,14 +26,14 @@ from dovetail.methods.base import (
     weighed,
 )
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.baselines import OwnRows
+from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.owners import (
     SELECTED,
     BottomField,
-    OwnerHomes,
+    OwnerHoldings,
     OwnerSection,
     align_owners,
     bottom,
@@ -45,46 +45,46 @@ from dovetail.methods.fedoptimus.owners import (
     relay_alignment,
 )
 from dovetail.methods.fedoptimus.settings import Smoothing
-from dovetail.methods.fedoptimus.stages import (
-    Home,
+from dovetail.methods.fedoptimus.variant_settings import (
     Labels,
-    Stage,
+    OwnerData,
+    VariantName,
     asked_scores,
     chooser_of,
     columns_in,
     coordinator_of,
     decisions,
+    described_top,
     features_of,
     holdings,
     labels_in,
-    own_rows,
+    local_rows,
     scores_of,
     separate,
     side_by_side,
     side_of,
-    stage_config,
     together,
-    told_top,
+    variant_config,
 )
-from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages, common_task
+from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants, common_task
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.training import LocalBaseline, Staged, Training, Variant
+from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Composite, Engine
 from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained, and what a table calls it.
-STAGES: Mapping[str, str] = {
+VARIANT_NAMES: Mapping[str, str] = {
     "fedoptimus": "FedOptimus, predicts with data owners",
     "classic": "one label owner with all labels (classic vertical)",
     "alone": "each label owner alone, all data owners",
     "pooled": "pooled (all columns and labels in one place)",
 }
-assert STAGES.keys() == {*get_args(Stage)}
+assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class SelectionSection(selection.Config):
@@ -135,7 +135,7 @@ class FedOptimusSection(fedoptimus.Config):
     patience: int | None = Field(default=10, ge=1)  # epochs without a better held-out loss
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
-    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 
     @model_validator(mode="before")
     @classmethod
@@ -170,7 +170,7 @@ class FedOptimusSection(fedoptimus.Config):
 
 
 def config(section: FedOptimusSection) -> fedoptimus.Config:
-    """The section's settings for all stages."""
+    """The section's settings for all variants."""
     return fedoptimus.Config(**section.model_dump(include=set(fedoptimus.Config.model_fields)))
 
 
@@ -180,43 +180,45 @@ def config(section: FedOptimusSection) -> fedoptimus.Config:
 class OwnersVariant(Variant):
     """FedOptimus, or a baseline of it with rounds."""
 
-    def __init__(self, stage: str) -> None:
-        self.silent = stage == "alone"  # each label owner's run is by itself, and none is the run's
+    def __init__(self, variant: str) -> None:
+        self.silent = (
+            variant == "alone"
+        )  # each label owner's run is by itself, and none is the run's
 
-    def homes(self, training: Training, name: str) -> Mapping[str, Home]:
+    def stage_data(self, training: Training, name: str) -> Mapping[str, OwnerData]:
         """Everybody's own; of a baseline with all labels, or all, in one place, as if they were."""
         match name:
             case "alone":
-                return separate(training.homes)
+                return separate(training.party_data)
             case "classic":
-                return together(training.homes)
+                return together(training.party_data)
             case "pooled":
-                homes = together(training.homes)
+                party_data = together(training.party_data)
                 axis = axis_of(training) or 1  # setup refuses "pooled" of rows in no one place
-                return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
-        return training.homes
+                return {**side_by_side(columns_in(party_data), axis), **labels_in(party_data)}
+        return training.party_data
 
     def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
         """The settings that ``BeginData`` and ``BeginLabels`` carry."""
         section = run.settings("fedoptimus", FedOptimusSection)
-        own = section.stages.get(name, {})
+        given = section.variants.get(name, {})
         plain = deciding(weighed(config(section), run), run)
-        return stage_config(plain, name, own).model_dump(mode="json")
+        return variant_config(plain, name, given).model_dump(mode="json")
 
     def settings(
         self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
     ) -> fedoptimus.Config:
-        """A stage's settings."""
+        """A variant's settings."""
         section: FedOptimusSection = training.settings
         plain = weighed(config(section), training.run)
         if training.run.data is None and name == "fedoptimus":
             plain = deciding(plain, training.run, judges=training.trying)
-        return stage_config(plain, name, section.stages.get(name, {}))
+        return variant_config(plain, name, section.variants.get(name, {}))
 
     def driver(
-        self, training: Training, name: str, homes: Mapping[str, Any], settings: Any, seed: int
+        self, training: Training, name: str, party_data: Mapping[str, Any], settings: Any, seed: int
     ) -> Driver:
-        """The coordinator of a stage."""
+        """The coordinator of a variant."""
         data, asked = training.loaded.data, training.settings.selection
 
         def choosing(data_owners: Sequence[str], label_owners: Sequence[str]) -> Choose | None:
@@ -226,87 +228,94 @@ class OwnersVariant(Variant):
             return Chooser(selecting(asked), data_owners, label_owners, every=every, seed=seed)
 
         return coordinator_of(
-            homes,
+            party_data,
             name,
             settings,
             seed,
-            elsewhere=data.elsewhere if isinstance(data, OwnerHomes) else ((), ()),
+            elsewhere=data.elsewhere if isinstance(data, OwnerHoldings) else ((), ()),
             secret=training.loaded.secret,
             choosing=choosing,
         )
 
-    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+    def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
         """Owners that train, and answer a selection too: in process a name stands for one party."""
-        asked = stage.training.settings.selection
-        if asked is None or stage.name != "fedoptimus":
-            return stage.parties
+        asked = variant_run.training.settings.selection
+        if asked is None or variant_run.name != "fedoptimus":
+            return variant_run.parties
         found: dict[str, StatefulParty] = {}
-        for name, home in stage.homes.items():
-            check_counted(home, SELECTED)
-            party = stage.parties[name]
-            if isinstance(home, Labels):
-                found[name] = Composite(party, chooser_of(home))
+        for name, local_data in variant_run.party_data.items():
+            check_counted(local_data, SELECTED)
+            party = variant_run.parties[name]
+            if isinstance(local_data, Labels):
+                found[name] = Composite(party, chooser_of(local_data))
             else:
-                features = features_of(home.shared, party, asked.by)
+                features = features_of(local_data.shared, party, asked.by)
                 found[name] = Composite(party, selection.DataOwner(name, features))
         return found
 
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
         """Score name -> label owner -> scores of its model with the data owners' networks."""
-        scores = scores_of(stage, last=last)
-        return {stage.name: scores} if scores else {}
+        scores = scores_of(variant_run, last=last)
+        return {variant_run.name: scores} if scores else {}
 
-    def validated(self, stage: Staged) -> Mapping[str, Scores]:
+    def validated(self, variant_run: VariantRun) -> Mapping[str, Scores]:
         """Label owner -> scores on validation rows; a label owner alone has none."""
-        return {} if stage.name == "alone" else scores_of(stage, "validation")
+        return {} if variant_run.name == "alone" else scores_of(variant_run, "validation")
 
-    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
+    def asked_scores(self, variant_run: VariantRun, network: Engine) -> Mapping[str, Scores]:
         """Label owner elsewhere -> scores on its test rows."""
-        return asked_scores(stage.driver, network)
+        return asked_scores(variant_run.driver, network)
 
-    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+    def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:
         """Label owner -> its threshold and calibration."""
-        return decisions(stage, stage.training.deciding)
+        return decisions(variant_run, variant_run.training.decision_settings)
 
-    def kept(self, stage: Staged) -> dict[str, Model]:
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
         """Label owner -> its top, which takes the mean of embeddings."""
-        if stage.name not in KEPT:
+        if variant_run.name not in KEPT:
             return {}
         return {
-            name: told_top(stage.parties[name].model(), method=stage.name, label=home.label)
-            for name, home in labels_in(stage.homes).items()
+            name: described_top(
+                variant_run.parties[name].model(), method=variant_run.name, label=local_data.label
+            )
+            for name, local_data in labels_in(variant_run.party_data).items()
         }
 
-    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
+    def bottoms(self, variant_run: VariantRun) -> dict[str, Bottom]:
         """Data owner -> its bottom, of those whose embeddings the tops know."""
-        if stage.name not in KEPT or stage.training.elsewhere:
+        if variant_run.name not in KEPT or variant_run.training.elsewhere:
             return {}
-        return {name: stage.parties[name].bottom_model() for name in stage.driver.participants}
+        return {
+            name: variant_run.parties[name].bottom_model()
+            for name in variant_run.driver.participants
+        }
 
 
 class OwnersAlone(LocalBaseline):
     """Learners on each label owner's rows."""
 
-    def rows(self, training: Training) -> dict[str, OwnRows]:
+    def rows(self, training: Training) -> dict[str, LocalRows]:
         """Label owner -> what it has for a model alone."""
-        homes = training.homes
-        return own_rows(columns_in(homes), labels_in(homes), axis_of(training))
+        party_data = training.party_data
+        return local_rows(columns_in(party_data), labels_in(party_data), axis_of(training))
 
 
 class FedOptimus(Method):
     """FedOptimus."""
 
     decides = True
-    at_home = ("fedoptimus.bottom",)
+    party_file_keys = ("fedoptimus.bottom",)
     name = "fedoptimus"
     Settings = FedOptimusSection
-    HomeSettings = OwnerSection
-    stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
+    PartySettings = OwnerSection
+    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
     partitions = ("owners",)
     driven_by = "coordinator"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "fedoptimus": algorithm("fedoptimus", fedoptimus.DataOwner, fedoptimus.LabelOwner),
-        "predicting": algorithm("fedoptimus", predicting.Recalling),
+        "predicting": algorithm("fedoptimus", predicting.Inference),
         "selection": algorithm("fedoptimus", selection.DataOwner, selection.LabelOwner),
     }
     models = (
@@ -319,14 +328,14 @@ class FedOptimus(Method):
         return ("align", "fedoptimus")
 
     def check(self, run: Run, *, where: str) -> None:
-        """Refuse settings that cannot be, of any stage.
+        """Refuse settings that cannot be, of any variant.
 
         Raises:
             ConfigError: naming the file and the section.
         """
         section = run.settings("fedoptimus", FedOptimusSection)
-        make = partial(stage_config, config(section))
-        check_stages(run, "fedoptimus", section.stages, STAGES, make, where=where)
+        make = partial(variant_config, config(section))
+        check_variants(run, "fedoptimus", section.variants, VARIANT_NAMES, make, where=where)
         chosen = section.selection
         if section.secure and chosen is not None and not chosen.secure:
             raise ConfigError(
@@ -348,10 +357,10 @@ class FedOptimus(Method):
                 'choose order = "relevance" or secure = false'
             )
         if run.engine.kind != "inprocess":
-            for stage in (run.method, *run.baselines):
-                if stage != "fedoptimus":
+            for variant in (run.method, *run.baselines):
+                if variant != "fedoptimus":
                     raise ConfigError(
-                        f"{where}: {stage!r} is trained in one process only; leave it out"
+                        f"{where}: {variant!r} is trained in one process only; leave it out"
                     )
             if section.selection is not None and section.selection.by == "columns":
                 raise ConfigError(
@@ -382,8 +391,8 @@ class FedOptimus(Method):
             )
         labellers = {name: site for name, site in sites.items() if is_label_owner(site)}
         holders = {name: site for name, site in sites.items() if name not in labellers}
-        for kind, found in (("no party has a label", labellers), ("all have a label", holders)):
-            if not found:
+        for kind, names in (("no party has a label", labellers), ("all have a label", holders)):
+            if not names:
                 raise ConfigError(
                     f"{where}: {kind}; FedOptimus needs label owners, which name one, and data "
                     "owners, which have columns and name none"
@@ -406,7 +415,7 @@ class FedOptimus(Method):
             dd.PartyData(name, site.table.ids) for name, site in {**holders, **labellers}.items()
         )
         label = next(iter(labellers.values())).table.label or ""
-        return OwnerHomes(federation, None, task, {}, label, {**columns, **labels}), None, None
+        return OwnerHoldings(federation, None, task, {}, label, {**columns, **labels}), None, None
 
     def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
@@ -435,9 +444,9 @@ class FedOptimus(Method):
             AlignmentError: a data owner that has none of a label owner's samples.
         """
 
-        elsewhere = relay_alignment(driver, where=where, say=driver.say)
+        elsewhere = relay_alignment(driver, where=where, print_line=driver.print)
         nobody = dd.Federation([])
-        return OwnerHomes(nobody, None, dd.Classification(()), {}, "", {}, elsewhere), None, None
+        return OwnerHoldings(nobody, None, dd.Classification(()), {}, "", {}, elsewhere), None, None
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
         """Rate and sizes."""
@@ -457,35 +466,40 @@ class FedOptimus(Method):
             ConfigError: what is in no one place is to be trained as if it were.
         """
         section, data = run.settings("fedoptimus", FedOptimusSection), loaded.data
-        homes: Mapping[str, Home]
+        party_data: Mapping[str, OwnerData]
         if isinstance(data, dd.Owners):
             bottoms = {
                 name: bottom(section.bottom, tuple(data.train[name].joined().shape[1:]))
                 for name in data.data_owners
             }
-            homes = holdings(data, bottoms)
+            party_data = holdings(data, bottoms)
         else:
-            assert isinstance(data, OwnerHomes)
-            homes = data.holdings
-            for stage in ("classic", "pooled"):
-                if stage in (run.method, *run.baselines):
+            assert isinstance(data, OwnerHoldings)
+            party_data = data.holdings
+            for variant in ("classic", "pooled"):
+                if variant in (run.method, *run.baselines):
                     raise ConfigError(
-                        f"{stage!r} needs everybody's labels in one place; leave it out"
+                        f"{variant!r} needs everybody's labels in one place; leave it out"
                     )
         return Training(
-            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
+            kind=self,
+            run=run,
+            settings=section,
+            party_data=party_data,
+            loaded=loaded,
+            device=device,
         )
 
-    def variant(self, stage: str) -> Variant:
-        """What a stage is."""
-        return OwnersAlone() if stage in BASELINES else OwnersVariant(stage)
+    def variant(self, variant: str) -> Variant:
+        """What a variant is."""
+        return OwnersAlone() if variant in BASELINES else OwnersVariant(variant)
 
-    def party(self, home: Home, local: Local) -> Party:
+    def party(self, local_data: OwnerData, local: Local) -> Party:
         """An owner's side of a run."""
-        return side_of(home, local)
+        return side_of(local_data, local)
 
 
-#: Stages whose models are kept.
+#: Variants whose models are kept.
 KEPT = ("fedoptimus", "classic")
 
 

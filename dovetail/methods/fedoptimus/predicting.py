@@ -27,9 +27,9 @@ from torch import Tensor
 from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import handles
 from dovetail.methods.fedoptimus import Coordinator, DataOwner, LabelOwner
-from dovetail.methods.fedoptimus.asking import Asking, Missed, checked_embedding
 from dovetail.methods.fedoptimus.evaluation import asked_sums
 from dovetail.methods.fedoptimus.messages import Embed, Embeddings, Measure
+from dovetail.methods.fedoptimus.requests import Missed, Requests, checked_embedding
 from dovetail.methods.inference import Recaller
 from dovetail.models import Model, Prediction
 from dovetail.models.joined import join
@@ -90,16 +90,16 @@ def score(
         num = coordinator.ready[owner].num_test
         if not num:
             raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
-        asking = coordinator.asking(network)
+        requests = coordinator.asking(network)
         names, samples_N = coordinator.data_owners, torch.arange(num)
-        measured = asked_sums(Measure, owner, samples_N, names, coordinator.config, asking)
+        measured = asked_sums(Measure, owner, samples_N, names, coordinator.config, requests)
         is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
         scores[owner] = Score(
             None if is_number else measured.num_right / num,
             measured.loss / num,
             num,
-            tuple(name for name in names if name not in asking.missed),
-            asking.missed.reasons,
+            tuple(name for name in names if name not in requests.missed),
+            requests.missed.reasons,
         )
     return scores
 
@@ -149,18 +149,18 @@ def predict(
     if not isinstance(top.spec, TopSpec):
         raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
     names = tuple(network.parties if data_owners is None else data_owners)
-    asking, width = Asking(network, timeout_s), top.spec.embedding
+    requests, width = Requests(network, timeout_s), top.spec.embedding
     parts = [torch.empty(0, width)]
     for samples_B in samples.split(batch_size):
         if len(samples_B):
             asked = dict.fromkeys(names, Embed(label_owner, samples_B, test))
-            parts.append(asking.mean(asked, len(samples_B), width)[0])
+            parts.append(requests.mean(asked, len(samples_B), width)[0])
     mean_NE = torch.cat(parts)
     return Joint(
         top.outputs(mean_NE),
         top.predictions(mean_NE),
-        tuple(name for name in names if name not in asking.missed),
-        asking.missed.reasons,
+        tuple(name for name in names if name not in requests.missed),
+        requests.missed.reasons,
     )
 
 
@@ -176,16 +176,16 @@ def joint(label_owner: LabelOwner, data_owners: Sequence[DataOwner]) -> Model:
     return join(label_owner.model(), bottoms)
 
 
-# --- Afterwards, each at home ------------------------------------------------------------------
+# --- Afterwards, each at its site -----------------------------------------------------------------
 
 
-class Recalling(Recaller):
+class Inference(Recaller):
     """A data owner after training: embeds with the network that it kept of a run."""
 
     predicts = True
 
     @handles
-    def recall(self, message: Recall) -> Embeddings:
+    def infer(self, message: Recall) -> Embeddings:
         """Embeddings of these samples."""
         return Embeddings(self.embed(message.trained, message.samples_B))
 
@@ -205,7 +205,7 @@ class Recalled:
     missed: Mapping[str, str]
 
 
-def recall(
+def infer(
     network: Engine,
     trained: str,
     embedding: int,

@@ -467,18 +467,18 @@ class LabelOwner:
             raise MessageError(f"{message.wire_name()}.rows_BL: places outside 0 to {num_rows - 1}")
         if message.group != self._group:
             self._begin(message.group)
-        own_B = self._labels_N[self._queries_Q[queries_B]]
-        same_BL = (self._labels_N[rows_BL] == own_B[:, None]) & (rows_BL >= 0)
+        local_B = self._labels_N[self._queries_Q[queries_B]]
+        same_BL = (self._labels_N[rows_BL] == local_B[:, None]) & (rows_BL >= 0)
         num_same_BL = same_BL.cumsum(axis=1)
         wanted_B = self._wanted_Q[queries_B]
-        found_B = num_same_BL[:, -1] >= wanted_B
+        right_B = num_same_BL[:, -1] >= wanted_B
         # The k-th row of the query's class, and behind it those that are as far.
         ends_BL = np.ones(shape, dtype=bool)
         ends_BL[:, :-1] = ~message.tied_BL.numpy()[:, 1:]
         last_B = (ends_BL & (num_same_BL >= wanted_B[:, None])).argmax(axis=1)
-        self._nearer_Q[queries_B[found_B]] = last_B[found_B] + 1
-        self._same_Q[queries_B[found_B]] = num_same_BL[found_B, last_B[found_B]]
-        return Decided(torch.from_numpy(~found_B))
+        self._nearer_Q[queries_B[right_B]] = last_B[right_B] + 1
+        self._same_Q[queries_B[right_B]] = num_same_BL[right_B, last_B[right_B]]
+        return Decided(torch.from_numpy(~right_B))
 
     def _finish(self, message: Finish) -> Estimate:
         if self._labels_N is None or message.group != self._group or not self._nearer_Q.all():
@@ -604,20 +604,20 @@ def score(
     check_asked(data_owners, label_owners)
     failures: dict[str, PartyError] = {}
     sent = brute = 0
-    found: list[tuple[int, list[float]]] = []  # a label owner's rows, and its I(S)
+    by_owner: list[tuple[int, list[float]]] = []  # a label owner's rows, and its I(S)
     owners = list(data_owners)
     pending = list(label_owners)
     while pending:
         groups = group(owners, config, seed=seed)
         session = Session(network, pending[0], owners, config, seed)
-        done, of = len(found) * len(groups), (len(found) + len(pending)) * len(groups)
+        done, of = len(by_owner) * len(groups), (len(by_owner) + len(pending)) * len(groups)
         try:
             estimates = []
             for index, members in enumerate(groups, start=1):
                 estimates.append(session.estimate(index, members))
                 if on_group is not None:
                     on_group(done + index, of)
-            found.append((session.num_labelled, estimates))
+            by_owner.append((session.num_labelled, estimates))
             brute += session.brute_force(groups)
             pending.pop(0)
         except PartyError as failure:
@@ -626,17 +626,17 @@ def score(
             if failure.party in owners:  # groups change, so all label owners begin again
                 owners.remove(failure.party)
                 pending = [name for name in label_owners if name not in failures]
-                found.clear()
+                by_owner.clear()
                 brute = 0
             else:
                 pending.remove(failure.party)
             fewest = MASKED_OWNERS if config.secure else 1
-            if len(owners) < fewest or not (found or pending):
+            if len(owners) < fewest or not (by_owner or pending):
                 raise
         finally:
             sent += session.distances
-    num_rows = sum(rows for rows, _ in found)
-    nats = np.sum([rows / num_rows * np.array(each) for rows, each in found], axis=0)
+    num_rows = sum(rows for rows, _ in by_owner)
+    nats = np.sum([rows / num_rows * np.array(each) for rows, each in by_owner], axis=0)
     member = np.array([[name in members for name in owners] for members in groups], dtype=float)
     values = np.linalg.lstsq(member, nats)[0]
     return Scores(
@@ -767,11 +767,13 @@ class Session:
             sure_BN = seen_QN[open_Q]
             if not whole:
                 sure_BN &= sums_QN[open_Q] < edge_B[:, None]
-            told = np.logical_or.reduce(sure_BN, axis=1)
-            if told.any():
-                kept = self._tell(number, open_Q[told], sums_QN[open_Q[told]], sure_BN[told])
-                told[told] = ~kept
-            open_Q = open_Q[~told]
+            known = np.logical_or.reduce(sure_BN, axis=1)
+            if known.any():
+                kept = self._send_order(
+                    number, open_Q[known], sums_QN[open_Q[known]], sure_BN[known]
+                )
+                known[known] = ~kept
+            open_Q = open_Q[~known]
             if whole and len(open_Q):
                 raise PartyError(self.label_owner, "it wants a list longer than there are rows")
             start, stop = stop, min(deepest, math.ceil(stop * self.config.growth))
@@ -878,7 +880,7 @@ class Session:
             raise PartyError(members[0], "or another of its group sent a masked share of no use")
         return sums[: len(rows_M)], sums[len(rows_M) :]
 
-    def _tell(
+    def _send_order(
         self, number: int, queries_B: np.ndarray, sums_BN: np.ndarray, sure_BN: np.ndarray
     ) -> np.ndarray:
         """Tell the label owner the order of the sure rows; which queries need more."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dovetail.federated import Driver
 from dovetail.methods.fedoptimus import Coordinator
-from dovetail.methods.fedoptimus.asking import Round, num_bytes
+from dovetail.methods.fedoptimus.requests import Round, num_bytes
 from dovetail.network import Engine
 from dovetail.network.checkpoint import State
 
@@ -45,14 +45,14 @@ class Separately(Driver):
 
     def round(self, number: int, network: Engine) -> Round:
         done = [run.round(number, network) for run in self._going_on(number)]
-        told = {
-            "loss": sum(each.told["loss"] for each in done) / len(done),
-            "steps": max(each.told["steps"] for each in done),
+        metrics = {
+            "loss": sum(each.metrics["loss"] for each in done) / len(done),
+            "steps": max(each.metrics["steps"] for each in done),
             "bytes": num_bytes(network),
         }
         missed = {name: num for each in done for name, num in each.missed.items()}
         reasons = {name: why for each in done for name, why in each.reasons.items()}
-        return Round(told=told, missed=missed, reasons=reasons)
+        return Round(metrics=metrics, missed=missed, reasons=reasons)
 
     def due(self, number: int, every: int) -> bool:
         return any(run.due(number, every) for run in self._going_on(number))

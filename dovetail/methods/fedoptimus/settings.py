@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from dovetail.errors import MessageError
 from dovetail.methods.fedoptimus.messages import BeginData, BeginLabels
 from dovetail.methods.fedoptimus.server import ServerSettings
-from dovetail.models.decisions import ClassWeights, Decide
+from dovetail.models.decisions import ClassWeights, ThresholdSettings
 from dovetail.models.owners import TopSpec
 from dovetail.privacy import Release
 from dovetail.privacy.dropout import QUORUM
@@ -44,7 +44,7 @@ class Abilities(ServerSettings):
     patience: int | None = Field(default=None, ge=1)
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate
-    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
+    decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
     # Means of embeddings are taken under masks; more than this share of the data owners must answer
     # to the end, and one that is lost costs its own part.

@@ -33,7 +33,7 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, Federation, Local, Party, handles
-from dovetail.methods.hyfem.home import Home
+from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.models import OptimizerConfig, RandomStream, matching
 from dovetail.models.blocks import (
     BlocksNetwork,
@@ -119,7 +119,7 @@ class Holder(Party):
     """A party that says what it holds, and encodes it as all agree.
 
     Args:
-        home: what it has.
+        data: what it has.
         local: its context.
     """
 
@@ -127,12 +127,12 @@ class Holder(Party):
     network: BlocksNetwork
     batches: Minibatches
 
-    def __init__(self, home: Home, local: Local) -> None:
-        self.home, self.task, self.device = home, home.task, local.device
-        self.blocks: dict[str, Tensor] = dict(home.train.blocks)
+    def __init__(self, data: HyfemData, local: Local) -> None:
+        self.data, self.task, self.device = data, data.task, local.device
+        self.blocks: dict[str, Tensor] = dict(data.train.blocks)
         self.inputs: dict[str, TableEncoder] = {}
-        self.labels = home.train.required_labels.to(self.device)
-        self.labelled = home.train.labelled_rows()
+        self.labels = data.train.required_labels.to(self.device)
+        self.labelled = data.train.labelled_rows()
         self.class_weights_C: Tensor | None = None
 
     def sizes(self) -> dict[str, int]:
@@ -151,16 +151,18 @@ class Holder(Party):
         counts: tuple[int, ...] = ()
         if isinstance(self.task, Classification):
             labels = self.labels[self.labelled.to(self.device)].cpu()
-            found = torch.bincount(labels, minlength=self.task.num_outputs)
-            counts = tuple(found.tolist() if hello.count_classes else found.clamp(max=1).tolist())
-        encoded, tables = self.home.train.blocks, self.home.train.tables
+            class_counts = torch.bincount(labels, minlength=self.task.num_outputs)
+            counts = tuple(
+                class_counts.tolist() if hello.count_classes else class_counts.clamp(max=1).tolist()
+            )
+        encoded, tables = self.data.train.blocks, self.data.train.tables
         shapes = ["x".join(map(str, block.shape[1:])) for block in encoded.values()]
-        summaries = map(self.home.summary, tables)
+        summaries = map(self.data.summary, tables)
         return Holding(
-            self.home.blocks,
+            self.data.blocks,
             (*shapes, *("" for _ in tables)),
             (*("" for _ in encoded), *summaries),
-            self.home.widths,
+            self.data.widths,
             len(self.labelled),
             counts,
         )
@@ -208,7 +210,7 @@ class Holder(Party):
         """
         key = "[hyfem] private = { clip = ..., noise = ... }"
         self.local.bound_steps(
-            self.home.private, asked, num_rows=len(self.labels), what="its weights", key=key
+            self.data.private, asked, num_rows=len(self.labels), what="its weights", key=key
         )
         averages = any(isinstance(each, _BatchNorm) for each in self.network.modules())
         if self.local.is_private and averages:
@@ -239,7 +241,7 @@ class Holder(Party):
             ConfigError: labels that say something else.
             MessageError: what cannot be read, or is too large even to count.
         """
-        wire, names = begin.wire_name(), self.home.blocks
+        wire, names = begin.wire_name(), self.data.blocks
         if begin.task != (known := task_text(self.task)):
             raise ConfigError(
                 f"its labels are {known[:200]}, the server's are {begin.task[:200]}; name all "
@@ -262,12 +264,12 @@ class Holder(Party):
             tuple(self.blocks),
             tuple(tuple(block.shape[1:]) for block in self.blocks.values()),
             extractors,
-            self.home.widths,
+            self.data.widths,
             self.task.num_outputs,
         )
 
     def _encode(self, encodings: Mapping[str, str], wire: str) -> None:
-        for name, table in self.home.train.tables.items():
+        for name, table in self.data.train.tables.items():
             try:
                 encoder = TableEncoder.from_json(json.loads(encodings[name]))
             except (ValueError, DovetailError) as error:
@@ -603,13 +605,13 @@ def _summary_of(party: str, block: str, text: str) -> dict[str, Summary]:
         PartyError: it cannot be.
     """
     try:
-        found = _SUMMARIES.validate_json(text)
+        summaries = _SUMMARIES.validate_json(text)
     except ValidationError as error:
         cause = str(error.errors()[0]["msg"])
     else:
-        wrong = [name for name, summary in found.items() if not _can_be(summary)]
-        if found and not wrong:
-            return found
+        wrong = [name for name, summary in summaries.items() if not _can_be(summary)]
+        if summaries and not wrong:
+            return summaries
         cause = f"{wrong} are no counts, mean and deviation" if wrong else "it has no column"
     raise PartyError(party, f"its summary of block {block!r} cannot be read ({cause})")
 

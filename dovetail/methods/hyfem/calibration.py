@@ -119,7 +119,7 @@ class CalibratedMember(JudgedMember):
         ready = super().begin(ask)
         if not self.config.calibrate:
             return ready
-        if not self.home.moments:
+        if not self.data.moments:
             raise ConfigError(
                 "refuses to tell means and covariances of its features: the run says "
                 "hyfem.calibrate, and its file does not say hyfem.moments = true"
@@ -150,11 +150,11 @@ class CalibratedMember(JudgedMember):
         load_extractors(network.extractors, message.extractors)
         features = [network.joined(self.batch(rows)[0]) for rows in self.learned.split(1024)]
         labels = self.labels[self.learned.to(self.device)]
-        found = moments_of(torch.cat(features), labels, self.task.num_outputs)
+        moments = moments_of(torch.cat(features), labels, self.task.num_outputs)
         return Moments(
-            torch.from_numpy(found.counts_C),
-            torch.from_numpy(found.means_CD).float(),
-            torch.from_numpy(found.covariances_CDD).float(),
+            torch.from_numpy(moments.counts_C),
+            torch.from_numpy(moments.means_CD).float(),
+            torch.from_numpy(moments.covariances_CDD).float(),
         )
 
     @handles(most=6)  # twice; see ``moments``

@@ -230,7 +230,7 @@ class Coordinator(Agreeing):
             self.known[party] = reply.extractors, reply.classifier
         self.combine()  # lines 6-8
         losses = {party: reply.loss for party, reply in replies.items()}
-        return Round(told={"loss": statistics.fmean(losses.values())}, losses=losses)
+        return Round(metrics={"loss": statistics.fmean(losses.values())}, losses=losses)
 
     def sizes(self, sent: Train) -> dict[str, int]:
         """Party -> number of weights that are to come back."""

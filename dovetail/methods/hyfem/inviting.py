@@ -15,7 +15,7 @@ import torch
 from dovetail.data import TableEncoder
 from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Federation
-from dovetail.files import meant
+from dovetail.files import did_you_mean
 from dovetail.methods.hyfem.agreement import Holding
 from dovetail.methods.hyfem.hyfem import Coordinator, Finish, Finished
 from dovetail.models import Model
@@ -82,7 +82,7 @@ def part_of(model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Mo
         if block not in spec.blocks:
             raise ConfigError(
                 f"party {party!r} has a block {block!r}, which the server's model does not have; "
-                f"its blocks are {list(spec.blocks)}{meant(block, spec.blocks)}"
+                f"its blocks are {list(spec.blocks)}{did_you_mean(block, spec.blocks)}"
             )
         encoder = model.inputs.get(block)
         if columns and isinstance(encoder, TableEncoder) and tuple(columns) != encoder.columns:

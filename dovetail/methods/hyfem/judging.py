@@ -75,7 +75,7 @@ class JudgedMember(ServedMember):
         return self.model().outputs(x), self.labels[self.judged.to(self.device)].cpu()
 
     @handles(most=3)  # a trial asks once; one that falls as it finishes asks again
-    def tell_score(self, message: GiveScore) -> Score:
+    def give_score(self, message: GiveScore) -> Score:
         """How good its model is on rows that did not train; nothing within a budget."""
         held = self.held_out() if self.local.budget is None else None
         return Score(0.0, 0) if held is None else Score(goodness(self.task, *held), len(held[1]))

@@ -21,41 +21,41 @@ from dovetail.federated import Driver, Local, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.homes import (
-    Homes,
-    LabelScale,
-    check_labels,
-    check_nobody_is_active,
-    check_stages,
-    common_task,
-    draw_share,
-    own_task,
-)
 from dovetail.methods.hyfem.inviting import part_of
-from dovetail.methods.hyfem.stages import (
+from dovetail.methods.hyfem.variant_settings import (
     POOLED,
     SERVER,
     Apart,
     Recipe,
-    Stage,
+    VariantName,
+    described_model,
     party_model,
     scores_of,
-    stage_config,
-    told_model,
+    variant_config,
+)
+from dovetail.methods.local_data import (
+    Holdings,
+    LabelScale,
+    check_labels,
+    check_nobody_is_active,
+    check_variants,
+    common_task,
+    draw_share,
+    local_task,
 )
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
-from dovetail.methods.training import LocalBaseline, Staged, Training, Variant
+from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.privacy import PrivateSteps
 
 #: What can be trained, and what a table calls it.
-STAGES: Mapping[str, str] = {
+VARIANT_NAMES: Mapping[str, str] = {
     "hyfem": "HyFEM, predicts alone",
     "standalone": "each party alone, all its blocks",
     "pooled": "pooled (all blocks and rows in one place)",
@@ -63,7 +63,7 @@ STAGES: Mapping[str, str] = {
     "fedprox": "common blocks, FedProx",
     "fedper": "shared extractors, own classifiers (FedPer)",
 }
-assert STAGES.keys() == {*get_args(Stage)}
+assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class SmallCnnSection(Section):
@@ -128,11 +128,11 @@ class HyfemSection(hyfem.Settings):
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
     # How the rate goes over the rounds: a constant one makes the server swing.
     schedule: Literal["constant", "cosine"] = "cosine"
-    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 
 
 def config(section: HyfemSection) -> hyfem.Settings:
-    """The section's settings for all stages."""
+    """The section's settings for all variants."""
     return hyfem.Settings(**section.model_dump(include=set(hyfem.Settings.model_fields)))
 
 
@@ -154,14 +154,14 @@ def widths_of(
                 f"{list(parties)}"
             )
     rest = widths.get("*")
-    found = {name: widths.get(name, rest) for name in parties}
-    for name, own in found.items():
-        if own is None:
+    by_party = {name: widths.get(name, rest) for name in parties}
+    for name, width in by_party.items():
+        if width is None:
             raise ConfigError(
                 f'{where}: hyfem.widths names no widths for party {name!r}; "*" = [64] is for all '
                 "others"
             )
-    return {name: own for name, own in found.items() if own is not None}
+    return {name: width for name, width in by_party.items() if width is not None}
 
 
 def extractors_of(
@@ -177,21 +177,21 @@ def extractors_of(
             raise ConfigError(
                 f"{where}: hyfem.extractors names {pattern!r}, but the blocks are {list(shapes)}"
             )
-    found: dict[str, Extractor] = {}
+    extractors: dict[str, Extractor] = {}
     for block, shape in shapes.items():
         names = [name for name in section.extractors if fnmatchcase(block, name)]
         # Tables of a TOML file have no order: the most exact name counts.
         closest = max(names, key=lambda name: (name == block, len(name), name), default=None)
         if closest is not None:
-            found[block] = extractor(section.extractors[closest])
+            extractors[block] = extractor(section.extractors[closest])
         else:
-            found[block] = SmallCnn() if len(shape) == 3 else Perceptron((32,))
+            extractors[block] = SmallCnn() if len(shape) == 3 else Perceptron((32,))
         try:
             with torch.device("meta"):
-                found[block].encoder(shape)
+                extractors[block].encoder(shape)
         except ConfigError as error:
             raise ConfigError(f"{where}: the extractor of block {block!r}: {error}") from None
-    return found
+    return extractors
 
 
 class MemberSection(Section):
@@ -206,7 +206,7 @@ class MemberSection(Section):
     moments: bool = False
 
 
-def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
+def data_of_site(site: Site, task: dd.Task | None = None) -> hyfem.HyfemData:
     """A party's labelled rows, split into training and test by its own file.
 
     Raises:
@@ -215,7 +215,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
     """
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     check_labels(site, "HyFEM")
-    task = task or own_task(site, section)
+    task = task or local_task(site, section)
     labels, train = table.encoded_labels(task), table.labelled_rows()
     if not len(train):
         raise ConfigError(
@@ -236,7 +236,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
     else:
         blocks, inputs = dict.fromkeys(table.blocks, table.x), site.fit_input()
         whole = replace(whole, blocks=blocks, inputs=dict.fromkeys(table.blocks, inputs))
-    return hyfem.Home(
+    return hyfem.HyfemData(
         whole.take(torch.from_numpy(train)),
         task,
         section.widths,
@@ -247,23 +247,25 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
     )
 
 
-def homes_of(data: dd.Blocks, widths: Mapping[str, tuple[int, ...]]) -> dict[str, hyfem.Home]:
+def data_of_partition(
+    data: dd.Blocks, widths: Mapping[str, tuple[int, ...]]
+) -> dict[str, hyfem.HyfemData]:
     """Party -> the same, of what a partition splits."""
     return {
-        name: hyfem.Home(
-            own,
+        name: hyfem.HyfemData(
+            party_data,
             data.task,
             widths[name],
             None if data.test is None else data.test[name],
             moments=True,
         )
-        for name, own in data.train.parties.items()
+        for name, party_data in data.train.parties.items()
     }
 
 
-def homes_by_column(
+def data_by_column(
     data: dd.ByColumn, widths: Mapping[str, tuple[int, ...]]
-) -> dict[str, hyfem.Home]:
+) -> dict[str, hyfem.HyfemData]:
     """Party -> the same, of a table's rows by party: a block is what the same parties measured.
 
     Validation rows train, as this method chooses nothing by them.
@@ -282,72 +284,85 @@ def homes_by_column(
         return dd.PartyData(parts[0].name, ids, labels=labels, label=data.label, tables=held)
 
     return {
-        name: hyfem.Home(
-            in_blocks(own, *(() if data.validation is None else (data.validation[name],))),
+        name: hyfem.HyfemData(
+            in_blocks(party_data, *(() if data.validation is None else (data.validation[name],))),
             data.task,
             widths[name],
             None if data.test is None else in_blocks(data.test[name]),
             data.categorical,
             moments=True,
         )
-        for name, own in data.train.parties.items()
+        for name, party_data in data.train.parties.items()
     }
 
 
-def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Home | None:
+def whole_of(
+    data: dd.Partitioned, party_data: Mapping[str, hyfem.HyfemData]
+) -> hyfem.HyfemData | None:
     """Everybody's rows with all blocks, at the widest party; None where they are in no one place.
 
     Its test rows are those that the server's model is scored on.
     """
     if not isinstance(data, dd.Blocks):
         return None
-    widest = max((home.widths for home in homes.values()), key=lambda own: (len(own), own))
-    return hyfem.Home(data.pooled, data.task, widest, data.pooled_test)
+    widest = max(
+        (local_data.widths for local_data in party_data.values()),
+        key=lambda widths: (len(widths), widths),
+    )
+    return hyfem.HyfemData(data.pooled, data.task, widest, data.pooled_test)
 
 
 class HyfemVariant(Variant):
     """HyFEM, or a baseline of it with rounds."""
 
-    def __init__(self, stage: str) -> None:
-        self.silent = stage in ("standalone", "pooled")
+    def __init__(self, variant: str) -> None:
+        self.silent = variant in ("standalone", "pooled")
 
-    def homes(self, training: Training, name: str) -> Mapping[str, hyfem.Home]:
+    def stage_data(self, training: Training, name: str) -> Mapping[str, hyfem.HyfemData]:
         """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
-        homes = training.homes
+        party_data = training.party_data
         if name == "pooled":
-            whole = whole_of(training.loaded.data, homes)
+            whole = whole_of(training.loaded.data, party_data)
             return {} if whole is None else {POOLED: whole}
         if name in ("fedavg", "fedprox"):
-            return {party: home.only(common_blocks(homes)) for party, home in homes.items()}
-        return homes
+            return {
+                party: local_data.only(common_blocks(party_data))
+                for party, local_data in party_data.items()
+            }
+        return party_data
 
     def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
         """The settings that ``Begin`` carries."""
         section = run.settings("hyfem", HyfemSection)
-        own = section.stages.get(name, {})
+        given = section.variants.get(name, {})
         plain = deciding(weighed(config(section), run), run)
-        made = stage_config(plain, name, own, proximal=section.proximal)
+        made = variant_config(plain, name, given, proximal=section.proximal)
         return made.model_dump(mode="json")
 
     def settings(
         self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
     ) -> Recipe:
-        """What a stage is trained with."""
+        """What a variant is trained with."""
         section: HyfemSection = training.settings
-        own, data = section.stages.get(name, {}), training.loaded.data
-        extractors = run_extractors(section, training.homes, data)
-        homes = self.homes(training, name)
+        given, data = section.variants.get(name, {}), training.loaded.data
+        extractors = run_extractors(section, training.party_data, data)
+        party_data = self.stage_data(training, name)
         if name in ("fedavg", "fedprox") and not training.elsewhere:
-            common = common_blocks(homes)
-            extractors = {block: own for block, own in extractors.items() if block in common}
+            common = common_blocks(party_data)
+            extractors = {block: given for block, given in extractors.items() if block in common}
         plain = weighed(config(section), training.run)
         if name != "pooled":
             plain = deciding(plain, training.run, judges=training.trying)
-        made = stage_config(plain, name, own, proximal=section.proximal)
-        return Recipe(made, data.task, extractors, homes)
+        made = variant_config(plain, name, given, proximal=section.proximal)
+        return Recipe(made, data.task, extractors, party_data)
 
     def driver(
-        self, training: Training, name: str, homes: Mapping[str, Any], settings: Recipe, seed: int
+        self,
+        training: Training,
+        name: str,
+        party_data: Mapping[str, Any],
+        settings: Recipe,
+        seed: int,
     ) -> Driver:
         """The server; of parties that each train alone, one for each."""
         if name == "standalone":
@@ -359,16 +374,16 @@ class HyfemVariant(Variant):
         """What reaches the parties of this process."""
         return InProcess(parties, driver=SERVER, precision=training.run.engine.precision)
 
-    def model(self, party: Party, home: hyfem.Home, name: str = "") -> Model:
+    def model(self, party: Party, local_data: hyfem.HyfemData, name: str = "") -> Model:
         """What a party can use alone, as it is now."""
         assert isinstance(party, hyfem.Member)
         method = name or ("fedper" if party.config.classifier == "own" else "hyfem")
-        rate, inputs = party.config.learning_rate, home.train.inputs
-        return told_model(
-            party.model(), inputs, method=method, label=home.label, learning_rate=rate
+        rate, inputs = party.config.learning_rate, local_data.train.inputs
+        return described_model(
+            party.model(), inputs, method=method, label=local_data.label, learning_rate=rate
         )
 
-    def validate(self, party: Party, home: hyfem.Home) -> tuple[Tensor, Tensor] | None:
+    def validate(self, party: Party, local_data: hyfem.HyfemData) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of rows that were kept out of training."""
         assert isinstance(party, hyfem.Member)
         return party.held_out()
@@ -376,11 +391,11 @@ class HyfemVariant(Variant):
     def test(
         self,
         party: Party,
-        home: hyfem.Home,
+        local_data: hyfem.HyfemData,
         name: str = "",
         *,
         last: bool = False,
-        decision: Decided | None = None,
+        decision: FittedThreshold | None = None,
     ) -> Scores:
         """A party's scores on its test rows, as it is now; none without any."""
         assert isinstance(party, hyfem.Member)
@@ -388,29 +403,31 @@ class HyfemVariant(Variant):
         return scores_of(
             party.name,
             party.model(),
-            home,
+            local_data,
             what="hyfem",
             learning_rate=rate,
             last=last,
             decision=decision,
         )
 
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores; the server's too, if all blocks are here."""
-        name, driver, settings = stage.name, stage.driver, stage.settings
-        whole = whole_of(stage.training.loaded.data, stage.training.homes)
+        name, driver, settings = variant_run.name, variant_run.driver, variant_run.settings
+        whole = whole_of(variant_run.training.loaded.data, variant_run.training.party_data)
         whole = whole if whole is not None and whole.is_tested else None
 
-        def scored(party: str, model: Model, home: hyfem.Home) -> Scores:
+        def scored(party: str, model: Model, local_data: hyfem.HyfemData) -> Scores:
             rate = settings.config.learning_rate
             return scores_of(
                 party,
                 model,
-                home,
+                local_data,
                 what=name,
                 learning_rate=rate,
                 last=last,
-                decision=stage.decisions.get(party) if last else None,
+                decision=variant_run.decisions.get(party) if last else None,
             )
 
         if name == "pooled" and whole is None:
@@ -418,30 +435,30 @@ class HyfemVariant(Variant):
         if name in ("fedavg", "fedprox") and whole is not None:
             return {name: {SERVER: scored(SERVER, driver.model(), whole)}}
         parties = {
-            party: scored(party, party_model(driver, stage.parties[party]), home)
-            for party, home in stage.homes.items()
-            if home.is_tested
+            party: scored(party, party_model(driver, variant_run.parties[party]), local_data)
+            for party, local_data in variant_run.party_data.items()
+            if local_data.is_tested
         }
         found = {name: parties} if parties else {}
         if name == "hyfem" and whole is not None:
             found[SERVER] = {SERVER: scored(SERVER, driver.model(), whole)}
         return found
 
-    def kept(self, stage: Staged) -> dict[str, Model]:
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
         """Party -> its model, and the server's."""
-        data, settings = stage.training.loaded.data, stage.settings
-        models = {name: party.model() for name, party in stage.parties.items()}
-        if stage.name in ("hyfem", "fedavg", "fedprox"):
-            models[SERVER] = stage.driver.model()
+        data, settings = variant_run.training.loaded.data, variant_run.settings
+        models = {name: party.model() for name, party in variant_run.parties.items()}
+        if variant_run.name in ("hyfem", "fedavg", "fedprox"):
+            models[SERVER] = variant_run.driver.model()
         inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
         found = {}
         for name, model in models.items():
-            home = stage.homes.get(name)
-            found[name] = told_model(
+            local_data = variant_run.party_data.get(name)
+            found[name] = described_model(
                 model,
-                {**inputs, **({} if home is None else home.train.inputs)},
-                method=stage.name,
-                label=(home.label if home else "") or data.label,
+                {**inputs, **({} if local_data is None else local_data.train.inputs)},
+                method=variant_run.name,
+                label=(local_data.label if local_data else "") or data.label,
                 learning_rate=settings.config.learning_rate,
             )
         return found
@@ -451,11 +468,11 @@ class Hyfem(Method):
     """HyFEM."""
 
     decides = True
-    at_home = ("hyfem.widths",)
+    party_file_keys = ("hyfem.widths",)
     name = "hyfem"
     Settings = HyfemSection
-    HomeSettings = MemberSection
-    stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
+    PartySettings = MemberSection
+    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
     scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
     partitions = ("blocks", "by-column")
     Side = hyfem.Member
@@ -466,14 +483,14 @@ class Hyfem(Method):
     )
 
     def check(self, run: Run, *, where: str) -> None:
-        """Refuse settings that cannot be, of any stage.
+        """Refuse settings that cannot be, of any variant.
 
         Raises:
             ConfigError: naming the file and the section.
         """
         section = run.settings("hyfem", HyfemSection)
-        make = partial(stage_config, config(section), proximal=section.proximal)
-        check_stages(run, "hyfem", section.stages, STAGES, make, where=where)
+        make = partial(variant_config, config(section), proximal=section.proximal)
+        check_variants(run, "hyfem", section.variants, VARIANT_NAMES, make, where=where)
         for block, field in section.extractors.items():
             try:
                 extractor(field)
@@ -538,25 +555,25 @@ class Hyfem(Method):
         classes = run.settings("hyfem", HyfemSection).classes
         if classes and isinstance(task, dd.Classification):
             task = dd.Classification(classes)
-        return self._at_home(sites, task)
+        return self._from_sites(sites, task)
 
-    def _at_home(self, sites: Mapping[str, Site], task: dd.Task) -> Parts:
+    def _from_sites(self, sites: Mapping[str, Site], task: dd.Task) -> Parts:
         """What parties of one process have."""
-        homes = {name: home_of(site, task) for name, site in sites.items()}
-        label = next(iter(homes.values())).label
-        return Homes(dd.Federation([]), None, task, {}, label, homes), None, None
+        party_data = {name: data_of_site(site, task) for name, site in sites.items()}
+        label = next(iter(party_data.values())).label
+        return Holdings(dd.Federation([]), None, task, {}, label, party_data), None, None
 
-    def home(self, site: Site) -> hyfem.Home:
+    def local_data(self, site: Site) -> hyfem.HyfemData:
         """What a party has by its own file."""
-        return home_of(site)
+        return data_of_site(site)
 
-    def variant(self, stage: str) -> Variant:
-        """What a stage is."""
-        return LocalBaseline() if stage in BASELINES else HyfemVariant(stage)
+    def variant(self, variant: str) -> Variant:
+        """What a variant is."""
+        return LocalBaseline() if variant in BASELINES else HyfemVariant(variant)
 
-    def party(self, home: hyfem.Home, local: Local) -> hyfem.Member:
+    def party(self, local_data: hyfem.HyfemData, local: Local) -> hyfem.Member:
         """A party's side of a run."""
-        return hyfem.Member(home, local)
+        return hyfem.Member(local_data, local)
 
     def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
         """A new party's extractors and classifier, cut out of the server's (Remark 2)."""
@@ -566,8 +583,8 @@ class Hyfem(Method):
         """What the party will do, of what its policy agrees to."""
         if "hyfem" in agreed:
             columns = any(names for names in site.table.blocks.values())
-            told = ", of whose columns it tells mean and spread" if columns else ""
-            yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{told}"
+            clause = ", of whose columns it tells mean and spread" if columns else ""
+            yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{clause}"
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a coordinator has, once its parties are here: no row, but all classes."""
@@ -577,7 +594,7 @@ class Hyfem(Method):
         if section.label_scale is not None:
             mean, scale = section.label_scale
             task = dd.Regression(float(mean), float(scale))
-        return Homes[hyfem.Home].nobody(task), None, None
+        return Holdings[hyfem.HyfemData].nobody(task), None, None
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
         """Rate and sizes."""
@@ -597,35 +614,44 @@ class Hyfem(Method):
         section, data = run.settings("hyfem", HyfemSection), loaded.data
         if isinstance(data, dd.Blocks):
             widths = widths_of(section, list(data.train.parties), where="the run file")
-            homes: Mapping[str, hyfem.Home] = homes_of(data, widths)
+            party_data: Mapping[str, hyfem.HyfemData] = data_of_partition(data, widths)
         elif isinstance(data, dd.ByColumn):
             widths = widths_of(section, list(data.train.parties), where="the run file")
-            homes = homes_by_column(data, widths)
+            party_data = data_by_column(data, widths)
         else:
-            assert isinstance(data, Homes)
-            homes = data.holdings
-        stages = {run.method, *run.baselines}
-        if "pooled" in stages and not isinstance(data, dd.Blocks):
+            assert isinstance(data, Holdings)
+            party_data = data.holdings
+        variants = {run.method, *run.baselines}
+        if "pooled" in variants and not isinstance(data, dd.Blocks):
             raise ConfigError("'pooled' needs everybody's rows in one place; leave it out")
-        if loaded.connect is None and not common_blocks(homes) and {"fedavg", "fedprox"} & stages:
+        if (
+            loaded.connect is None
+            and not common_blocks(party_data)
+            and {"fedavg", "fedprox"} & variants
+        ):
             raise ConfigError(
                 "no block is at every party, and FedAvg and FedProx train on nothing else; leave "
                 "'fedavg' and 'fedprox' out"
             )
-        run_extractors(section, homes, data)
+        run_extractors(section, party_data, data)
         return Training(
-            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
+            kind=self,
+            run=run,
+            settings=section,
+            party_data=party_data,
+            loaded=loaded,
+            device=device,
         )
 
 
-def common_blocks(homes: Mapping[str, hyfem.Home]) -> list[str]:
+def common_blocks(party_data: Mapping[str, hyfem.HyfemData]) -> list[str]:
     """The blocks that every party has."""
-    first, *others = homes.values()
-    return [block for block in first.blocks if all(block in own.blocks for own in others)]
+    first, *others = party_data.values()
+    return [block for block in first.blocks if all(block in other.blocks for other in others)]
 
 
 def run_extractors(
-    section: HyfemSection, homes: Mapping[str, hyfem.Home], data: dd.Partitioned
+    section: HyfemSection, party_data: Mapping[str, hyfem.HyfemData], data: dd.Partitioned
 ) -> dict[str, Extractor]:
     """Block -> its extractor, of every block of a run.
 
@@ -634,11 +660,11 @@ def run_extractors(
     """
     if isinstance(data, dd.Blocks):
         shapes = {block: tuple(x.shape[1:]) for block, x in data.pooled.blocks.items()}
-    elif not homes:  # the parties are elsewhere, and the run file names every block
-        return {block: extractor(own) for block, own in section.extractors.items()}
+    elif not party_data:  # the parties are elsewhere, and the run file names every block
+        return {block: extractor(local) for block, local in section.extractors.items()}
     else:
         # How many features columns give is not known yet; their extractors take any number.
-        shapes = {block: (1,) for own in homes.values() for block in own.train.tables}
-        for each in homes.values():
+        shapes = {block: (1,) for local in party_data.values() for block in local.train.tables}
+        for each in party_data.values():
             shapes |= {block: tuple(x.shape[1:]) for block, x in each.train.blocks.items()}
     return extractors_of(section, shapes, where="the run file")

@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import Field
 
 from dovetail.methods.hyfem.hyfem import Config
-from dovetail.models.decisions import ClassWeights, Decide
+from dovetail.models.decisions import ClassWeights, ThresholdSettings
 
 
 class Settings(Config):
@@ -35,7 +35,7 @@ class Settings(Config):
     class_weights: bool = False  # weigh output rows by the samples of their class
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate
-    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
+    decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 def alone(config: Settings) -> Settings:

@@ -78,7 +78,7 @@ class VariantCoordinator(Coordinator):
         played = super().round(number, federation)
         if self.config.width != "free":
             return played
-        return replace(played, told={**played.told, "widths": list(self.server.widths)})
+        return replace(played, metrics={**played.metrics, "widths": list(self.server.widths)})
 
     def sizes(self, sent: Train) -> dict[str, int]:
         sizes = super().sizes(sent)

@@ -38,9 +38,9 @@ def num_targets(num_outputs: int, *, regression: bool) -> int:
 
 def targets(owner: Owner, rows_L: Tensor) -> Tensor:
     """(L, C - 1) labels less the shares of the classes, or (L, 1) values less their mean."""
-    own_LC = owner.targets_RC[rows_L]
-    num = num_targets(own_LC.shape[1], regression=owner.regression)
-    centred: Tensor = own_LC - own_LC.mean(dim=0)
+    local_LC = owner.targets_RC[rows_L]
+    num = num_targets(local_LC.shape[1], regression=owner.regression)
+    centred: Tensor = local_LC - local_LC.mean(dim=0)
     return centred[:, :num]
 
 
@@ -75,46 +75,46 @@ class Inputs:
     """What own outputs and z are divided by, and what stands for a z that is not there.
 
     Attributes:
-        own: spread of the own outputs.
+        spread: spread of the own outputs.
         z_Z: spread of each smoother's numbers.
         fill_FZ: (C + 1, Z) what own outputs say of each z, by ridge regression; the last is added.
     """
 
-    own: float
+    spread: float
     z_Z: Tensor
     fill_FZ: Tensor
     regression: bool
 
     @classmethod
-    def fit(cls, own_LC: Tensor, z_LZ: Tensor, num_outputs: int, *, regression: bool) -> Inputs:
+    def fit(cls, local_LC: Tensor, z_LZ: Tensor, num_outputs: int, *, regression: bool) -> Inputs:
         """Scales fitted on labelled rows; a z that is NaN is missing."""
-        centred = own_LC if regression else own_LC - own_LC.mean(dim=1, keepdim=True)
-        own = max(float(centred.std()), 1e-9)
+        centred = local_LC if regression else local_LC - local_LC.mean(dim=1, keepdim=True)
+        scale = max(float(centred.std()), 1e-9)
         spreads, fills = [], []
         for z_LC in z_LZ.split(num_outputs, dim=1):
             there = ~z_LC.isnan().any(dim=1)
             spread = z_LC[there].std(dim=0).mean().nan_to_num(1.0).clamp(min=1e-9)
             spreads.append(spread.expand(num_outputs))
-            fills.append(_said_by(centred[there] / own, z_LC[there] / spread))
-        return cls(own, torch.cat(spreads), torch.cat(fills, dim=1), regression)
+            fills.append(_said_by(centred[there] / scale, z_LC[there] / spread))
+        return cls(scale, torch.cat(spreads), torch.cat(fills, dim=1), regression)
 
-    def of(self, own_RC: Tensor, z_RZ: Tensor) -> Tensor:
+    def of(self, local_RC: Tensor, z_RZ: Tensor) -> Tensor:
         """(R, C + Z); a z that is not there is what own outputs say of it."""
         if not self.regression:
-            own_RC = own_RC - own_RC.mean(dim=1, keepdim=True)
-        own_RC = own_RC / self.own
-        filled_RZ = own_RC @ self.fill_FZ[:-1] + self.fill_FZ[-1]
+            local_RC = local_RC - local_RC.mean(dim=1, keepdim=True)
+        local_RC = local_RC / self.spread
+        filled_RZ = local_RC @ self.fill_FZ[:-1] + self.fill_FZ[-1]
         z_RZ = torch.where(z_RZ.isnan(), filled_RZ, z_RZ / self.z_Z)
-        inputs: Tensor = torch.cat([own_RC, z_RZ], dim=1)
+        inputs: Tensor = torch.cat([local_RC, z_RZ], dim=1)
         return inputs
 
 
-def _said_by(own_LC: Tensor, z_LC: Tensor) -> Tensor:
+def _said_by(local_LC: Tensor, z_LC: Tensor) -> Tensor:
     """(C + 1, C) ridge regression of z on the own outputs; zeros of too few rows."""
-    num = own_LC.shape[1]
-    if len(own_LC) < 2 * num + 2:
+    num = local_LC.shape[1]
+    if len(local_LC) < 2 * num + 2:
         return torch.zeros(num + 1, z_LC.shape[1])
-    x, y = own_LC.double(), z_LC.double()
+    x, y = local_LC.double(), z_LC.double()
     x_C, y_C = x.mean(dim=0), y.mean(dim=0)
     x, y = x - x_C, y - y_C
     weights = torch.linalg.solve(x.T @ x + torch.eye(num, dtype=torch.float64), x.T @ y)
@@ -145,12 +145,12 @@ def _others(owner: Owner, judged: Tensor, fold: int) -> Tensor:
 def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     num, rows = owner.targets_RC.shape[1], judged.nonzero().flatten()
     targets_NC = owner.targets_RC[rows]
-    own_NC, *blocks = inputs_RF[rows].split(num, dim=1)
+    local_NC, *blocks = inputs_RF[rows].split(num, dim=1)
     tried: list[tuple[int, float]] = []
     losses: list[Tensor] = []
     for index, z_NC in enumerate(blocks):
         for step in STEPS:
-            outputs = own_NC + step * z_NC
+            outputs = local_NC + step * z_NC
             temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets_NC)
             tried.append((index, step))
             losses.append(
@@ -162,7 +162,7 @@ def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     for fold in range(owner.num_folds):
         among = _others(owner, judged, fold)[rows]
         index, step = tried[int(losses_TN[:, among].mean(dim=1).argmin())]
-        outputs = own_NC[among] + step * blocks[index][among]
+        outputs = local_NC[among] + step * blocks[index][among]
         scale = 1.0
         if not owner.regression:
             scale = 1 / fitting_temperature(outputs, targets_NC[among])

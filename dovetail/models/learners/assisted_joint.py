@@ -104,10 +104,10 @@ class AssistedJoint(WithPartners):
     def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
         return self.from_numbers(self.alone(x.flatten(1)), torch.cat(list(codes), dim=1))
 
-    def from_numbers(self, own_BC: Tensor, z_BZ: Tensor) -> Tensor:
+    def from_numbers(self, local_BC: Tensor, z_BZ: Tensor) -> Tensor:
         """(B, C) from own outputs and every number; one that is NaN is not there."""
         spec, regression = self.spec, self.spec.regression
-        inputs_BF = Inputs(spec.own, self.z_Z, self.fill_FZ, regression).of(own_BC, z_BZ)
+        inputs_BF = Inputs(spec.own, self.z_Z, self.fill_FZ, regression).of(local_BC, z_BZ)
         each_MKBC = [
             Assisted(weights, biases).outputs(inputs_BF)
             for weights, biases in zip(self.weights_MKCF, self.biases_MKC, strict=True)

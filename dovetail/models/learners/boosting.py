@@ -108,8 +108,8 @@ class Boosting:
             grown_K = grown_TK[index * rows.num_folds :][: rows.num_folds]
             held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
             for fold, grown in enumerate(grown_K):
-                assert grown.said_NC is not None
-                held_out_NC[rows.folds_N == fold] = grown.said_NC
+                assert grown.outputs_NC is not None
+                held_out_NC[rows.folds_N == fold] = grown.outputs_NC
             temperature = 1.0
             if not rows.regression:
                 temperature = fitting_temperature(
@@ -229,7 +229,7 @@ class Boosting:
             parameters, data, num_boost_round=rounds, keep_training_booster=True, **extra
         )
         count = booster.best_iteration if stop is not None else rounds
-        said_NC = None
+        outputs_NC = None
         if stop is not None:
             raw = booster.predict(
                 rows.x_NF[stop].numpy(),
@@ -238,9 +238,9 @@ class Boosting:
                 num_threads=NUM_THREADS,
             )
             scores_NS = torch.from_numpy(np.reshape(raw, (-1, scores))).float() + start_S.float()
-            said_NC = _outputs(scores_NS.numpy(), len(scores_NS), rows.num_outputs)
+            outputs_NC = _outputs(scores_NS.numpy(), len(scores_NS), rows.num_outputs)
         booster.free_dataset()
-        return _Grown(booster, int(count), rows.num_outputs, start_S.float(), said_NC)
+        return _Grown(booster, int(count), rows.num_outputs, start_S.float(), outputs_NC)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,14 +252,14 @@ class _Grown:
         rounds: how many of its rounds count.
         num_outputs: C.
         start_S: what its scores start from.
-        said_NC: its outputs of the rows that stopped it, if there were any.
+        outputs_NC: its outputs of the rows that stopped it, if there were any.
     """
 
     booster: Any
     rounds: int
     num_outputs: int
     start_S: Tensor
-    said_NC: Tensor | None
+    outputs_NC: Tensor | None
 
     def member(self) -> BoostedTrees:
         """As they are kept."""

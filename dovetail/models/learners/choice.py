@@ -127,18 +127,18 @@ def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[float]:
         free_K = torch.tensor(flat, dtype=torch.float64, requires_grad=True)
         logs_K = free_K.log_softmax(dim=0)
         if rows.regression:
-            said_NC = (logs_K.exp()[:, None, None] * logs_KNC).sum(dim=0)
-            losses_N = (said_NC - targets_NC).square().sum(dim=1)
+            outputs_NC = (logs_K.exp()[:, None, None] * logs_KNC).sum(dim=0)
+            losses_N = (outputs_NC - targets_NC).square().sum(dim=1)
         else:
-            said_NC = (logs_K[:, None, None] + logs_KNC).logsumexp(dim=0)
-            losses_N = -(targets_NC * said_NC).sum(dim=1)
+            outputs_NC = (logs_K[:, None, None] + logs_KNC).logsumexp(dim=0)
+            losses_N = -(targets_NC * outputs_NC).sum(dim=1)
         loss = (losses_N * counts_N).sum() - _PRIOR_ROWS * logs_K.mean()
         loss.backward()
         assert free_K.grad is not None
         return float(loss.detach()), free_K.grad.numpy()
 
-    found = minimize(loss_and_gradient, np.zeros(len(fitted)), jac=True, method="L-BFGS-B").x
-    weights: list[float] = torch.from_numpy(found).softmax(dim=0).tolist()
+    optimum = minimize(loss_and_gradient, np.zeros(len(fitted)), jac=True, method="L-BFGS-B").x
+    weights: list[float] = torch.from_numpy(optimum).softmax(dim=0).tolist()
     return weights
 
 

@@ -49,7 +49,7 @@ ALONE = "alone"
 _MANY_LABELS = 3000
 #: Where the teacher knows fewer of the labelled rows than this share, the own model knows more
 #: labels than it: the mean of student and own model is tried at once.
-_MOST_ROWS_TOLD = 0.75
+_MOST_ROWS_ALIGNED = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,11 +260,11 @@ def student_rows(
         fold: leave this fold's labelled rows out, and ask only the teacher that did so too.
         most: rows without label at most.
     """
-    told_RC = teacher.targets(owner.folds_R, fold=fold, regression=owner.regression)
+    outputs_RC = teacher.targets(owner.folds_R, fold=fold, regression=owner.regression)
     aligned, labelled = teacher.aligned, owner.labelled
-    mixed = config.label_share * owner.targets_RC + (1 - config.label_share) * told_RC
+    mixed = config.label_share * owner.targets_RC + (1 - config.label_share) * outputs_RC
     targets_RC = torch.where(
-        labelled[:, None], torch.where(aligned[:, None], mixed, owner.targets_RC), told_RC
+        labelled[:, None], torch.where(aligned[:, None], mixed, owner.targets_RC), outputs_RC
     )
     rng = generator(seed, "student rows")
     order = torch.randperm(len(labelled), generator=rng)
@@ -303,9 +303,9 @@ def distil(
         seed: of all that is drawn.
         learners: name -> student.
     """
-    own_RC = torch.full(owner.targets_RC.shape, torch.nan)
-    own_RC[owner.labelled] = alone.held_out_NC
-    judged = ~own_RC.isnan().any(dim=1)
+    local_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    local_RC[owner.labelled] = alone.held_out_NC
+    judged = ~local_RC.isnan().any(dim=1)
     folds = sorted(set(owner.folds_R[judged].tolist()))
     students = _Students(owner, teacher, config, seed, dict(learners))
     ranking = students.ranked(folds)
@@ -313,7 +313,7 @@ def distil(
     names = chosen.split("+")
     students.narrow(names)
     students.train(names, folds)
-    candidates = {ALONE: own_RC[judged], chosen: students.held_out(names, folds, judged)}
+    candidates = {ALONE: local_RC[judged], chosen: students.held_out(names, folds, judged)}
     blend = f"{chosen}+{ALONE}"
     if config.blend:
         candidates[blend] = students.mean([candidates[chosen], candidates[ALONE]])
@@ -330,8 +330,8 @@ def distil(
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
     best = chosen
     pays = gains[chosen][0] > config.gate * gains[chosen][1]
-    told = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
-    if config.blend and (not pays or told < _MOST_ROWS_TOLD):
+    share_aligned = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
+    if config.blend and (not pays or share_aligned < _MOST_ROWS_ALIGNED):
         # No handicap is left to allow for: half of it is the rival.
         best = blend
         pays = gains[blend][0] > max(config.gate, 0) * gains[blend][1]
@@ -430,9 +430,11 @@ class _Students:
         owner = self._owner
         held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
         for index, fold in enumerate(folds):
-            own = judged & (owner.folds_R == fold)
-            x_NF = owner.x_RF[own]
-            held_out_RC[own] = self.mean([self.fitted[n][index].outputs(x_NF) for n in names])
+            judged_here = judged & (owner.folds_R == fold)
+            x_NF = owner.x_RF[judged_here]
+            held_out_RC[judged_here] = self.mean(
+                [self.fitted[n][index].outputs(x_NF) for n in names]
+            )
         return held_out_RC[judged]
 
     def mean(self, outputs: Sequence[Tensor]) -> Tensor:

@@ -164,41 +164,41 @@ class Joint(WithPartners):
 
     Args:
         spec: the sizes.
-        own: the label owner's bottoms.
+        bottoms: the label owner's bottoms.
         tops: of every stack.
         solo: needs the label owner's block only.
     """
 
     def __init__(
-        self, spec: StacksSpec, own: Bottoms, tops: Sequence[Top], solo: nn.Module
+        self, spec: StacksSpec, bottoms: Bottoms, tops: Sequence[Top], solo: nn.Module
     ) -> None:
         super().__init__(spec, solo)
-        self.own = own
+        self.own = bottoms
         self.tops = nn.ModuleList(tops)
         self._spec = spec
 
     def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
-        told = [each.masked_fill(each.isnan().any(dim=1, keepdim=True), 0) for each in codes]
-        return self._joint([self.own(x), *told])
+        filled = [each.masked_fill(each.isnan().any(dim=1, keepdim=True), 0) for each in codes]
+        return self._joint([self.own(x), *filled])
 
     def _joint(self, codes: Sequence[Tensor]) -> Tensor:
         """(B, C) of the teacher, from every party's (B, E)."""
         spec = self._spec
         parties = (spec.own, *spec.parts)
         starts = [0] * len(parties)
-        told = []
+        blends = []
         for stack, top in enumerate(self.tops):
             parts_KBD = []
             for index, (parts, codes_BE) in enumerate(zip(parties, codes, strict=True)):
                 part = parts[stack]
                 stop = starts[index] + part.embedding
-                own_BE = codes_BE[:, starts[index] : stop]
-                parts_KBD.append(own_BE.unflatten(1, (part.members, -1)).movedim(1, 0))
+                local_BE = codes_BE[:, starts[index] : stop]
+                parts_KBD.append(local_BE.unflatten(1, (part.members, -1)).movedim(1, 0))
                 starts[index] = stop
             if stack in spec.used:
                 outputs_KBC = top(parts_KBD)
-                told.append(fold_means(outputs_KBC, spec.copies, regression=spec.regression))
-        outputs_KBC = blended(told, regression=spec.regression) / spec.temperature
+                blends.append(fold_means(outputs_KBC, spec.copies, regression=spec.regression))
+        outputs_KBC = blended(blends, regression=spec.regression) / spec.temperature
         return mean_outputs(outputs_KBC, regression=spec.regression)
 
 
@@ -209,10 +209,12 @@ def fold_means(outputs_KBC: Tensor, copies: int, *, regression: bool) -> Tensor:
     )
 
 
-def blended(told: Sequence[Tensor], *, regression: bool) -> Tensor:
+def blended(outputs: Sequence[Tensor], *, regression: bool) -> Tensor:
     """The mean of several teachers' (folds, B, C); one is itself."""
     return (
-        told[0] if len(told) == 1 else mean_outputs(torch.stack(list(told)), regression=regression)
+        outputs[0]
+        if len(outputs) == 1
+        else mean_outputs(torch.stack(list(outputs)), regression=regression)
     )
 
 
@@ -307,12 +309,12 @@ class StacksSpec(JointSpec):
     def build(self) -> Joint:
         tops = [
             Top(
-                own.members,
+                part.members,
                 1 + len(self.partners),
-                [own.code_width, *(parts[stack].code_width for parts in self.parts)],
-                own.num_outputs,
+                [part.code_width, *(parts[stack].code_width for parts in self.parts)],
+                part.num_outputs,
             )
-            for stack, own in enumerate(self.own)
+            for stack, part in enumerate(self.own)
         ]
         return Joint(self, _bottoms(self.own, self.num_features), tops, self.solo.build())
 

@@ -101,9 +101,11 @@ class Network:
             with torch.random.fork_rng(devices=[]):
                 network = member.build()
             network.encoding = encoding
-            own = slice(fold * copies, (fold + 1) * copies)
+            copies_here = slice(fold * copies, (fold + 1) * copies)
             for part, whole in ((network.bottom, bottom), (network.top, top)):
-                part.load_state_dict({name: w[own] for name, w in whole.state_dict().items()})
+                part.load_state_dict(
+                    {name: w[copies_here] for name, w in whole.state_dict().items()}
+                )
             spec = EnsembleSpec((member,), rows.num_outputs, rows.regression, temperature)
             fitted.append(
                 Fitted(self.name, spec, spec.around([network.eval()]), held_out_NC, settings)

@@ -53,19 +53,19 @@ class Subsets:
 
     def outputs(self, xs: Sequence[Tensor | None]) -> Tensor:
         """(N, C) of all members' mean; None stands for a partner that is gone."""
-        own = xs[0]
-        assert own is not None
-        found = []
+        x = xs[0]
+        assert x is not None
+        outputs = []
         with torch.inference_mode():
-            for start in range(0, len(own), 2048):
+            for start in range(0, len(x), 2048):
                 parts = [
                     None if x is None else bottom(encoding(x[start : start + 2048]))
                     for encoding, bottom, x in zip(
                         self.stacked.encodings, self.stacked.bottoms, xs, strict=True
                     )
                 ]
-                found.append(_told(self.stacked.top, parts, laser=self.laser))
-        return mean_outputs(torch.cat(found, dim=1), regression=self.stacked.regression)
+                outputs.append(_outputs_of(self.stacked.top, parts, laser=self.laser))
+        return mean_outputs(torch.cat(outputs, dim=1), regression=self.stacked.regression)
 
     def probabilities(self, xs: Sequence[Tensor | None]) -> Tensor:
         """(N, C), or values."""
@@ -120,17 +120,17 @@ def fit_laser(
     return Subsets(train_together(owner, xs, config, seed=seed, encode_on=encode_on), laser=True)
 
 
-def _told(top: Top, parts: Sequence[Tensor | None], *, laser: bool) -> Tensor:
+def _outputs_of(top: Top, parts: Sequence[Tensor | None], *, laser: bool) -> Tensor:
     """(K, B, C) of the parties that are there."""
     there = [part for part in parts if part is not None]
     if laser:
-        return _mean_told(top, there)
+        return _mean_outputs(top, there)
     zeros = torch.zeros_like(there[0])
     outputs: Tensor = top([zeros if part is None else part for part in parts])
     return outputs
 
 
-def _mean_told(top: Top, parts: Sequence[Tensor]) -> Tensor:
+def _mean_outputs(top: Top, parts: Sequence[Tensor]) -> Tensor:
     mean = parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(dim=0)
     outputs: Tensor = top([mean])
     return outputs
@@ -167,8 +167,8 @@ class _Dropping(OwnerSide):
         together = super().losses(self._held(parts, rows_KV), rows_KV)
         if not self._drop or len(parts) == 1:
             return together
-        gone = [parts[0], *(torch.zeros_like(part) for part in parts[1:])]
-        return (1 - self._drop) * together + self._drop * super().losses(gone, rows_KV)
+        without_partner = [parts[0], *(torch.zeros_like(part) for part in parts[1:])]
+        return (1 - self._drop) * together + self._drop * super().losses(without_partner, rows_KV)
 
     def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         return super().outputs(self._held(parts, rows_KB), rows_KB)
@@ -214,7 +214,7 @@ class _Laser(OwnerSide):
 
     def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         if self._held_PN is None:
-            return _mean_told(self.top, parts)
+            return _mean_outputs(self.top, parts)
         held_PKB = self._held_PN[:, rows_KB].float()
         weighted = torch.stack(list(parts)) * held_PKB[..., None]
         outputs: Tensor = self.top([weighted.sum(dim=0) / held_PKB.sum(dim=0)[..., None]])
@@ -231,7 +231,7 @@ class _Laser(OwnerSide):
                 chosen = [sets[index] for index in order.tolist()]
             of_size, num = torch.zeros(rows_KB.shape), torch.zeros(rows_KB.shape)
             for partners in chosen:
-                outputs = _mean_told(self.top, [parts[0], *(parts[index] for index in partners)])
+                outputs = _mean_outputs(self.top, [parts[0], *(parts[index] for index in partners)])
                 losses = row_losses(outputs, targets, regression=self.rows.regression)
                 held = torch.ones(rows_KB.shape)
                 if self._held_PN is not None:

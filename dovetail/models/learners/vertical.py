@@ -590,9 +590,9 @@ def _gathered(
     """(N, C) each row's outputs, the mean of its fold's copies."""
     held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
     for fold in range(len(outputs_KVC) // copies):
-        own = slice(fold * copies, (fold + 1) * copies)
-        real = real_KV[own][0] > 0
-        held_out_NC[rows_KV[own][0][real]] = mean_outputs(
-            outputs_KVC[own][:, real], regression=rows.regression
+        copies_here = slice(fold * copies, (fold + 1) * copies)
+        real = real_KV[copies_here][0] > 0
+        held_out_NC[rows_KV[copies_here][0][real]] = mean_outputs(
+            outputs_KVC[copies_here][:, real], regression=rows.regression
         )
     return held_out_NC

@@ -59,11 +59,11 @@ class Mailman:
 
     Args:
         host: answers messages.
-        place: where letters lie.
+        index: where letters lie.
         keys: the party's.
         identity: signs and checks.
         drivers: whose letters are opened.
-        home: the folder where it remembers.
+        site_folder: the folder where it remembers.
         parks: keeps what runs are in.
         watch: tells what is wrong with letters.
     """
@@ -71,18 +71,18 @@ class Mailman:
     def __init__(
         self,
         host: Host,
-        place: Place,
+        index: Place,
         keys: Keys,
         identity: Certified,
         drivers: Sequence[str],
-        home: Path,
+        site_folder: Path,
         parks: Parks,
         watch: Watch,
     ) -> None:
-        self._host, self._place, self._keys = host, place, keys
+        self._host, self._place, self._keys = host, index, keys
         self._identity, self._parks, self._watch = identity, parks, watch
         self._folder = f"{MAIL}{host.name}/"
-        self._journals = {driver: Journal(home, driver) for driver in drivers}
+        self._journals = {driver: Journal(site_folder, driver) for driver in drivers}
         self._process = secrets.token_hex(8)
         self._looked = 0.0
         self._strangers: set[str] = set()
@@ -111,8 +111,8 @@ class Mailman:
         requests = [each for each in names if each is not None and each.kind == "q"]
         looked, num_answered = time.time(), 0
         for driver, journal in self._journals.items():
-            own = sorted(each for each in requests if each.sender == driver)
-            for named in own[:MOST_LETTERS]:
+            from_driver = sorted(each for each in requests if each.sender == driver)
+            for named in from_driver[:MOST_LETTERS]:
                 if stopped():
                     return num_answered
                 num_answered += self._answer(driver, journal, named)
@@ -169,7 +169,7 @@ class Mailman:
         if label.answered > missed:
             why = (
                 f"request {label.answered} of {driver!r} was answered, and nothing of that is "
-                f"known here, where {missed} was the last: {self._host.name}'s home is older than "
+                f"known here, where {missed} was the last: {self._host.name}'s site is older than "
                 "this run, as one from a backup, or another process answers in its name"
             )
             self._watch.tell(why)

@@ -48,7 +48,7 @@ class Journal:
     """What a party remembers of one driver.
 
     Args:
-        folder: in its home.
+        folder: in its site.
         driver: whose letters.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 The certificate's own key signs and does not seal. A party makes the other key itself and leaves its
 public half in the place, as a *card*; a driver believes a card that the party's certificate has
-signed. The private half stays in the party's home. Whoever gets it later can open the requests that
+signed. The private half stays in the party's site. Whoever gets it later can open the requests that
 it was used for, and that somebody has kept: so a party that joins takes a new one every
 ``RENEW_DAYS`` days, and forgets the last but one. A driver's is drawn anew by each process, and
 kept nowhere.
@@ -33,7 +33,7 @@ _DOMAIN = b"dovetail mailbox key 1\n"
 
 
 class Keys:
-    """A party's private keys, in its home; the first counts, the second did before.
+    """A party's private keys, in its site; the first counts, the second did before.
 
     Args:
         folder: where they are kept.
@@ -48,8 +48,8 @@ class Keys:
         made, hexes = 0.0, list[str]()
         if self._path.exists():
             try:
-                told = json.loads(self._path.read_text(encoding="ascii"))
-                made, hexes = float(told["made"]), list(told["keys"])
+                written = json.loads(self._path.read_text(encoding="ascii"))
+                made, hexes = float(written["made"]), list(written["keys"])
                 self.private = tuple(_private(each) for each in hexes)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ConfigError(
@@ -73,49 +73,49 @@ class Keys:
 
         patiently(write)
 
-    def publish(self, place: Place, identity: Certified) -> None:
+    def publish(self, index: Place, identity: Certified) -> None:
         """Leave the card in the place.
 
         Raises:
             PlaceError: it cannot be reached.
         """
-        said = {
+        card_fields = {
             "party": identity.name,
             "key": self.private[0].public_key().public_bytes_raw().hex(),
         }
-        text = json.dumps(said, sort_keys=True).encode()
+        text = json.dumps(card_fields, sort_keys=True).encode()
         card = {"said": text.decode(), "proof": identity.sign(_DOMAIN + text).hex()}
-        place.put(CARDS + identity.name, json.dumps(card).encode())
+        index.put(CARDS + identity.name, json.dumps(card).encode())
 
 
 def _private(text: str) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(bytes.fromhex(text))
 
 
-def read_card(place: Place, party: str, identity: Certified) -> X25519PublicKey | None:
+def read_card(index: Place, party: str, identity: Certified) -> X25519PublicKey | None:
     """The key that letters to a party are sealed to; None while it has left no card.
 
     Raises:
         MessageError: what lies there is not what the party has signed.
         PlaceError: the place cannot be reached.
     """
-    data = place.get(CARDS + party, MAX_CARD_BYTES)
+    data = index.get(CARDS + party, MAX_CARD_BYTES)
     if data is None:
         return None
     try:
         card = json.loads(data)
         text, proof = card["said"].encode(), bytes.fromhex(card["proof"])
         identity.check(party, _DOMAIN + text, proof)
-        said = json.loads(text)
-        if said["party"] != party:
+        card_fields = json.loads(text)
+        if card_fields["party"] != party:
             raise ValueError("another party's")
-        return X25519PublicKey.from_public_bytes(bytes.fromhex(said["key"]))
+        return X25519PublicKey.from_public_bytes(bytes.fromhex(card_fields["key"]))
     except MessageError as error:
         raise MessageError(
-            f"the card of {party!r} in {place.where} does not count: {error}"
+            f"the card of {party!r} in {index.where} does not count: {error}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise MessageError(
-            f"the card of {party!r} in {place.where} was altered, or is none; remove "
+            f"the card of {party!r} in {index.where} was altered, or is none; remove "
             f"{CARDS}{party}, and let the party join again"
         ) from None

@@ -121,9 +121,9 @@ def read_name(name: str) -> Named | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    said = found.groupdict()
-    numbers = int(said["number"]), int(said["attempt"])
-    return Named(said["conversation"], *numbers, said["sender"], said["kind"], name)
+    parts = found.groupdict()
+    numbers = int(parts["number"]), int(parts["attempt"])
+    return Named(parts["conversation"], *numbers, parts["sender"], parts["kind"], name)
 
 
 def seal(label: Label, body: Data, to: X25519PublicKey, identity: Certified) -> bytes:

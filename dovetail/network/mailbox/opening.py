@@ -12,7 +12,7 @@ from dovetail.network.mailbox.relay import Relay
 from dovetail.network.renewal import Renewed
 
 
-def open_place(where: str, shown: Renewed) -> Place:
+def open_index(where: str, shown: Renewed) -> Place:
     """The place of this name.
 
     Args:

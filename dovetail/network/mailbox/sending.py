@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from dovetail.errors import MessageError
-from dovetail.network.calls import Call, Calls, GoneError, SlowError, SpoiltError
+from dovetail.network.calls import Call, Calls, SlowError, SpoiltError, UnreachableError
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.mailbox.keys import read_card
@@ -52,42 +52,42 @@ class Mailbox(Calls):
     """A driver's lines to its parties, by letters in one place.
 
     Args:
-        place: where they lie.
+        index: where they lie.
         parties: who takes part.
         driver: the driver's name.
         identity: signs and checks.
-        tell: told who is waited for, and what is wrong with letters.
+        show: told who is waited for, and what is wrong with letters.
         poll_s: seconds from one look to the next.
         max_message_bytes: the largest answer.
         ledger: where it is written down what leaves the driver; None writes nothing.
-        watch: what finds out what the place does; None: one that tells ``tell``.
+        watch: what finds out what the place does; None: one that tells ``show``.
     """
 
     def __init__(
         self,
-        place: Place,
+        index: Place,
         *,
         parties: Sequence[str],
         driver: str,
         identity: Certified,
-        tell: Callable[[str], None] = lambda text: None,
+        show: Callable[[str], None] = lambda text: None,
         poll_s: float = POLL_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         ledger: LedgerFile | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._place = place
+        self._place = index
         self._leaving = threading.Event()
         conversation = f"{time.time_ns() // 10**6:015d}-{secrets.token_hex(4)}"
         shared = _Shared(
-            place,
+            index,
             driver,
             identity,
             conversation,
             poll_s,
             max_message_bytes + MAX_EXTRA_BYTES,
-            watch or Watch(place.where, tell),
-            tell,
+            watch or Watch(index.where, show),
+            show,
             self._leaving,
         )
         self._all = {name: Correspondence(name, shared) for name in parties}
@@ -174,16 +174,16 @@ class Correspondence:
             self._card = read_card(shared.place, self._party, shared.identity)
         except MessageError as error:
             shared.watch.tell(str(error))
-            raise GoneError(str(error)) from None
+            raise UnreachableError(str(error)) from None
         except PlaceError as error:
-            raise GoneError(str(error)) from None
+            raise UnreachableError(str(error)) from None
         if self._card is None:
-            raise GoneError(
+            raise UnreachableError(
                 f"{self._party!r} has left no key in {shared.place.where} yet; is dovetail join "
                 f"--mailbox run there, with that place?"
             )
-        said = {"protocol": PROTOCOL, "party": self._party}
-        return json.dumps({**said, "instance": self._card.public_bytes_raw().hex()[:16]}).encode()
+        hello = {"protocol": PROTOCOL, "party": self._party}
+        return json.dumps({**hello, "instance": self._card.public_bytes_raw().hex()[:16]}).encode()
 
     def _answer(self, deadline: float, timeout_s: float) -> Data:
         shared = self._shared

@@ -34,20 +34,20 @@ class Watch:
 
     Args:
         where: what people call the place.
-        tell: told in a sentence.
+        show: told in a sentence.
         late_s, torn_s: see above.
     """
 
     def __init__(
         self,
         where: str,
-        tell: Callable[[str], None],
+        show: Callable[[str], None],
         *,
         late_s: float = LATE_S,
         torn_s: float = TORN_S,
     ) -> None:
         self._where = where
-        self._tell = tell
+        self._tell = show
         self._late_s, self._torn_s = late_s, torn_s
         self._counted = Counted()
         self._torn: dict[str, float] = {}  # file -> since when

@@ -33,10 +33,10 @@ from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile, verify
 from dovetail.node.driver import Coordinator
 from dovetail.node.engines import StreamSection
-from dovetail.node.home import Refusals
 from dovetail.node.joint_prediction import Asker
 from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Runs
+from dovetail.node.site_folder import Refusals
 from dovetail.node.status_line import StatusLine
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import Loaded, load_data, setup
@@ -99,15 +99,15 @@ class Sent(Engine):
 
 
 def joined(folder: Path, names: Sequence[str], driver: str) -> dict[str, Host]:
-    """What answers at each of these parties' homes."""
+    """What answers at each of these parties' sites."""
     hosts = {}
     for name in names:
-        site, home = open_site(folder / f"{name}.toml"), folder / f"{name}.site"
-        home.mkdir(exist_ok=True)
+        site, site_folder = open_site(folder / f"{name}.toml"), folder / f"{name}.site"
+        site_folder.mkdir(exist_ok=True)
         teller = StatusLine(driver, quiet=True)
-        refusals = Refusals(home / "refusals.jsonl", teller.say)
-        runs = Runs(site, home, refusals, teller, torch.device("cpu"))
-        ledger = LedgerFile(home / "ledger.jsonl", name)
+        refusals = Refusals(site_folder / "refusals.jsonl", teller.print)
+        runs = Runs(site, site_folder, refusals, teller, torch.device("cpu"))
+        ledger = LedgerFile(site_folder / "ledger.jsonl", name)
         hosts[name] = Host(name, runs.open, admit=site.policy.admit, ledger=ledger)
     return hosts
 
@@ -124,18 +124,18 @@ class Carrying(Coordinator):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.home = folder / "coordinator.site"
-        self.home.mkdir(exist_ok=True)
+        self.site_folder = folder / "coordinator.site"
+        self.site_folder.mkdir(exist_ok=True)
         self.alignment = ""
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self.hosts = joined(folder, NAMES, "coordinator")
         self._numbers = itertools.count(1)
 
     def wait(self) -> None:
         pass
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def print(self, text: str) -> None:
+        self.printed.append(text)
 
     def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
         return Sent(self.hosts, run, self._numbers, "coordinator")
@@ -158,7 +158,7 @@ def write_files(folder: Path, settings: str) -> None:
 
 
 def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
-    """What a stage gives."""
+    """What a variant gives."""
     run = load_run(folder / run_file)
     if driver is None:
         loaded = load_data(run)
@@ -168,7 +168,7 @@ def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
         loaded = Loaded(data, None, connect=driver.connect)
     lines: list[Any] = []
     task = setup(run, 0, loaded)
-    return task.train("fedoptimus", 0, lambda stage, total, line: lines.append(line)), lines
+    return task.train("fedoptimus", 0, lambda variant, total, line: lines.append(line)), lines
 
 
 @pytest.mark.slow
@@ -189,36 +189,36 @@ def test_owners_at_home_end_with_the_models_of_one_process(
             here.scores["fedoptimus"][name]["accuracy"]
         )
         (kept,) = (folder / f"{name}.site" / "models").iterdir()
-        own = package.load(kept)
-        assert own.about["label"] == "diagnosis"
+        local_model = package.load(kept)
+        assert local_model.about["label"] == "diagnosis"
         for key, value in model.network.state_dict().items():
-            assert torch.equal(own.network.state_dict()[key], value)
+            assert torch.equal(local_model.network.state_dict()[key], value)
     for name, bottom in here.bottoms.items():
         (kept,) = (folder / f"{name}.site" / "models").iterdir()
         for key, value in bottom.network.state_dict().items():
             assert torch.equal(load_bottom(kept).network.state_dict()[key], value)
     driver.close()
-    told = (folder / "lab.site" / "ledger.jsonl").read_text().splitlines()
-    sent = {json.loads(line).get("message") for line in told}
+    ledger_lines = (folder / "lab.site" / "ledger.jsonl").read_text().splitlines()
+    sent = {json.loads(line).get("message") for line in ledger_lines}
     assert {"relay.Carried", "selection.Ranked"} <= sent
 
 
 @pytest.mark.slow
 def test_an_alignment_is_made_once_and_again_when_a_table_changes(folder: Path) -> None:
     driver = Carrying(folder)
-    assert relay_alignment(driver, where="run", say=driver.say) == (
+    assert relay_alignment(driver, where="run", print_line=driver.print) == (
         ("clinic", "lab"),
         ("north", "south"),
     )
     first = driver.alignment
-    assert len(driver.said) == 5  # one line, and one for each part of each label owner
-    relay_alignment(driver, where="run", say=driver.say)
-    assert (driver.alignment, len(driver.said)) == (first, 5)
+    assert len(driver.printed) == 5  # one line, and one for each part of each label owner
+    relay_alignment(driver, where="run", print_line=driver.print)
+    assert (driver.alignment, len(driver.printed)) == (first, 5)
     driver.close()
     lines = (folder / "lab.csv").read_text().splitlines()
     (folder / "lab.csv").write_text("\n".join(lines[:-1]) + "\n")
     changed = Carrying(folder)
-    relay_alignment(changed, where="run", say=changed.say)
+    relay_alignment(changed, where="run", print_line=changed.print)
     assert changed.alignment != first
     changed.close()
 
@@ -236,7 +236,7 @@ def test_owners_without_a_common_id_align_by_match_keys(folder: Path) -> None:
         file.write_text(file.read_text().replace('id = "person"', keys))
         assert "match" in file.read_text()
     driver = Carrying(folder)
-    assert relay_alignment(driver, where="run", say=driver.say)[0] == ("clinic", "lab")
+    assert relay_alignment(driver, where="run", print_line=driver.print)[0] == ("clinic", "lab")
     driver.close()
     sites = {name: open_site(folder / f"{name}.toml") for name in NAMES}
     labellers = {name: sites[name] for name in ("north", "south")}
@@ -348,12 +348,12 @@ def in_one_place(folder: Path, rows: np.ndarray, *owners: str) -> torch.Tensor:
 def test_a_label_owner_predicts_new_samples_with_data_owners_at_home(trained: Path) -> None:
     rows = np.random.default_rng(1).permutation(np.arange(300, 410))  # none of them its own
     hosts = joined(trained, ("clinic", "lab"), "north")
-    said = AskingHere(trained, "north", hosts).ask(people(rows))
+    answer = AskingHere(trained, "north", hosts).ask(people(rows))
     left(hosts)
-    assert said.missed == {}
-    assert said.answered["clinic"].tolist() == (rows < 400).tolist()
-    assert said.answered["lab"].tolist() == (rows < 320).tolist()
-    outputs = kept_top(trained, "north").outputs(said.mean_NE)
+    assert answer.missed == {}
+    assert answer.answered["clinic"].tolist() == (rows < 400).tolist()
+    assert answer.answered["lab"].tolist() == (rows < 320).tolist()
+    outputs = kept_top(trained, "north").outputs(answer.mean_NE)
     both, one = rows < 320, (rows >= 320) & (rows < 400)
     expected = in_one_place(trained, rows[both], "clinic", "lab")
     torch.testing.assert_close(outputs[torch.from_numpy(both)], expected)
@@ -385,12 +385,12 @@ def test_a_data_owner_that_does_not_answer_is_left_out_and_says_why(
     (trained / file).write_text(text.replace(old, new))
     rows = np.arange(200, 250)
     hosts = joined(trained, ("lab", "clinic"), "north")
-    said = AskingHere(trained, "north", hosts).ask(people(rows))
+    answer = AskingHere(trained, "north", hosts).ask(people(rows))
     left(hosts)
-    assert words in said.missed["lab"]
-    assert said.missed.keys() == {"lab"}
-    assert not said.answered.get("lab", torch.zeros(1)).any()
-    outputs = kept_top(trained, "north").outputs(said.mean_NE)
+    assert words in answer.missed["lab"]
+    assert answer.missed.keys() == {"lab"}
+    assert not answer.answered.get("lab", torch.zeros(1)).any()
+    outputs = kept_top(trained, "north").outputs(answer.mean_NE)
     torch.testing.assert_close(outputs, in_one_place(trained, rows, "clinic"))
 
 
@@ -399,8 +399,8 @@ def test_all_that_refuse_are_named_and_ids_are_named_once(trained: Path) -> None
         text = (trained / f"{name}.toml").read_text()
         (trained / f"{name}.toml").write_text(text.replace(', "fedoptimus"', ""))
     hosts = joined(trained, ("lab", "clinic"), "north")
-    said = AskingHere(trained, "north", hosts).ask(people(np.arange(200, 250)))
-    assert said.missed.keys() == {"lab", "clinic"}
+    answer = AskingHere(trained, "north", hosts).ask(people(np.arange(200, 250)))
+    assert answer.missed.keys() == {"lab", "clinic"}
     left(hosts)
     with pytest.raises(AlignmentError, match="repeated"):
         AskingHere(trained, "north", hosts).ask(people(np.array([1, 1])))
@@ -416,7 +416,7 @@ def test_a_data_owner_without_a_shard_is_named(folder: Path) -> None:
     (folder / "lab.csv").write_text("\n".join([lines[0], lines[1].replace("P-", "Q-")]) + "\n")
     driver = Carrying(folder)
     with pytest.raises(AlignmentError, match="data owner 'lab' has none of the 120 training"):
-        relay_alignment(driver, where="run", say=driver.say)
+        relay_alignment(driver, where="run", print_line=driver.print)
     driver.close()
 
 
@@ -425,7 +425,7 @@ def test_a_party_that_only_aligns_is_no_owner(folder: Path) -> None:
     (folder / "lab.toml").write_text(text.replace(', "fedoptimus"', ""))
     driver = Carrying(folder)
     with pytest.raises(PartyError, match=r"refuses 'relay': its policy allows no"):
-        relay_alignment(driver, where="run", say=driver.say)
+        relay_alignment(driver, where="run", print_line=driver.print)
     driver.close()
 
 
@@ -433,7 +433,7 @@ def test_both_kinds_of_owner_are_needed(folder: Path) -> None:
     driver = Carrying(folder)
     driver.hosts = {name: driver.hosts[name] for name in ("clinic", "lab")}
     with pytest.raises(ConfigError, match="of clinic, lab no party's file names a label"):
-        relay_alignment(driver, where="run", say=driver.say)
+        relay_alignment(driver, where="run", print_line=driver.print)
 
 
 @pytest.mark.slow
@@ -441,11 +441,11 @@ def test_owners_that_noise_what_leaves_write_its_epsilon_into_their_own_books(
     folder: Path,
 ) -> None:
     write_files(folder, SETTINGS.replace("selection =", "# selection ="))  # all take part
-    own = {
+    expected = {
         "lab": "embeddings = { clip = 1.0, noise = 2.0, epsilon = 12.0 }",
         "north": "gradients = { clip = 0.01, noise = 2.0 }",
     }
-    for name, line in own.items():
+    for name, line in expected.items():
         with (folder / f"{name}.toml").open("a") as file:
             file.write(line + "\n")
     driver = Carrying(folder)
@@ -457,15 +457,15 @@ def test_owners_that_noise_what_leaves_write_its_epsilon_into_their_own_books(
     for name, kind in kinds.items():
         path = folder / f"{name}.site" / "ledger.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        told = [line["epsilon"] for line in lines if line.get("message") == kind]
-        assert len(told) > 3
-        assert told == sorted(told)
-        assert told[0] < told[-1]
+        spent = [line["epsilon"] for line in lines if line.get("message") == kind]
+        assert len(spent) > 3
+        assert spent == sorted(spent)
+        assert spent[0] < spent[-1]
         assert all("epsilon" not in line for line in lines if line.get("message") != kind)
-        found = [line for line in verify(path).lines() if "epsilon" in line]
-        assert {line["message"] for line in found} == {kind}
-        assert max(line["epsilon"] for line in found) == told[-1]
+        lines_sent = [line for line in verify(path).lines() if "epsilon" in line]
+        assert {line["message"] for line in lines_sent} == {kind}
+        assert max(line["epsilon"] for line in lines_sent) == spent[-1]
         if name == "lab":
-            assert told[-1] <= 12.0  # its own budget, whatever the coordinator asks
+            assert spent[-1] <= 12.0  # its own budget, whatever the coordinator asks
     for name in ("clinic", "south"):  # they have set nothing
         assert "epsilon" not in (folder / f"{name}.site" / "ledger.jsonl").read_text()

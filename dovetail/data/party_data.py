@@ -17,7 +17,7 @@ from dovetail.data.task import fit_task
 from dovetail.errors import ConfigError, DataError
 
 
-def split_homes(
+def split_sites(
     tables: Mapping[str, PartyTable],
     owner: str,
     alignment: Alignment,
@@ -44,35 +44,36 @@ def split_homes(
     Raises:
         DataError: rows that cannot be split, or labels that cannot be learned.
     """
-    own = tables[owner]
-    assert own.labels is not None
-    assert own.label is not None
-    if own.labels.missing.all():
+    owner_table = tables[owner]
+    assert owner_table.labels is not None
+    assert owner_table.label is not None
+    if owner_table.labels.missing.all():
         raise DataError(
-            f"party {owner!r}: label {own.label!r} has no value in any of its {own.num_rows} rows; "
+            f"party {owner!r}: label {owner_table.label!r} has no value in any of its "
+            f"{owner_table.num_rows} rows; "
             "rows without one help, but some must have one"
         )
-    train_rows, test_rows = _split_rows(own, test, seed, stratify=not regression)
-    train_table = own.take(train_rows)
+    train_rows, test_rows = _split_rows(owner_table, test, seed, stratify=not regression)
+    train_table = owner_table.take(train_rows)
     assert train_table.labels is not None
     task = fit_task(
         train_table.labels.values,
         train_table.labels.missing,
         regression=regression,
-        label=own.label,
+        label=owner_table.label,
     )
     inputs = {name: fit(train_table if name == owner else table) for name, table in tables.items()}
     # Labels that another party may have stay unused.
     others = [table.encoded(inputs[name]) for name, table in tables.items() if name != owner]
 
     def part(rows: np.ndarray) -> tuple[Federation, Alignment]:
-        table = train_table if rows is train_rows else own.take(rows)
+        table = train_table if rows is train_rows else owner_table.take(rows)
         federation = Federation([table.encoded(inputs[owner], task), *others])
-        return federation, alignment.restricted(owner, rows, own.num_rows)
+        return federation, alignment.restricted(owner, rows, owner_table.num_rows)
 
     train, train_alignment = part(train_rows)
     tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
-    data = Partitioned(train, tested, task, inputs, own.label)
+    data = Partitioned(train, tested, task, inputs, owner_table.label)
     return data, train_alignment, test_alignment
 
 
@@ -104,15 +105,15 @@ def keep_labels(
     Raises:
         ConfigError: fewer rows have a label.
     """
-    own = partitioned.train[party]
-    labelled = own.labelled_rows()
+    party_data = partitioned.train[party]
+    labelled = party_data.labelled_rows()
     if num_labels > len(labelled):
         raise ConfigError(
             f"labels is {num_labels}, but only {len(labelled)} training rows of party {party!r} "
             "have a label; ask for at most so many"
         )
     order = torch.randperm(len(labelled), generator=rng)
-    kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
+    kept = party_data.with_labels_on(labelled[order[:num_labels]].sort().values)
     parties = partitioned.train.parties.values()
     train = Federation(kept if each.name == party else each for each in parties)
     return replace(partitioned, train=train)

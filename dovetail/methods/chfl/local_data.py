@@ -14,7 +14,7 @@ from dovetail.alignment.columns import encoder_of
 from dovetail.data import PartyData, Summary, Table, TableEncoder, Task, summarise
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError, MessageError
-from dovetail.methods.baselines import OwnRows
+from dovetail.methods.baselines import LocalRows
 from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model
 from dovetail.models.decisions import Supervised
@@ -52,7 +52,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class Home:
+class ChflData:
     """What a member has.
 
     Attributes:
@@ -116,7 +116,7 @@ class Home:
             raise ConfigError("it has no labelled training rows; leave it out")
         return self.train.labels
 
-    def own_rows(self) -> OwnRows:
+    def local_rows(self) -> LocalRows:
         """What a party has for a model alone: all its columns, training and validation rows."""
         parts = [self.train, *([] if self.validation is None else [self.validation])]
         tables = [part.tables[BLOCK] for part in parts]
@@ -130,9 +130,9 @@ class Home:
         x = torch.cat([encoder.transform(table, allow_unseen=True) for table in tables])
         labels = torch.cat([part.labels for part in parts if part.labels is not None])
         if self.test is None or self.test.labels is None:
-            return OwnRows(self.task, x, labels)
+            return LocalRows(self.task, x, labels)
         test = encoder.transform(self.test.tables[BLOCK], allow_unseen=True)
-        return OwnRows(self.task, x, labels, (test, self.test.labels))
+        return LocalRows(self.task, x, labels, (test, self.test.labels))
 
     def summaries(self) -> dict[str, Summary]:
         """Column -> what others must know to encode it alike."""

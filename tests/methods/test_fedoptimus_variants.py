@@ -1,4 +1,4 @@
-"""What owners hold in a simulated run of FedOptimus, and what its stages are scored on."""
+"""What owners hold in a simulated run of FedOptimus, and what its variants are scored on."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ from dovetail.data import (
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import Loaded
-from dovetail.methods.fedoptimus.owners import OwnerHomes
-from dovetail.methods.fedoptimus.stages import (
+from dovetail.methods.fedoptimus.owners import OwnerHoldings
+from dovetail.methods.fedoptimus.variant_settings import (
     EVERYBODY,
     POOLED,
     Columns,
@@ -26,8 +26,8 @@ from dovetail.methods.fedoptimus.stages import (
     holdings,
     labels_in,
     side_by_side,
-    stage_config,
     together,
+    variant_config,
 )
 from dovetail.models.joined import join
 from dovetail.models.owners import ColumnsMlp, StripCnn
@@ -90,33 +90,33 @@ def setup(*, data=None, bottom=(8,), config=CONFIG, selection=None, **keys):
 
 
 def trained(task, *, seed=0):
-    """Stage -> outcome and lines."""
+    """Variant -> outcome and lines."""
     lines = {}
-    observe = lambda stage, total, line: lines.setdefault(stage, []).append(line)  # noqa: E731
+    observe = lambda variant, total, line: lines.setdefault(variant, []).append(line)  # noqa: E731
     return dict(run(task, seed, observe)), lines
 
 
 def test_a_label_owners_samples_are_the_same_rows_everywhere():
     data = owners(images(), images(9), data_owners=2, label_owners=3, validation=0.2)
-    homes = holdings(data, dict.fromkeys(data.data_owners, StripCnn()))
-    columns, labels = columns_in(homes), labels_in(homes)
-    for name, own in labels.items():
+    party_data = holdings(data, dict.fromkeys(data.data_owners, StripCnn()))
+    columns, labels = columns_in(party_data), labels_in(party_data)
+    for name, labels_data in labels.items():
         ids = torch.from_numpy(data.train[name].ids)
-        assert torch.equal(own.labels_S, ids % 3)
+        assert torch.equal(labels_data.labels_S, ids % 3)
         for index, held in enumerate(columns.values()):
             rows = held.shared[name]
             strip = images().x[ids][:, :, 2 * index : 2 * index + 2]
             assert torch.equal(rows[torch.arange(len(ids))], strip)
         kept = data.validation[name]
-        assert torch.equal(own.scored["validation"], torch.from_numpy(kept.ids % 3))
-    assert sum(len(own.labels_S) for own in labels.values()) == 90 - 18
+        assert torch.equal(labels_data.scored["validation"], torch.from_numpy(kept.ids % 3))
+    assert sum(len(labels_data.labels_S) for labels_data in labels.values()) == 90 - 18
 
 
 def test_everybody_together_has_each_label_once_and_side_by_side_the_whole_image():
     data = owners(images(), images(9), data_owners=2, label_owners=3)
-    homes = together(holdings(data, dict.fromkeys(data.data_owners, StripCnn())))
-    labels = labels_in(homes)
-    whole = side_by_side(columns_in(homes), data.axis)[POOLED]
+    party_data = together(holdings(data, dict.fromkeys(data.data_owners, StripCnn())))
+    labels = labels_in(party_data)
+    whole = side_by_side(columns_in(party_data), data.axis)[POOLED]
     ids = torch.cat([torch.from_numpy(data.train[name].ids) for name in data.label_owners])
     assert sorted(ids.tolist()) == list(range(90))
     assert torch.equal(labels[EVERYBODY].labels_S, ids % 3)
@@ -128,33 +128,33 @@ def test_everybody_together_has_each_label_once_and_side_by_side_the_whole_image
 
 def test_baselines_have_no_momentum_and_all_data_owners():
     config = CONFIG.model_copy(update={"share": 0.5, "iterate_average": 3})
-    for stage in ("classic", "alone", "pooled"):
-        told = stage_config(config, stage, {"epochs": 7})
-        assert (told.server, told.slowmo, told.share, told.iterate_average) == (
+    for variant in ("classic", "alone", "pooled"):
+        config_of = variant_config(config, variant, {"epochs": 7})
+        assert (config_of.server, config_of.slowmo, config_of.share, config_of.iterate_average) == (
             "average",
             "off",
             1.0,
             1,
         )
-        assert told.epochs == 7
-    assert stage_config(config, "fedoptimus", {}) == config
+        assert config_of.epochs == 7
+    assert variant_config(config, "fedoptimus", {}) == config
 
 
 @pytest.mark.slow
 def test_every_stage_is_scored_at_its_label_owners():
     outcomes, lines = trained(setup(baselines=("classic", "alone", "pooled")))
-    scores = {stage: outcome.scores[stage] for stage, outcome in outcomes.items()}
+    scores = {variant: outcome.scores[variant] for variant, outcome in outcomes.items()}
     assert scores["fedoptimus"].keys() == scores["alone"].keys() == {"label-1", "label-2"}
     assert scores["classic"].keys() == scores["pooled"].keys() == {EVERYBODY}
     assert scores["fedoptimus"]["label-1"] == scores["fedoptimus"]["label-2"]  # one model
     assert scores["classic"][EVERYBODY]["accuracy"] > 0.85
     assert scores["pooled"][EVERYBODY]["accuracy"] > 0.85
-    for stage, told in lines.items():
-        sent = [line["bytes"] for line in told]
-        assert sent == sorted(sent), stage
-        assert sent[0] > 0, stage
-    told = outcomes["fedoptimus"].ledger.bytes_by_party()
-    assert lines["fedoptimus"][-1]["bytes"] == sum(each["sent"] for each in told.values())
+    for variant, stage_lines in lines.items():
+        sent = [line["bytes"] for line in stage_lines]
+        assert sent == sorted(sent), variant
+        assert sent[0] > 0, variant
+    stage_lines = outcomes["fedoptimus"].ledger.bytes_by_party()
+    assert lines["fedoptimus"][-1]["bytes"] == sum(each["sent"] for each in stage_lines.values())
 
 
 def test_an_epoch_is_scored_when_the_round_that_ends_it_is_over():
@@ -180,9 +180,12 @@ def test_a_label_owners_model_and_the_data_owners_score_what_the_run_says():
     task = setup(evaluate_every=0)
     outcome = trained(task)[0]["fedoptimus"]
     model = join(outcome.models["label-1"], list(outcome.bottoms.values()))
-    rows = {name: own.scored["test"]["label-1"] for name, own in columns_in(task.homes).items()}
+    rows = {
+        name: columns.scored["test"]["label-1"]
+        for name, columns in columns_in(task.party_data).items()
+    }
     outputs = model.outputs({name: each.x for name, each in rows.items()})
-    right = outputs.argmax(dim=1) == task.homes["label-1"].scored["test"]
+    right = outputs.argmax(dim=1) == task.party_data["label-1"].scored["test"]
     accuracy = right.float().mean().item()
     assert accuracy == pytest.approx(outcome.scores["fedoptimus"]["label-1"]["accuracy"])
     assert model.about["label"] == "y"
@@ -198,7 +201,7 @@ def test_a_stage_that_was_stopped_ends_as_one_that_was_not(tmp_path, chosen):
     def train(stop):
         lines = []
 
-        def observe(stage, total, line):
+        def observe(variant, total, line):
             lines.append(line)
             if line["round"] == stop:
                 raise KeyboardInterrupt
@@ -231,22 +234,22 @@ def test_a_number_is_learned_too():
 def test_each_alone_is_as_if_no_other_label_owner_were_there():
     data = owners(table(), table(40, seed=1), data_owners=3, label_owners=2)
     both = trained(setup(data=data, baselines=("alone",)))[0]["alone"]
-    homes = holdings(data, dict.fromkeys(data.data_owners, ColumnsMlp((8,))))
+    party_data = holdings(data, dict.fromkeys(data.data_owners, ColumnsMlp((8,))))
     for name in data.label_owners:
         other = next(each for each in data.label_owners if each != name)
-        task = setup(data=data, config=stage_config(CONFIG, "alone", {}))
-        own = {
-            party: home.only(name) if isinstance(home, Columns) else home
-            for party, home in homes.items()
+        task = setup(data=data, config=variant_config(CONFIG, "alone", {}))
+        labels_alone = {
+            party: local_data.only(name) if isinstance(local_data, Columns) else local_data
+            for party, local_data in party_data.items()
             if party != other
         }
-        found = trained(replace(task, homes=own))[0]["fedoptimus"]
-        assert found.scores["fedoptimus"][name] == both.scores["alone"][name]
+        outcome = trained(replace(task, party_data=labels_alone))[0]["fedoptimus"]
+        assert outcome.scores["fedoptimus"][name] == both.scores["alone"][name]
     assert not both.models
     assert not both.bottoms
 
 
 def test_what_needs_one_place_is_refused_elsewhere():
-    data = OwnerHomes(Federation([]), None, Classification((0, 1)), {}, "y", {})
+    data = OwnerHoldings(Federation([]), None, Classification((0, 1)), {}, "y", {})
     with pytest.raises(ConfigError, match="'pooled' needs everybody's labels in one place"):
         setup(data=data, baselines=("pooled",))

@@ -1,4 +1,4 @@
-"""A party's home: what it keeps there, and what it tells of it.
+"""A party's site: what it keeps there, and what it tells of it.
 
     shop.toml                          the party file
     shop.site/                         what the party keeps; only its owner may enter
@@ -50,12 +50,12 @@ from dovetail.node.agreements import Agreements
 _log = logging.getLogger(__name__)
 
 
-def home_of(party_file: Path) -> Path:
+def site_folder_of(party_file: Path) -> Path:
     """The folder that a party keeps, unless somebody says."""
     return party_file.with_name(f"{party_file.stem}.site")
 
 
-class Home:
+class SiteFolder:
     """The party's folder; one process at a time uses it, and only its owner reads what is written.
 
     Args:
@@ -70,7 +70,7 @@ class Home:
         self.path = path
         self._wait_s = wait_s
 
-    def __enter__(self) -> Home:
+    def __enter__(self) -> SiteFolder:
         self._umask = os.umask(0o077)
         try:
             self._enter()
@@ -87,7 +87,7 @@ class Home:
         except Timeout:
             raise ConfigError(
                 f"another dovetail command uses {self.path}; stop it, or give dovetail join a "
-                "folder of its own with --home"
+                "folder of its own with --site"
             ) from None
 
     def __exit__(self, *_: object) -> None:
@@ -121,15 +121,15 @@ class Refusals:
 
     Args:
         path: the file.
-        say: shows a line to whoever watches.
+        print_line: shows a line to whoever watches.
     """
 
     #: Different refusals that are written; a driver that invents more cannot fill the disk.
     MOST = 10_000
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, print_line: Callable[[str], None]) -> None:
         self._path = path
-        self._say = say
+        self._print = print_line
         self._counts: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
 
@@ -176,7 +176,7 @@ class Refusals:
             except OSError as error:  # a full disk ends no training
                 _log.warning("a refusal is not written to %s: %s", self._path, error)
         times = f" ({count} times)" if count > 1 else ""
-        self._say(f"refused {message or 'a message'} of {driver!r}: {why}{times}")
+        self._print(f"refused {message or 'a message'} of {driver!r}: {why}{times}")
 
 
 @contextmanager
@@ -212,8 +212,8 @@ def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def agreements_of(site: Site, home: Path, identity: Identity | None = None) -> Agreements:
-    """The proposals that a party's home keeps.
+def agreements_of(site: Site, site_folder: Path, identity: Identity | None = None) -> Agreements:
+    """The proposals that a party's site keeps.
 
     Raises:
         ConfigError: its policy asks for signatures, and it has no certificate.
@@ -224,7 +224,7 @@ def agreements_of(site: Site, home: Path, identity: Identity | None = None) -> A
         identity = Certified(Credentials.load(folder, site.name, revoked=revoked_of(site)))
     known = identity if isinstance(identity, Certified) else None
     return Agreements(
-        home,
+        site_folder,
         site.name,
         () if known is None else known.authorities,
         required=signed,

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from dovetail.data import PartyData, TableEncoder, Task, summarise
 from dovetail.errors import ConfigError
-from dovetail.methods.baselines import OwnRows, features
+from dovetail.methods.baselines import LocalRows, features
 from dovetail.privacy import Budget, PrivateSteps
 
 
 @dataclass(frozen=True, eq=False)
-class Home:
+class HyfemData:
     """What a party has; blocks of raw columns are encoded as all agree when training begins.
 
     Attributes:
@@ -65,7 +65,7 @@ class Home:
         """Whether it has test rows."""
         return self.test is not None and self.test.labels is not None and self.test.num_rows > 0
 
-    def own_rows(self) -> OwnRows:
+    def local_rows(self) -> LocalRows:
         """What a party has for a model alone: all its blocks side by side."""
         encoders = {
             name: TableEncoder.fit(
@@ -88,15 +88,15 @@ class Home:
 
         x, labels = joined(self.train), self.train.required_labels
         if self.test is None or self.test.labels is None or not self.test.num_rows:
-            return OwnRows(self.task, x, labels)
-        return OwnRows(self.task, x, labels, (joined(self.test), self.test.labels))
+            return LocalRows(self.task, x, labels)
+        return LocalRows(self.task, x, labels, (joined(self.test), self.test.labels))
 
     @property
     def blocks(self) -> tuple[str, ...]:
         """Names of all."""
         return (*self.train.blocks, *self.train.tables)
 
-    def only(self, blocks: Iterable[str]) -> Home:
+    def only(self, blocks: Iterable[str]) -> HyfemData:
         """A party with these blocks only."""
         wanted = set(blocks)
         encoded = {name: x for name, x in self.train.blocks.items() if name in wanted}
@@ -106,5 +106,5 @@ class Home:
     def summary(self, block: str) -> str:
         """What its rows add to how all encode this block of raw columns, in JSON."""
         table = self.train.tables[block]
-        found = summarise(table, table.names, categorical=self.categorical, party=self.name)
-        return json.dumps({name: asdict(summary) for name, summary in found.items()})
+        summaries = summarise(table, table.names, categorical=self.categorical, party=self.name)
+        return json.dumps({name: asdict(summary) for name, summary in summaries.items()})

@@ -1,4 +1,4 @@
-"""What a run of APFed trains: homes and driver of each stage, and what comes of it."""
+"""What a run of APFed trains: data and driver of each variant, and what comes of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyData
 from dovetail.methods import apfed
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone
-from dovetail.methods.apfed.home import LabelHome, PartnerHome
-from dovetail.methods.apfed.missing_party_baselines import GONE, train_gone
+from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
+from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY, train_with_missing
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
@@ -19,25 +19,27 @@ from dovetail.methods.outcome import Observer, Outcome
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import DistilConfig
 
-#: Stages that ask nobody, of those that party files allow.
-ASK_NOBODY = {"alone", *ALONE, *GONE}
+#: Variants that ask nobody, of those that party files allow.
+ASK_NOBODY = {"alone", *ALONE, *MISSING_PARTY}
 
-#: Stages that need to know which test rows are whose.
-TOGETHER = {"tvfl", "apfed-d", "apfed-s", "pooled", *GONE}
-
-
-# --- Homes and driver ----------------------------------------------------------------------------
+#: Variants that need to know which test rows are whose.
+TOGETHER = {"tvfl", "apfed-d", "apfed-s", "pooled", *MISSING_PARTY}
 
 
-def label_home(training: Training) -> LabelHome:
+# --- Data and driver -----------------------------------------------------------------------------
+
+
+def label_owner_data(training: Training) -> LabelOwnerData:
     """What the active party has."""
-    home: LabelHome = training.homes[str(training.active)]
-    return home
+    local_data: LabelOwnerData = training.party_data[str(training.active)]
+    return local_data
 
 
-def partner_homes(training: Training) -> dict[str, PartnerHome]:
+def partner_data_of(training: Training) -> dict[str, PartnerData]:
     """Partner -> what it has; nobody who is elsewhere."""
-    return {name: each for name, each in training.homes.items() if isinstance(each, PartnerHome)}
+    return {
+        name: each for name, each in training.party_data.items() if isinstance(each, PartnerData)
+    }
 
 
 def active_config(training: Training) -> apfed.Config:
@@ -47,40 +49,42 @@ def active_config(training: Training) -> apfed.Config:
     return weighed(apfed.Config(**section.model_dump(include=fields)), training.run)
 
 
-def distilling(training: Training, home: LabelHome, seed: int) -> Distilling:
+def distilling(training: Training, local_data: LabelOwnerData, seed: int) -> Distilling:
     """The label owner's side of "apfed-d", or what it learns alone."""
     section: ApfedSection = training.settings
     teacher, students = DistilTeacher.model_fields, DistilConfig.__dataclass_fields__
-    told = section.distil.model_dump()
+    settings = section.distil.model_dump()
     return Distilling(
-        **vars(home),
-        config=DistilTeacher(**{key: told[key] for key in teacher}),
-        students=DistilConfig(**{key: told[key] for key in students if key in told}),
+        **vars(local_data),
+        config=DistilTeacher(**{key: settings[key] for key in teacher}),
+        students=DistilConfig(**{key: settings[key] for key in students if key in settings}),
         seed=seed,
-        deciding=training.deciding,
+        decision_settings=training.decision_settings,
         label_epsilon=section.label_epsilon,
         label_stages=section.label_stages,
     )
 
 
-def train_unasked(training: Training, stage: str, seed: int, observe: Observer) -> Outcome:
+def train_unasked(training: Training, variant: str, seed: int, observe: Observer) -> Outcome:
     """A baseline without rounds: of the label owner alone, or of all columns in one place."""
-    work = distilling(training, label_home(training), seed)
-    if stage in ALONE:
-        return train_alone(work, stage, observe)
+    work = distilling(training, label_owner_data(training), seed)
+    if variant in ALONE:
+        return train_alone(work, variant, observe)
     data = training.loaded.data
-    return train_gone(work, stage, data.train, data.test, observe)
+    return train_with_missing(work, variant, data.train, data.test, observe)
 
 
 # --- Everybody's columns in one place ------------------------------------------------------------
 
 
-def pooled(data: Partitioned, home: LabelHome) -> LabelHome:
-    """The active party's home with everybody's columns."""
-    tested = home.test
-    if data.test is not None and home.test_alignment is not None:
-        tested = pool(data, data.test, home.name, home.test_alignment)
-    return replace(home, train=pool(data, data.train, home.name, home.alignment), test=tested)
+def pooled(data: Partitioned, local_data: LabelOwnerData) -> LabelOwnerData:
+    """The active party's site with everybody's columns."""
+    tested = local_data.test
+    if data.test is not None and local_data.test_alignment is not None:
+        tested = pool(data, data.test, local_data.name, local_data.test_alignment)
+    return replace(
+        local_data, train=pool(data, data.train, local_data.name, local_data.alignment), test=tested
+    )
 
 
 def pool(
@@ -93,7 +97,7 @@ def pool(
     """
     alignment = alignment or federation.align(active)
     held = alignment.rows[active] >= 0
-    own = federation[active].take(alignment.rows[active][held])
+    party_data = federation[active].take(alignment.rows[active][held])
     parts: list[Tensor] = []
     for name, party in federation.parties.items():
         rows = alignment.rows[name][held]
@@ -101,7 +105,7 @@ def pool(
         part = x[rows.clamp(min=0)]
         part[rows < 0] = 0
         parts.append(part)
-    return replace(own, blocks={"pooled": torch.cat(parts, dim=_join_axis(data, parts[0]))})
+    return replace(party_data, blocks={"pooled": torch.cat(parts, dim=_join_axis(data, parts[0]))})
 
 
 def _join_axis(data: Partitioned, part: Tensor) -> int:

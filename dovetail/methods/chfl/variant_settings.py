@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dovetail.alignment.stored import trial_stage
+from dovetail.alignment.stored import trial_variant
 from dovetail.data import PartyData, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods.chfl import layers as chfl
@@ -18,7 +18,7 @@ from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.outcome import Observer, Scores, score_party
 from dovetail.methods.training import Training
 from dovetail.models import Model
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine
 from dovetail.network.checkpoint import load_state
 
@@ -27,7 +27,9 @@ from dovetail.network.checkpoint import load_state
 #: the common columns, "fedprox" the same with FedProx's term; "local" is each party alone with all
 #: its columns; "simple" is section V-B5; "pooled" has everybody's rows in one place, common columns
 #: only.
-Stage = Literal["chfl", "chfl-mu0", "chfl-gate", "common", "local", "fedprox", "simple", "pooled"]
+VariantName = Literal[
+    "chfl", "chfl-mu0", "chfl-gate", "common", "local", "fedprox", "simple", "pooled"
+]
 
 _METHODS: Mapping[str, str] = {
     "chfl": "chfl",
@@ -52,7 +54,7 @@ class Search:
     """Settings to choose from on validation rows, as V-A3 does.
 
     Attributes:
-        grid: field of ``chfl.Config`` -> values to try. A stage tries those that matter to it.
+        grid: field of ``chfl.Config`` -> values to try. A variant tries those that matter to it.
         rounds: of each trial.
         seed: of every trial; None: the run's own.
         each: each party takes the trial that was best on its own rows, else all take the one that
@@ -65,50 +67,51 @@ class Search:
     each: bool = False
 
 
-def stage_config(config: chfl.Config, stage: str, own: Mapping[str, Any]) -> chfl.Config:
-    """What a stage is trained with: the settings of all, less what it has none of, and its own.
+def variant_config(config: chfl.Config, variant: str, settings: Mapping[str, Any]) -> chfl.Config:
+    """What a variant is trained with: the settings of all, less what it has none of, and its own.
 
     Raises:
         ValidationError: settings that cannot be.
     """
-    values: dict[str, Any] = {**config.model_dump(), "method": _METHODS[stage]}
-    if stage == "chfl-mu0":
+    values: dict[str, Any] = {**config.model_dump(), "method": _METHODS[variant]}
+    if variant == "chfl-mu0":
         values["mu"] = 0.0
-    if stage == "chfl-gate":
+    if variant == "chfl-gate":
         values |= {"gate": True, "zero_start": True, "unique_weight_decay": UNIQUE_WEIGHT_DECAY}
-    if stage != "fedprox":
+    if variant != "fedprox":
         values["proximal"] = 0.0
-    if stage == "pooled":  # it has none of the parties
+    if variant == "pooled":  # it has none of the parties
         values["by_party"] = {}
     if values["method"] == "local":
         values |= {"secure": False, "participation": 1.0}
-    return chfl.Config(**{**values, **own})
+    return chfl.Config(**{**values, **settings})
 
 
 def chosen(
     training: Training,
     search: Search,
     plain: chfl.Config,
-    stage: str,
+    variant: str,
     seed: int,
     observe: Observer,
     checkpoint: Checkpoint,
     fixed: Collection[str],
-    found: dict[str, dict[str, Any]],
+    best_by_variant: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """What a search chose for a stage; each trial is told before the first round.
+    """What a search chose for a variant; each trial is told before the first round.
 
     Args:
         training: the run.
         search: what to choose from.
-        plain: the stage's settings otherwise.
+        plain: the variant's settings otherwise.
         fixed: settings of its own, which are not searched.
-        found: stage -> what a search with a seed of its own chose, for the other seeds of a run.
+        best_by_variant: variant -> what a search with a seed of its own chose, for the run's other
+            seeds.
     """
     grid = {
         name: values
         for name, values in search.grid.items()
-        if len(values) and _matters(name, stage) and name not in fixed
+        if len(values) and _matters(name, variant) and name not in fixed
     }
     if not grid:
         return {}
@@ -116,19 +119,21 @@ def chosen(
         kept = _stored(checkpoint)
         if kept is not None:
             return kept
-    best: dict[str, Any] | None = found.get(stage) if search.seed is not None else None
+    best: dict[str, Any] | None = best_by_variant.get(variant) if search.seed is not None else None
     if best is None:
         numbers = itertools.count(1)
-        homes = training.kind.variant(stage).homes(training, stage)
+        party_data = training.kind.variant(variant).stage_data(training, variant)
 
         def start(trial: chfl.Config) -> Engine:
-            return training.engine(trial_stage(stage, next(numbers)), training.parties(homes))
+            return training.engine(
+                trial_variant(variant, next(numbers)), training.parties(party_data)
+            )
 
         by_loss = plain.choose == "loss"
 
         def note(trial: Trial) -> None:
             observe(
-                stage,
+                variant,
                 plain.rounds,
                 {
                     "trial": dict(trial.changed),
@@ -143,16 +148,18 @@ def chosen(
         tried = plain.model_copy(update={"rounds": search.rounds})
         search_seed = seed if search.seed is None else search.seed
         trials = search_grid(tried, grid, start, seed=search_seed, observe=note)
-        apart = chfl.OWN_IN_SECRET if plain.secure else chfl.OWN_SETTINGS
-        best = own_best(trials, apart) if search.each else dict(trials[0].changed)
+        apart = chfl.LOCAL_IN_SECRET if plain.secure else chfl.LOCAL_SETTINGS
+        best = local_best(trials, apart) if search.each else dict(trials[0].changed)
         if search.seed is not None:
-            found[stage] = best
-    observe(stage, plain.rounds, {"chosen": best, "seconds": 0.0})
+            best_by_variant[variant] = best
+    observe(variant, plain.rounds, {"chosen": best, "seconds": 0.0})
     checkpoint.extra["chosen"] = best
     return best
 
 
-def own_best(trials: Sequence[Trial], apart: Collection[str] = chfl.OWN_SETTINGS) -> dict[str, Any]:
+def local_best(
+    trials: Sequence[Trial], apart: Collection[str] = chfl.LOCAL_SETTINGS
+) -> dict[str, Any]:
     """What each party would take of these, by its own rows (V-A3); all others by the mean."""
     first, *_ = trials
     shared = {name: v for name, v in first.changed.items() if name not in apart}
@@ -160,19 +167,19 @@ def own_best(trials: Sequence[Trial], apart: Collection[str] = chfl.OWN_SETTINGS
     by_party = {}
     for member in first.accuracies:
         best = max(alike, key=lambda trial: trial.accuracies.get(member, -1.0))
-        own = {name: v for name, v in best.changed.items() if name in apart}
-        if own:
-            by_party[member] = own
+        settings = {name: v for name, v in best.changed.items() if name in apart}
+        if settings:
+            by_party[member] = settings
     return {**shared, "by_party": by_party} if by_party else shared
 
 
-def trained_model(member: chfl.Member, stage: str = "") -> Model:
+def trained_model(member: chfl.Member, variant: str = "") -> Model:
     """A member's model, and how it came about."""
     model, config = member.model(), member.config
     about = {
         **model.about,
-        "method": stage or config.method,
-        "label": member.home.label,
+        "method": variant or config.method,
+        "label": member.data.label,
         "learning_rate": config.learning_rate,
     }
     if config.method == "chfl":
@@ -189,17 +196,19 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any] | None:
     return best
 
 
-def _matters(name: str, stage: str) -> bool:
-    """Whether a stage's result depends on this setting."""
-    return {"mu": stage in ("chfl", "chfl-gate"), "proximal": stage == "fedprox"}.get(name, True)
+def _matters(name: str, variant: str) -> bool:
+    """Whether a variant's result depends on this setting."""
+    return {"mu": variant in ("chfl", "chfl-gate"), "proximal": variant == "fedprox"}.get(
+        name, True
+    )
 
 
-def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
+def pool(party_data: Mapping[str, chfl.ChflData]) -> chfl.ChflData:
     """Everybody's rows in one place, with the columns that all have.
 
     Where all parties have the same test rows, as in the paper's setting, they count once.
     """
-    first = next(iter(homes.values()))
+    first = next(iter(party_data.values()))
 
     def joined(parts: Sequence[PartyData]) -> PartyData:
         table = stacked(POOLED, [part.tables[BLOCK].only(first.common) for part in parts])
@@ -211,15 +220,19 @@ def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
             tables={BLOCK: table},
         )
 
-    validation = [home.validation for home in homes.values() if home.validation is not None]
+    validation = [
+        local_data.validation
+        for local_data in party_data.values()
+        if local_data.validation is not None
+    ]
     tests: list[PartyData] = []
-    for home in homes.values():
-        own = home.test
-        if own is not None and not any(np.array_equal(own.ids, each.ids) for each in tests):
-            tests.append(own)
+    for local_data in party_data.values():
+        test = local_data.test
+        if test is not None and not any(np.array_equal(test.ids, each.ids) for each in tests):
+            tests.append(test)
     return replace(
         first,
-        train=joined([home.train for home in homes.values()]),
+        train=joined([local_data.train for local_data in party_data.values()]),
         validation=joined(validation) if validation else None,
         test=joined(tests) if tests else None,
     )
@@ -227,17 +240,17 @@ def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
 
 def scores_of(
     member: chfl.Member,
-    stage: str = "",
+    variant: str = "",
     *,
     last: bool = False,
-    decision: Decided | None = None,
+    decision: FittedThreshold | None = None,
 ) -> Scores:
     """A member's scores on its test rows, of its model as it is now; none without rows."""
-    x, rows = member.prepared.test, member.home.test
+    x, rows = member.prepared.test, member.data.test
     if x is None or rows is None or rows.labels is None or not len(rows.labels):
         return {}
     rate = member.config.learning_rate
-    outputs, what = member.model().outputs(x), stage or member.config.method
+    outputs, what = member.model().outputs(x), variant or member.config.method
     return score_party(
         member.name,
         what,

@@ -29,7 +29,7 @@ def add_search(folder: Path, keys: str, trials: int = 3) -> None:
         file.write(f"[search]\ntrials = {trials}\nkeys = {keys}\n")
 
 
-def found(out: Path) -> Any:
+def search_of(out: Path) -> Any:
     return json.loads((out / "search.json").read_text())
 
 
@@ -42,19 +42,19 @@ def test_settings_are_chosen_on_validation_rows_of_the_parties(
     add_search(tmp_path, KEYS[method])
     done = dovetail("train", "run.toml", "--out", "run")
     assert done.code == 0, done.err
-    told = found(tmp_path / "run")
-    scores = [trial["score"] for trial in told["trials"]]
+    search = search_of(tmp_path / "run")
+    scores = [trial["score"] for trial in search["trials"]]
     assert len(scores) == 3
-    assert told["ended"]
-    assert scores[told["best"]] == max(scores)
-    assert all(trial["bytes"] > 0 for trial in told["trials"])
-    rate = told["trials"][told["best"]]["settings"].get(f"{method}.learning_rate")
+    assert search["ended"]
+    assert scores[search["best"]] == max(scores)
+    assert all(trial["bytes"] > 0 for trial in search["trials"])
+    rate = search["trials"][search["best"]]["settings"].get(f"{method}.learning_rate")
     if rate is not None:
         settings = (tmp_path / "run" / "run.toml").read_text()
         assert f"learning_rate = {rate}" in settings.split(f"[{method}]")[1]
     again = dovetail("train", "run.toml", "--out", "run", "--resume")
     assert again.code == 0, again.err
-    assert found(tmp_path / "run") == told
+    assert search_of(tmp_path / "run") == search
 
 
 def test_the_rows_that_judge_neither_train_a_trial_nor_test_the_run(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_search_that_was_stopped_goes_on_after_the_last_trial(
     write_sites(tmp_path, "chfl", columns)
     add_search(tmp_path, KEYS["chfl"])
     assert dovetail("train", "run.toml", "--out", "whole", "-q").code == 0
-    whole = found(tmp_path / "whole")
+    whole = search_of(tmp_path / "whole")
     stopped = {**whole, "trials": whole["trials"][:2], "ended": False}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "search.json").write_text(json.dumps(stopped))
@@ -87,7 +87,7 @@ def test_a_search_that_was_stopped_goes_on_after_the_last_trial(
     assert done.code == 0, done.err
     assert "trial 3" in done.err
     assert "trial 2" not in done.err
-    trials = found(tmp_path / "run")["trials"]
+    trials = search_of(tmp_path / "run")["trials"]
     assert trials[:2] == whole["trials"][:2]  # seconds, too
     assert trials[2]["score"] == whole["trials"][2]["score"]
     other = dovetail("train", "run.toml", "--out", "run", "--resume", "--set", "chfl.rounds=3")

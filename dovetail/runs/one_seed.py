@@ -31,38 +31,38 @@ def run(
         setup: what to train.
         seed: of everything random.
         observe: told of each epoch or round.
-        checkpoint: stage -> where it is saved, and goes on from; None saves nothing.
-        skip: stages that are done already.
+        checkpoint: variant -> where it is saved, and goes on from; None saves nothing.
+        skip: variants that are done already.
         compute: in which numbers networks are computed.
         device: where.
     """
-    for stage in dict.fromkeys((setup.method, *setup.baselines)):
-        if stage in skip:
+    for variant in dict.fromkeys((setup.method, *setup.baselines)):
+        if variant in skip:
             continue
-        saved = Checkpoint.none() if checkpoint is None else checkpoint(stage)
+        saved = Checkpoint.none() if checkpoint is None else checkpoint(variant)
 
         def note(
-            stage: str,
+            variant: str,
             total: int,
             line: dict[str, Any],
             saved: Checkpoint = saved,
-            left_out: LeftOut = LeftOut(),  # noqa: B008 - one a stage, as ``saved``
+            left_out: LeftOut = LeftOut(),  # noqa: B008 - one a variant, as ``saved``
         ) -> None:
             if "epoch" not in line:  # a method of epochs tells each step as it is missed
                 for party, why in line.get("reasons", {}).items():
-                    left_out.tell(party, in_round(number(line), why))
-            # Kept with the state, so that a stage that was resumed adds up like one that was not.
+                    left_out.warn(party, in_round(number(line), why))
+            # Kept with the state, so that a variant that was resumed adds up like one that was not.
             saved.extra.setdefault("lines", []).append(line)
-            observe(stage, total, line)
+            observe(variant, total, line)
 
         with computing(compute, device):
-            outcome = setup.train(stage, seed, note, saved)
+            outcome = setup.train(variant, seed, note, saved)
         _add_up(outcome, saved.extra.get("lines", []))
-        yield stage, outcome
+        yield variant, outcome
 
 
 def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Seconds and what parties were left out of, over all epochs or rounds of a stage."""
+    """Seconds and what parties were left out of, over all epochs or rounds of a variant."""
     numbered = [line for line in lines if number(line)]
     outcome.seconds = sum(line["seconds"] for line in lines)
     unit = "steps" if any("steps" in line for line in numbered) else "rounds"

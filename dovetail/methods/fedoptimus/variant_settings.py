@@ -16,15 +16,15 @@ from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, scored_without
 from dovetail.methods import fedoptimus
-from dovetail.methods.baselines import OwnRows
+from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.masked import UNASKED, SummingSettings
 from dovetail.methods.fedoptimus.separately import Separately
-from dovetail.methods.outcome import Deciding, Scores, score_party
-from dovetail.methods.training import Staged
+from dovetail.methods.outcome import DecisionSettings, Scores, score_party
+from dovetail.methods.training import VariantRun
 from dovetail.models import Model, Secret
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.models.owners import BottomSpec
 from dovetail.network import Engine
 from dovetail.privacy import Budget, Release
@@ -32,7 +32,7 @@ from dovetail.privacy import Budget, Release
 #: What can be trained. "classic" is one label owner with everybody's labels, which is classic
 #: vertical learning with a mean of embeddings; "alone" is each label owner alone with all data
 #: owners; "pooled" has all columns and all labels in one place.
-Stage = Literal["fedoptimus", "classic", "alone", "pooled"]
+VariantName = Literal["fedoptimus", "classic", "alone", "pooled"]
 
 #: The only label owner of "classic" and "pooled", and the only data owner of "pooled".
 EVERYBODY = "everybody"
@@ -102,7 +102,7 @@ class Labels:
     labels_S: Tensor
     samples: Tensor | None = None
     scored: Mapping[Part, Tensor] = field(default_factory=dict)
-    alone: OwnRows | None = None
+    alone: LocalRows | None = None
     release: Release | None = None
     budget: Budget | None = None
     max_scored: int = 0
@@ -118,47 +118,57 @@ class Labels:
 
 
 #: What an owner brings to a run: of its own file, or split by a partition.
-Home = Columns | Labels
+OwnerData = Columns | Labels
 
 
-def columns_in(homes: Mapping[str, Home]) -> dict[str, Columns]:
+def columns_in(party_data: Mapping[str, OwnerData]) -> dict[str, Columns]:
     """The data owners among them."""
-    return {name: home for name, home in homes.items() if isinstance(home, Columns)}
+    return {
+        name: local_data
+        for name, local_data in party_data.items()
+        if isinstance(local_data, Columns)
+    }
 
 
-def labels_in(homes: Mapping[str, Home]) -> dict[str, Labels]:
+def labels_in(party_data: Mapping[str, OwnerData]) -> dict[str, Labels]:
     """The label owners among them."""
-    return {name: home for name, home in homes.items() if isinstance(home, Labels)}
+    return {
+        name: local_data
+        for name, local_data in party_data.items()
+        if isinstance(local_data, Labels)
+    }
 
 
-def side_of(home: Home, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
+def side_of(local_data: OwnerData, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
     """An owner's side of a run: in simulation, of a party file in this process, at a site."""
-    if local.name != home.name:  # of "alone", where a data owner stands once for each label owner
-        local = Local(home.name, device=local.device, budget=home.budget)
-    match home:
+    if (
+        local.name != local_data.name
+    ):  # of "alone", where a data owner stands once for each label owner
+        local = Local(local_data.name, device=local.device, budget=local_data.budget)
+    match local_data:
         case Columns():
             return fedoptimus.DataOwner(
-                home.shared,
-                home.bottom,
+                local_data.shared,
+                local_data.bottom,
                 local,
-                test=home.scored.get("test"),
-                input=home.input,
-                release=home.release,
-                summing=home.summing,
+                test=local_data.scored.get("test"),
+                input=local_data.input,
+                release=local_data.release,
+                summing=local_data.summing,
             )
         case Labels():
             return fedoptimus.LabelOwner(
-                home.labels_S,
-                home.task,
+                local_data.labels_S,
+                local_data.task,
                 local,
-                samples=home.samples,
-                test_labels=home.scored.get("test"),
-                release=home.release,
-                max_scored=home.max_scored,
+                samples=local_data.samples,
+                test_labels=local_data.scored.get("test"),
+                release=local_data.release,
+                max_scored=local_data.max_scored,
             )
 
 
-def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Home]:
+def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, OwnerData]:
     """What data owners and label owners have, of a partition for simulation."""
     pool = data.train[data.data_owners[0]].ids  # of all data owners, in one order
     order = np.argsort(pool, kind="stable")
@@ -170,7 +180,7 @@ def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Home]
     chosen: dict[str, Tensor] = {}
     if data.validation is not None:
         chosen = {name: rows_in(part) for name, part in data.validation.items()}
-    homes: dict[str, Home] = {}
+    party_data: dict[str, OwnerData] = {}
     for name in data.data_owners:
         x = data.train[name].joined()
         scored: dict[Part, Mapping[str, SharedRows]] = {}
@@ -183,48 +193,50 @@ def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Home]
                 owner: SharedRows(name, x, rows_S) for owner, rows_S in chosen.items()
             }
         shared = {owner: SharedRows(name, x, rows_S) for owner, rows_S in training.items()}
-        homes[name] = Columns(name, shared, bottoms[name], scored, data.inputs[name])
+        party_data[name] = Columns(name, shared, bottoms[name], scored, data.inputs[name])
     for name in data.label_owners:
-        own = data.train[name].required_labels
+        labels_here = data.train[name].required_labels
         marked: dict[Part, Tensor] = {}
         if data.test_labels is not None:
             marked["test"] = data.test_labels
         if data.validation is not None:
             marked["validation"] = data.validation[name].required_labels
-        homes[name] = Labels(name, data.task, data.label, own, scored=marked)
-    return homes
+        party_data[name] = Labels(name, data.task, data.label, labels_here, scored=marked)
+    return party_data
 
 
-def separate(homes: Mapping[str, Home]) -> dict[str, Home]:
+def separate(party_data: Mapping[str, OwnerData]) -> dict[str, OwnerData]:
     """Each label owner with data owners of its own, who have what all data owners have."""
-    columns, labels = columns_in(homes), labels_in(homes)
-    own = {
+    columns, labels = columns_in(party_data), labels_in(party_data)
+    columns_data = {
         f"{holder} for {name}": columns[holder].only(name) for name in labels for holder in columns
     }
-    return {**own, **labels}
+    return {**columns_data, **labels}
 
 
-def together(homes: Mapping[str, Home]) -> dict[str, Home]:
+def together(party_data: Mapping[str, OwnerData]) -> dict[str, OwnerData]:
     """One label owner with everybody's labels; test rows are the first's, whom others share."""
-    columns, labels = columns_in(homes), labels_in(homes)
+    columns, labels = columns_in(party_data), labels_in(party_data)
     names = list(labels)
 
     def joined(parts: Sequence[SharedRows]) -> SharedRows:
         return replace(parts[0], rows_S=torch.cat([part.rows_S for part in parts]))
 
-    held: dict[str, Home] = {}
-    for name, own in columns.items():
+    held: dict[str, OwnerData] = {}
+    for name, columns_here in columns.items():
         scored: dict[Part, Mapping[str, SharedRows]] = {}
-        if "test" in own.scored:
-            scored["test"] = {EVERYBODY: own.scored["test"][names[0]]}
-        if "validation" in own.scored:
-            scored["validation"] = {EVERYBODY: joined([*own.scored["validation"].values()])}
+        if "test" in columns_here.scored:
+            scored["test"] = {EVERYBODY: columns_here.scored["test"][names[0]]}
+        if "validation" in columns_here.scored:
+            scored["validation"] = {
+                EVERYBODY: joined([*columns_here.scored["validation"].values()])
+            }
         held[name] = Columns(
             name,
-            {EVERYBODY: joined([own.shared[each] for each in names])},
-            own.bottom,
+            {EVERYBODY: joined([columns_here.shared[each] for each in names])},
+            columns_here.bottom,
             scored,
-            own.input,
+            columns_here.input,
         )
     marked: dict[Part, Tensor] = {}
     first = labels[names[0]]
@@ -252,20 +264,26 @@ def side_by_side(columns: Mapping[str, Columns], axis: int) -> dict[str, Columns
     return {
         POOLED: Columns(
             POOLED,
-            {owner: joined([own.shared[owner] for own in every]) for owner in first.shared},
+            {
+                owner: joined([party_columns.shared[owner] for party_columns in every])
+                for owner in first.shared
+            },
             first.bottom,
             {
-                part: {owner: joined([own.scored[part][owner] for own in every]) for owner in rows}
+                part: {
+                    owner: joined([party_columns.scored[part][owner] for party_columns in every])
+                    for owner in rows
+                }
                 for part, rows in first.scored.items()
             },
         )
     }
 
 
-def stage_config(
-    config: fedoptimus.Config, stage: str, own: Mapping[str, Any]
+def variant_config(
+    config: fedoptimus.Config, variant: str, settings: Mapping[str, Any]
 ) -> fedoptimus.Config:
-    """What a stage is trained with: the settings of all, less what it has none of, and its own.
+    """What a variant is trained with: the settings of all, less what it has none of, and its own.
 
     With one label owner an average changes nothing, so that how often there is one does not matter;
     momentum and SlowMo would.
@@ -274,15 +292,15 @@ def stage_config(
         ValidationError: settings that cannot be.
     """
     values: dict[str, Any] = config.model_dump()
-    if stage != "fedoptimus":
+    if variant != "fedoptimus":
         values |= {"server": "average", "slowmo": "off", "share": 1.0, "iterate_average": 1}
         values["sync_every"] = max(config.sync_every, 10)
-    return fedoptimus.Config(**{**values, **own})
+    return fedoptimus.Config(**{**values, **settings})
 
 
 def coordinator_of(
-    homes: Mapping[str, Home],
-    stage: str,
+    party_data: Mapping[str, OwnerData],
+    variant: str,
     config: fedoptimus.Config,
     seed: int,
     *,
@@ -290,15 +308,15 @@ def coordinator_of(
     secret: Secret | None = None,
     choosing: Callable[[Sequence[str], Sequence[str]], Choose | None],
 ) -> fedoptimus.Coordinator | Separately:
-    """What drives a stage.
+    """What drives a variant.
 
     Args:
-        homes: of this stage, those that are here.
+        party_data: of this variant, those that are here.
         elsewhere: names of the data owners and of the label owners that are not.
-        secret: of the home that drives; None in simulation.
+        secret: of the site that drives; None in simulation.
         choosing: what chooses the data owners of a round, given names of both kinds.
     """
-    columns, labels = columns_in(homes), labels_in(homes)
+    columns, labels = columns_in(party_data), labels_in(party_data)
 
     def one(data_owners: Sequence[str], label_owners: Sequence[str]) -> fedoptimus.Coordinator:
         return fedoptimus.Coordinator(
@@ -307,14 +325,16 @@ def coordinator_of(
             label_owners=label_owners,
             seed=seed,
             secret=secret,
-            choose=choosing(data_owners, label_owners) if stage == "fedoptimus" else None,
+            choose=choosing(data_owners, label_owners) if variant == "fedoptimus" else None,
         )
 
     driver: fedoptimus.Coordinator | Separately
-    if stage == "alone":
-        own = {name: [each for each in columns if name in columns[each].shared] for name in labels}
-        driver = Separately({name: one(own[name], [name]) for name in labels})
-    elif homes:
+    if variant == "alone":
+        columns_of = {
+            name: [each for each in columns if name in columns[each].shared] for name in labels
+        }
+        driver = Separately({name: one(columns_of[name], [name]) for name in labels})
+    elif party_data:
         driver = one([*columns], [*labels])
     else:
         driver = one(*elsewhere)
@@ -322,14 +342,14 @@ def coordinator_of(
     return driver
 
 
-def own_rows(
+def local_rows(
     columns: Mapping[str, Columns], labels: Mapping[str, Labels], axis: int | None
-) -> dict[str, OwnRows]:
+) -> dict[str, LocalRows]:
     """Label owner -> what it has for a model alone: columns of its own, or, in a simulation,
-    everybody's columns of its own samples, as of the stage "alone"."""
-    own = {name: each.alone for name, each in labels.items() if each.alone is not None}
-    if own or axis is None:
-        return own
+    everybody's columns of its own samples, as of the variant "alone"."""
+    alone_rows = {name: each.alone for name, each in labels.items() if each.alone is not None}
+    if alone_rows or axis is None:
+        return alone_rows
     whole = side_by_side(columns, axis)[POOLED]
     found = {}
     for name, each in labels.items():
@@ -340,7 +360,7 @@ def own_rows(
         tested = whole.scored.get("test", {}).get(name)
         marked = each.scored.get("test")
         test = None if tested is None or marked is None else (tested.x[tested.rows_S], marked)
-        found[name] = OwnRows(each.task, x, labels_N, test)
+        found[name] = LocalRows(each.task, x, labels_N, test)
     return found
 
 
@@ -350,43 +370,56 @@ def own_rows(
 class _Joint:
     """A label owner's model with the bottoms of those that its top knows, as they are now."""
 
-    def __init__(self, stage: Staged, label_owner: str) -> None:
-        names = stage.driver.participants_of(label_owner)
-        self._columns = {stage.parties[name].name: stage.homes[name] for name in names}
-        self._owners = [stage.parties[name] for name in names]
-        self._top = stage.parties[label_owner]
+    def __init__(self, variant_run: VariantRun, label_owner: str) -> None:
+        names = variant_run.driver.participants_of(label_owner)
+        self._columns = {
+            variant_run.parties[name].name: variant_run.party_data[name] for name in names
+        }
+        self._owners = [variant_run.parties[name] for name in names]
+        self._top = variant_run.parties[label_owner]
 
     def rows(self, part: Part) -> dict[str, SharedRows]:
         """Data owner -> its rows that are scored."""
-        return {name: own.scored[part][self._top.name] for name, own in self._columns.items()}
+        return {
+            name: columns_here.scored[part][self._top.name]
+            for name, columns_here in self._columns.items()
+        }
 
     def outputs(self, part: Part) -> Tensor:
         """What it says of them."""
         model = predicting.joint(self._top, self._owners)
-        return model.outputs({name: own.x[own.rows_S] for name, own in self.rows(part).items()})
+        return model.outputs(
+            {name: shared.x[shared.rows_S] for name, shared in self.rows(part).items()}
+        )
 
 
-def scores_of(stage: Staged, part: Part = "test", *, last: bool = False) -> dict[str, Scores]:
+def scores_of(
+    variant_run: VariantRun, part: Part = "test", *, last: bool = False
+) -> dict[str, Scores]:
     """Label owner -> scores of its model with the participants' bottoms, as they are now."""
     known: dict[int, Tensor] = {}
     scores: dict[str, Scores] = {}
-    for name, labels in labels_in(stage.homes).items():
+    for name, labels in labels_in(variant_run.party_data).items():
         if part not in labels.scored or not len(labels.scored[part]):
             continue
-        joint = _Joint(stage, name)
+        joint = _Joint(variant_run, name)
         first = id(next(iter(joint.rows(part).values())))
-        if first not in known or stage.name == "alone" or not stage.settings.average_tops:
+        if (
+            first not in known
+            or variant_run.name == "alone"
+            or not variant_run.settings.average_tops
+        ):
             # After an average all label owners have one model, so that one of them is enough.
             known[first] = joint.outputs(part)
         scores[name] = score_party(
             name,
-            stage.name,
+            variant_run.name,
             labels.task,
             known[first],
             labels.scored[part],
-            learning_rate=stage.settings.learning_rate,
+            learning_rate=variant_run.settings.learning_rate,
             last=last,
-            decision=stage.decisions.get(name) if last else None,
+            decision=variant_run.decisions.get(name) if last else None,
         )
     return scores
 
@@ -396,45 +429,47 @@ def asked_scores(driver: fedoptimus.Coordinator, network: Engine) -> dict[str, S
     asked = copy.copy(driver)
     asked.data_owners = driver.participants
     tested = [name for name in asked.label_owners if asked.ready[name].num_test]
-    found = predicting.score(asked, network, label_owners=tested)
-    away = {owner: why for own in found.values() for owner, why in own.missed.items()}
+    scores = predicting.score(asked, network, label_owners=tested)
+    away = {owner: why for score in scores.values() for owner, why in score.missed.items()}
     for owner in away.keys() - driver.scored_without:
         scored_without(owner, away[owner])
     driver.scored_without = set(away)
     driver.measured = {
-        name: {"accuracy": own.accuracy} if own.accuracy is not None else {"mse": own.loss}
-        for name, own in found.items()
+        name: {"accuracy": score.accuracy} if score.accuracy is not None else {"mse": score.loss}
+        for name, score in scores.items()
     }
     return dict(driver.measured)
 
 
-def decisions(stage: Staged, deciding: Deciding) -> dict[str, Decided | None]:
+def decisions(
+    variant_run: VariantRun, decision_settings: DecisionSettings
+) -> dict[str, FittedThreshold | None]:
     """Label owner -> its threshold, of its model with the participants' bottoms as they are now.
 
     Raises:
         ConfigError: it has no validation rows.
     """
-    found: dict[str, Decided | None] = {}
-    for name, own in labels_in(stage.homes).items():
-        if not deciding.needs_rows:
+    decisions_of: dict[str, FittedThreshold | None] = {}
+    for name, labels_data in labels_in(variant_run.party_data).items():
+        if not decision_settings.needs_rows:
             continue
-        party = stage.parties[name]
-        if party.decided is not None:
-            found[name] = party.decided
+        party = variant_run.parties[name]
+        if party.fitted_threshold is not None:
+            decisions_of[name] = party.fitted_threshold
             continue
-        labels = own.scored.get("validation")
+        labels = labels_data.scored.get("validation")
         if labels is None:
             raise ConfigError(
                 f"label owner {name!r} has no validation rows to choose a threshold or a "
                 "calibration on; in a simulation give data.partition.validation, or leave "
                 "threshold and calibrate out"
             )
-        outputs = _Joint(stage, name).outputs("validation")
-        found[name] = deciding.decision(own.task, outputs, labels)
-    return found
+        outputs = _Joint(variant_run, name).outputs("validation")
+        decisions_of[name] = decision_settings.decision(labels_data.task, outputs, labels)
+    return decisions_of
 
 
-def told_top(model: Model, *, method: str, label: str) -> Model:
+def described_top(model: Model, *, method: str, label: str) -> Model:
     """A label owner's model with how it came about."""
     about = {**model.about, "method": method}
     return replace(model, about={**about, "label": label} if label else about)
@@ -454,12 +489,12 @@ def features_of(
     return owner.features if by == "embeddings" else columns
 
 
-def chooser_of(own: Labels) -> selection.LabelOwner:
+def chooser_of(labels: Labels) -> selection.LabelOwner:
     """A label owner's side of a selection: on the rows that it trains on."""
-    labels_N = own.labels_S[own.trained]
+    labels_N = labels.labels_S[labels.trained]
     if labels_N.is_floating_point():
         labels_N = selection.binned(labels_N)
-    return selection.LabelOwner(own.name, own.trained, labels_N)
+    return selection.LabelOwner(labels.name, labels.trained, labels_N)
 
 
 def rounds_per_epoch(config: fedoptimus.Config, labels: Mapping[str, Labels]) -> int:
@@ -469,5 +504,7 @@ def rounds_per_epoch(config: fedoptimus.Config, labels: Mapping[str, Labels]) ->
     """
     if config.rounds is not None or not labels:
         return 1
-    rows = max(len(own.labels_S if own.samples is None else own.samples) for own in labels.values())
+    rows = max(
+        len(owner.labels_S if owner.samples is None else owner.samples) for owner in labels.values()
+    )
     return max(1, math.ceil(rows / config.batch_size) // config.sync_every)

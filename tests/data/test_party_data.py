@@ -14,7 +14,7 @@ from dovetail.data import (
     PartyTable,
     TableEncoder,
     keep_labels,
-    split_homes,
+    split_sites,
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, DataError
@@ -45,7 +45,7 @@ ALIGNMENT = Alignment(
 
 def split(test: float | None = 0.3, **changed: Any) -> Any:
     tables = {"bank": party("bank", 0, label="buys"), "shop": party("shop", 4)}
-    return split_homes(
+    return split_sites(
         changed.get("tables", tables),
         "bank",
         ALIGNMENT,

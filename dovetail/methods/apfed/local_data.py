@@ -1,6 +1,6 @@
 """What a partner and the label owner of APFed have, by their own files or as a partition deals it.
 
-A partner's home makes its side of every method of an active party; the label owner's is what the
+A partner's site makes its side of every method of an active party; the label owner's is what the
 driver is made of.
 """
 
@@ -33,7 +33,7 @@ Side = Literal["apfed", "vertical", "distil", "sealed"]
 
 
 @dataclass(frozen=True, eq=False)
-class PartnerHome:
+class PartnerData:
     """A partner's own settings and rows, and what it answers messages with.
 
     Attributes:
@@ -47,7 +47,7 @@ class PartnerHome:
         side: what it takes part in.
         sealed_limits: what it gives of each row in APFed-S; None: no policy says.
         given: how much it has given; None: nobody counts over runs.
-        own: its network and rate are its own in comparisons too, as a party file's are; else
+        from_file: its network and rate are its own in comparisons too, as a party file's are; else
             classic vertical learning has all alike, as in the paper's comparison.
     """
 
@@ -61,13 +61,13 @@ class PartnerHome:
     side: Side = "apfed"
     sealed_limits: SealedLimits | None = None
     given: NumbersGiven | None = None
-    own: bool = False
+    from_file: bool = False
 
-    def with_loss(self, loss: Literal["reconstruction", "contrastive"]) -> PartnerHome:
+    def with_loss(self, loss: Literal["reconstruction", "contrastive"]) -> PartnerData:
         """The partner's data, helping with this loss."""
         return replace(self, config=self.config.model_copy(update={"loss": loss}))
 
-    def alike(self, config: OptimizerConfig, network: EncoderSpec) -> PartnerHome:
+    def alike(self, config: OptimizerConfig, network: EncoderSpec) -> PartnerData:
         """The partner's data, trained as the active party is: as in the paper's comparison."""
         fields = config.model_dump(include=set(OptimizerConfig.model_fields))
         alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
@@ -89,40 +89,40 @@ class PartnerHome:
         return _SIDES[self.side](self, local)
 
 
-def _is_guarded(home: PartnerHome, local: Local) -> bool:
+def _is_guarded(local_data: PartnerData, local: Local) -> bool:
     """Whether answers may not be exact: at a site whoever asks may ask what it likes."""
-    return local.lasting is not None and not home.config.exact
+    return local.lasting is not None and not local_data.config.exact
 
 
-def _passive(home: PartnerHome, local: Local) -> Party:
-    once = _once(home, local, home.config.gradients)
-    rows, _ = _released(home, local, once)
-    return apfed.Passive(rows, home.config, home.network, local)
+def _passive(local_data: PartnerData, local: Local) -> Party:
+    once = _once(local_data, local, local_data.config.gradients)
+    rows, _ = _released(local_data, local, once)
+    return apfed.Passive(rows, local_data.config, local_data.network, local)
 
 
-def _member(home: PartnerHome, local: Local) -> Party:
-    codes = home.config.codes
-    rows, test = _released(home, local, _once(home, local, codes))
-    return vertical.Member(rows, test, home.config, home.network, local, codes=codes)
+def _member(local_data: PartnerData, local: Local) -> Party:
+    codes = local_data.config.codes
+    rows, test = _released(local_data, local, _once(local_data, local, codes))
+    return vertical.Member(rows, test, local_data.config, local_data.network, local, codes=codes)
 
 
-def _once(home: PartnerHome, local: Local, noised: Release | None) -> Once | None:
+def _once(local_data: PartnerData, local: Local, noised: Release | None) -> Once | None:
     """How columns are released once in place of themselves; None: answers are of them."""
-    once = home.config.release
-    if once is None and noised is None and _is_guarded(home, local):
+    once = local_data.config.release
+    if once is None and noised is None and _is_guarded(local_data, local):
         once = Once()
     return once
 
 
 def _released(
-    home: PartnerHome, local: Local, once: Once | None
+    local_data: PartnerData, local: Local, once: Once | None
 ) -> tuple[SharedRows, SharedRows | None]:
     """Rows that train, and test rows, as answers may know them."""
-    rows, test = home.rows, home.test
+    rows, test = local_data.rows, local_data.test
     if once is None:
         return rows, test
     x, release = released_columns(rows.x, once, rows.party, local.lasting)
-    local.released_once("columns", "the active party", release.told())
+    local.released_once("columns", "the active party", release.report())
     if test is not None:
         same = test.x is rows.x
         tested = x if same else released_columns(test.x, once, test.party, local.lasting)[0]
@@ -130,27 +130,32 @@ def _released(
     return replace(rows, x=x), test
 
 
-def _distil_partner(home: PartnerHome, local: Local) -> Party:
-    config = home.distil
-    if config.release is None and _is_guarded(home, local):
-        config = config.model_copy(update={"release": home.config.release or Once()})
+def _distil_partner(local_data: PartnerData, local: Local) -> Party:
+    config = local_data.distil
+    if config.release is None and _is_guarded(local_data, local):
+        config = config.model_copy(update={"release": local_data.config.release or Once()})
     return distil.Partner(
-        home.rows,
-        home.test,
+        local_data.rows,
+        local_data.test,
         config,
-        input=home.input,
+        input=local_data.input,
         secret=local.secret,
         lasting=local.lasting,
     )
 
 
-def _sealed_partner(home: PartnerHome, local: Local) -> Party:
+def _sealed_partner(local_data: PartnerData, local: Local) -> Party:
     return second_question.Partner(
-        home.rows, home.test, local, home.sealed_limits, given=home.given, input=home.input
+        local_data.rows,
+        local_data.test,
+        local,
+        local_data.sealed_limits,
+        given=local_data.given,
+        input=local_data.input,
     )
 
 
-_SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
+_SIDES: Mapping[Side, Callable[[PartnerData, Local], Party]] = {
     "apfed": _passive,
     "vertical": _member,
     "distil": _distil_partner,
@@ -182,7 +187,7 @@ def labels_of(data: PartyData) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LabelHome:
+class LabelOwnerData:
     """What the active party has.
 
     Attributes:
@@ -191,9 +196,9 @@ class LabelHome:
         label: the label's name.
         input: how raw columns become its rows, if they do.
         alignment, test_alignment: its rows with its partners'; of the test rows None where there
-            are none, or no stage asks about them. Partners' rows may be any number of 0 or more
+            are none, or no variant asks about them. Partners' rows may be any number of 0 or more
             that says "elsewhere", and -1 where they have none; samples are numbered alike in both.
-        secret: of the home; None in simulation.
+        secret: of the site; None in simulation.
     """
 
     train: PartyData
@@ -221,7 +226,7 @@ class LabelHome:
             raise ConfigError(f"party {self.name!r} has no test rows; give test = 0.25")
         return self.test
 
-    def among(self, partners: Collection[str]) -> LabelHome:
+    def among(self, partners: Collection[str]) -> LabelOwnerData:
         """The label owner's data, aligned with these partners only."""
 
         def of(alignment: Alignment) -> Alignment:
@@ -235,7 +240,7 @@ class LabelHome:
             test_alignment=None if tested is None else of(tested),
         )
 
-    def on_common_rows(self) -> LabelHome:
+    def on_common_rows(self) -> LabelOwnerData:
         """The label owner's data with labels only on rows that all parties share: the set I."""
         alignment = self.alignment
         rows = alignment.rows[self.name][alignment.shared(*alignment.rows)]
@@ -252,7 +257,7 @@ class LabelHome:
             regression=not isinstance(self.task, Classification),
         )[1]
 
-    def without_labels_on(self, rows: Tensor) -> LabelHome:
+    def without_labels_on(self, rows: Tensor) -> LabelOwnerData:
         """The label owner's data without the labels of these rows."""
         labelled = self.train.labelled_rows()
         kept = labelled[~torch.isin(labelled, rows)]

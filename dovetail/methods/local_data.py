@@ -1,6 +1,6 @@
 """What methods share whose parties all have labels of their own, and a coordinator has no data.
 
-``Home`` is what a party has, encoded already, for a method that says no more of it.
+``LocalData`` is what a party has, encoded already, for a method that says no more of it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dovetail.data.datasets import draw_rows
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.federated import Local
-from dovetail.files import meant
+from dovetail.files import did_you_mean
 from dovetail.methods.base import SILENT, Progress, Run
-from dovetail.methods.baselines import OwnRows
+from dovetail.methods.baselines import LocalRows
 from dovetail.methods.limits import names_samples
 from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
 from dovetail.methods.released import Once, released_columns
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Message
 
 H = TypeVar("H")
@@ -38,7 +38,7 @@ DRIVER = "coordinator"
 
 
 @dataclass(frozen=True, eq=False)
-class Homes(dd.Partitioned, Generic[H]):
+class Holdings(dd.Partitioned, Generic[H]):
     """Party files of one process: each encodes its own rows when training begins.
 
     Attributes:
@@ -48,7 +48,7 @@ class Homes(dd.Partitioned, Generic[H]):
     holdings: Mapping[str, H]
 
     @classmethod
-    def nobody(cls, task: dd.Task = dd.Classification(())) -> Homes[H]:  # noqa: B008 - a value
+    def nobody(cls, task: dd.Task = dd.Classification(())) -> Holdings[H]:  # noqa: B008 - a value
         """What a coordinator has, whose parties are elsewhere: no row."""
         return cls(dd.Federation([]), None, task, {}, "", {})
 
@@ -56,7 +56,7 @@ class Homes(dd.Partitioned, Generic[H]):
 # --- What a party has ----------------------------------------------------------------------------
 
 
-class HomeSection(Section):
+class LocalSection(Section):
     """A method's section of a party file, unless it has one of its own."""
 
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows; they test only
@@ -65,7 +65,7 @@ class HomeSection(Section):
 
 
 @dataclass(frozen=True, eq=False)
-class Home:
+class LocalData:
     """What a party has: labelled rows, as a network reads them.
 
     Attributes:
@@ -107,7 +107,7 @@ class Home:
         return Model(self.name, self.task, network, spec, {self.block: shape}, inputs, about)
 
     def scores(
-        self, model: Model, *, last: bool = False, decision: Decided | None = None
+        self, model: Model, *, last: bool = False, decision: FittedThreshold | None = None
     ) -> Scores:
         """Scores of a model on the rows that only test; none without any."""
         if self.test is None or not len(self.test[1]):
@@ -115,38 +115,38 @@ class Home:
         x_NF, labels_N = self.test
         return judged(self.task, model.outputs(x_NF), labels_N, last=last, decision=decision)
 
-    def own_rows(self) -> OwnRows:
+    def local_rows(self) -> LocalRows:
         """What it has for a model alone."""
-        return OwnRows(self.task, self.x_NF, self.labels_N, self.test)
+        return LocalRows(self.task, self.x_NF, self.labels_N, self.test)
 
 
-def homes_of_partition(data: dd.Partitioned) -> dict[str, Home]:
+def data_of_partition(data: dd.Partitioned) -> dict[str, LocalData]:
     """Party -> what a partition deals to it.
 
     Raises:
         ConfigError: a party without labels, or with several blocks.
     """
     encoded = data.encoded() if isinstance(data, dd.CommonUnique) else data
-    return {name: _home_of_partition(encoded, name) for name in encoded.train.parties}
+    return {name: _data_of_partition(encoded, name) for name in encoded.train.parties}
 
 
-def _home_of_partition(data: dd.Partitioned, name: str) -> Home:
-    own = data.train[name]
-    if own.labels is None or len(own.blocks) != 1:
+def _data_of_partition(data: dd.Partitioned, name: str) -> LocalData:
+    party = data.train[name]
+    if party.labels is None or len(party.blocks) != 1:
         raise ConfigError(
-            f"party {name!r} has {'no labels' if own.labels is None else 'several blocks'}; a "
+            f"party {name!r} has {'no labels' if party.labels is None else 'several blocks'}; a "
             "method of one's own is given one block and labels at every party"
         )
-    ((block, x),) = own.blocks.items()
-    rows = own.labelled_rows()
+    ((block, x),) = party.blocks.items()
+    rows = party.labelled_rows()
     encoder = data.inputs[name]
     assert isinstance(encoder, dd.TableEncoder)
     test = None if data.test is None else data.test[name]
     common = len(data.common_features) if isinstance(data, dd.CommonUnique) else x.shape[1]
-    return Home(
+    return LocalData(
         name,
         x[rows],
-        own.labels[rows],
+        party.labels[rows],
         tuple(encoder.feature_names),
         common,
         data.task,
@@ -157,23 +157,23 @@ def _home_of_partition(data: dd.Partitioned, name: str) -> Home:
     )
 
 
-def as_released(home: Any, local: Local, accepts: Collection[type[Message]]) -> Any:
+def as_released(local_data: Any, local: Local, accepts: Collection[type[Message]]) -> Any:
     """What a party has, as its answers may know it.
 
     A driver that names samples may ask what it likes. So at a site a method that answers about
     samples has what the columns released once, unless ``exact`` in the method's section of the
-    party file says otherwise. Homes of a method's own type are given as they are.
+    party file says otherwise. Data of a method's own type are given as they are.
     """
-    if not isinstance(home, Home) or local.lasting is None:
-        return home
-    if getattr(home.settings, "exact", False) or not any(map(names_samples, accepts)):
-        return home
-    x_NF, release = released_columns(home.x_NF, Once(), home.name, local.lasting)
-    local.released_once("columns", "the driver", release.told())
-    return replace(home, x_NF=x_NF)
+    if not isinstance(local_data, LocalData) or local.lasting is None:
+        return local_data
+    if getattr(local_data.settings, "exact", False) or not any(map(names_samples, accepts)):
+        return local_data
+    x_NF, release = released_columns(local_data.x_NF, Once(), local_data.name, local.lasting)
+    local.released_once("columns", "the driver", release.report())
+    return replace(local_data, x_NF=x_NF)
 
 
-def home_of_site(site: Site, settings: Any) -> Home:
+def data_of_site(site: Site, settings: Any) -> LocalData:
     """What a party file's table gives: its own encoding, and a share of its rows that test.
 
     Raises:
@@ -201,7 +201,7 @@ def home_of_site(site: Site, settings: Any) -> Home:
     x_NF, labels_N = part(chosen)
     names = tuple(encoder.feature_names)
     test = part(tested) if len(tested) else None
-    return Home(
+    return LocalData(
         site.name,
         x_NF,
         labels_N,
@@ -216,13 +216,15 @@ def home_of_site(site: Site, settings: Any) -> Home:
     )
 
 
-def pooled(homes: Mapping[str, Home]) -> dict[str, Home]:
-    """One home with everybody's rows and the features that all have; for a baseline."""
-    first = next(iter(homes.values()))
-    x_NF = torch.cat([home.x_NF[:, : home.common] for home in homes.values()])
-    labels_N = torch.cat([home.labels_N for home in homes.values()])
+def pooled(party_data: Mapping[str, LocalData]) -> dict[str, LocalData]:
+    """One party's data with everybody's rows and the features that all have; for a baseline."""
+    first = next(iter(party_data.values()))
+    x_NF = torch.cat(
+        [local_data.x_NF[:, : local_data.common] for local_data in party_data.values()]
+    )
+    labels_N = torch.cat([local_data.labels_N for local_data in party_data.values()])
     test = None if first.test is None else (first.test[0][:, : first.common], first.test[1])
-    home = Home(
+    local_data = LocalData(
         "pooled",
         x_NF,
         labels_N,
@@ -234,7 +236,7 @@ def pooled(homes: Mapping[str, Home]) -> dict[str, Home]:
         first.block,
         test,
     )
-    return {"pooled": home}
+    return {"pooled": local_data}
 
 
 # --- Labels that are numbers ---------------------------------------------------------------------
@@ -243,7 +245,7 @@ def pooled(homes: Mapping[str, Home]) -> dict[str, Home]:
 LabelScale = tuple[float, Annotated[float, Field(gt=0)]]
 
 
-def own_scale(site: Site, section: Any) -> dd.Regression:
+def local_scale(site: Site, section: Any) -> dd.Regression:
     """How a party's numbers are standardised: as its file says, or by its training rows."""
     if section.label_scale is not None:
         mean, scale = section.label_scale
@@ -255,7 +257,7 @@ def own_scale(site: Site, section: Any) -> dd.Regression:
     return task
 
 
-def own_classes(site: Site, section: Any) -> tuple[str | int, ...]:
+def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
     """All classes that a party's file names, or else its table has.
 
     Args:
@@ -270,11 +272,11 @@ def own_classes(site: Site, section: Any) -> tuple[str | int, ...]:
     return tuple(distinct(present)[0].tolist())
 
 
-def own_task(site: Site, section: Any) -> dd.Task:
+def local_task(site: Site, section: Any) -> dd.Task:
     """What a party with labels predicts by its own file."""
     if site.party.task == "regression":
-        return own_scale(site, section)
-    return dd.Classification(own_classes(site, section))
+        return local_scale(site, section)
+    return dd.Classification(local_classes(site, section))
 
 
 def common_task(
@@ -294,10 +296,10 @@ def common_task(
     numbers = common_scale(sites, name, where=where)
     if numbers is not None:
         return numbers
-    said = {each: own_classes(site, site.sections[name]) for each, site in sites.items()}
-    for sentence in dd.spelled_alike(said):
+    classes_of = {each: local_classes(site, site.sections[name]) for each, site in sites.items()}
+    for sentence in dd.spelled_alike(classes_of):
         talk.warn(f"{where}: {sentence}")
-    classes = set[str | int]().union(*said.values())
+    classes = set[str | int]().union(*classes_of.values())
     if len({isinstance(each, str) for each in classes}) > 1:
         raise ConfigError(
             f"{where}: the {whose} classes are numbers and texts: {sorted(map(str, classes))}"
@@ -326,14 +328,14 @@ def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regr
             "the same task"
         )
     sections: dict[str, Any] = {each: site.sections[name] for each, site in sites.items()}
-    said = {section.label_scale for section in sections.values()} - {None}
-    if len(said) > 1:
+    scales = {section.label_scale for section in sections.values()} - {None}
+    if len(scales) > 1:
         raise ConfigError(
             f"{where}: the parties' files say different scales of the label, "
-            f"{' and '.join(str(list(each)) for each in sorted(said))}; give all the same"
+            f"{' and '.join(str(list(each)) for each in sorted(scales))}; give all the same"
         )
-    if said:
-        (scale,) = said
+    if scales:
+        (scale,) = scales
         return dd.Regression(*scale)
     parts = [_training_labels(site, sections[each]) for each, site in sites.items()]
     task = dd.fit_task(
@@ -355,54 +357,58 @@ def _training_labels(site: Site, section: Any) -> dd.Column:
 # --- What is refused -----------------------------------------------------------------------------
 
 
-def check_stages(
+def check_variants(
     run: Run,
     section: str,
-    own: Mapping[str, Mapping[str, Any]],
-    stages: Collection[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    variants: Collection[str],
     make: Callable[[str, Mapping[str, Any]], object],
     *,
     where: str,
 ) -> None:
-    """Refuse a stage's own settings for a stage that is none, or that cannot be.
+    """Refuse a variant's own settings for a variant that is none, or that cannot be.
 
     Args:
         section: the method's section of the run file.
-        own: stage -> its settings, as the file has them.
-        stages: all there are.
-        make: the settings of a stage, from its own ones; raises pydantic's error.
+        settings: variant -> its settings, as the file has them.
+        variants: all there are.
+        make: the settings of a variant, from its own ones; raises pydantic's error.
 
     Raises:
         ConfigError: naming the file and the section.
     """
-    for stage in own:
-        if stage not in stages:
+    for variant in settings:
+        if variant not in variants:
             raise ConfigError(
-                f"{where}: [{section}.stages.{stage}] is no stage; there are {', '.join(stages)}"
-                f"{meant(stage, stages)}"
+                f"{where}: [{section}.variants.{variant}] is no variant; there are "
+                f"{', '.join(variants)}"
+                f"{did_you_mean(variant, variants)}"
             )
-    for stage in dict.fromkeys((run.method, *run.baselines, *own)):
-        if stage not in stages:
+    for variant in dict.fromkeys((run.method, *run.baselines, *settings)):
+        if variant not in variants:
             continue  # a model alone, which has no settings of the method
         check_settings(
-            make, stage, own.get(stage, {}), where=f"{where}, [{section}.stages.{stage}]"
+            make,
+            variant,
+            settings.get(variant, {}),
+            where=f"{where}, [{section}.variants.{variant}]",
         )
 
 
 def check_settings(
     make: Callable[[str, Mapping[str, Any]], object],
-    stage: str,
-    own: Mapping[str, Any],
+    variant: str,
+    settings: Mapping[str, Any],
     *,
     where: str,
 ) -> None:
-    """Refuse settings of a stage that cannot be.
+    """Refuse settings of a variant that cannot be.
 
     Raises:
         ConfigError: the first of them, in one sentence.
     """
     try:
-        make(stage, own)
+        make(variant, settings)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"

@@ -15,7 +15,7 @@ from dovetail.methods import hyfem
 from dovetail.methods.outcome import Scores, score_party
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Engine, Message, Pending, State
 
 R = TypeVar("R", bound=Message)
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Message)
 #: What can be trained. "standalone" is each party alone with all its blocks, "pooled" everybody's
 #: rows and all blocks in one place; "fedavg" and "fedprox" use the blocks that every party has;
 #: "fedper" shares extractors only.
-Stage = Literal["hyfem", "standalone", "pooled", "fedavg", "fedprox", "fedper"]
+VariantName = Literal["hyfem", "standalone", "pooled", "fedavg", "fedprox", "fedper"]
 
 #: Who drives, in ledgers and among the models.
 SERVER = "server"
@@ -32,19 +32,19 @@ SERVER = "server"
 POOLED = "pooled"
 
 
-def stage_config(
-    config: hyfem.Settings, stage: str, own: Mapping[str, Any], *, proximal: float
+def variant_config(
+    config: hyfem.Settings, variant: str, settings: Mapping[str, Any], *, proximal: float
 ) -> hyfem.Settings:
-    """What a stage is trained with: the settings of all, less what it has none of, and its own.
+    """What a variant is trained with: the settings of all, less what it has none of, and its own.
 
     Raises:
         ValidationError: settings that cannot be.
     """
-    mu = own.get("proximal", proximal)
+    mu = settings.get("proximal", proximal)
     config = hyfem.Settings(
-        **{**config.model_dump(), **{key: own[key] for key in own if key != "proximal"}}
+        **{**config.model_dump(), **{key: settings[key] for key in settings if key != "proximal"}}
     )
-    match stage:
+    match variant:
         case "standalone" | "pooled":
             return hyfem.alone(config)
         case "fedavg":
@@ -58,26 +58,26 @@ def stage_config(
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What a stage is trained with.
+    """What a variant is trained with.
 
     Attributes:
         config: its settings.
         task: what all parties' labels say.
-        extractors: block -> its extractor, of every block that the stage uses.
-        homes: party -> what it has; none of those that are elsewhere.
+        extractors: block -> its extractor, of every block that the variant uses.
+        party_data: party -> what it has; none of those that are elsewhere.
     """
 
     config: hyfem.Settings
     task: Task
     extractors: Mapping[str, Extractor]
-    homes: Mapping[str, hyfem.Home]
+    party_data: Mapping[str, hyfem.HyfemData]
 
 
 class Apart(Driver):
     """Each party with a coordinator of its own, one round of each after the other: "standalone".
 
     Args:
-        recipe: of the stage; a party uses the blocks that it has.
+        recipe: of the variant; a party uses the blocks that it has.
         seed: of each coordinator.
     """
 
@@ -86,39 +86,45 @@ class Apart(Driver):
         self.coordinators = {
             name: hyfem.Coordinator(
                 recipe.task,
-                {block: own for block, own in recipe.extractors.items() if block in home.blocks},
+                {
+                    block: extractor
+                    for block, extractor in recipe.extractors.items()
+                    if block in local_data.blocks
+                },
                 recipe.config,
                 seed=seed,
                 name=SERVER,
             )
-            for name, home in recipe.homes.items()
+            for name, local_data in recipe.party_data.items()
         }
 
     def begin(self, network: Engine) -> None:
         """Open every party's run."""
-        for name, own in self.coordinators.items():
-            own.begin(own.federation(_OneOf(network, name)))
+        for name, coordinator in self.coordinators.items():
+            coordinator.begin(coordinator.federation(_OneOf(network, name)))
 
     def round(self, number: int, network: Engine) -> hyfem.Round:
         """One round of each."""
         losses: dict[str, float] = {}
-        for name, own in self.coordinators.items():
-            losses |= own.round(number, own.federation(_OneOf(network, name))).losses
-        return hyfem.Round(told={"loss": statistics.fmean(losses.values())}, losses=losses)
+        for name, coordinator in self.coordinators.items():
+            losses |= coordinator.round(
+                number, coordinator.federation(_OneOf(network, name))
+            ).losses
+        return hyfem.Round(metrics={"loss": statistics.fmean(losses.values())}, losses=losses)
 
     def finish(self, network: Engine) -> None:
         """Each has its model."""
-        for name, own in self.coordinators.items():
-            own.finish(own.federation(_OneOf(network, name)))
+        for name, coordinator in self.coordinators.items():
+            coordinator.finish(coordinator.federation(_OneOf(network, name)))
 
     def state(self) -> State:
         """States of all coordinators."""
-        return {name: own.state() for name, own in self.coordinators.items()}
+        return {name: coordinator.state() for name, coordinator in self.coordinators.items()}
 
     def restore(self, state: State) -> None:
         """Go on from there."""
-        for name, own in self.coordinators.items():
-            own.restore(state[name])
+        for name, coordinator in self.coordinators.items():
+            coordinator.restore(state[name])
 
 
 class _OneOf(Engine):
@@ -149,7 +155,7 @@ def party_model(driver: Driver, member: hyfem.Member) -> Model:
     return member.model()
 
 
-def told_model(
+def described_model(
     model: Model, inputs: Mapping[str, Input], *, method: str, label: str, learning_rate: float
 ) -> Model:
     """A model with how it came about, and what ``predict`` needs."""
@@ -178,22 +184,22 @@ def outputs_of(model: Model, rows: PartyData) -> Tensor:
 def scores_of(
     name: str,
     model: Model,
-    home: hyfem.Home,
+    local_data: hyfem.HyfemData,
     *,
     what: str,
     learning_rate: float,
     last: bool = False,
-    decision: Decided | None = None,
+    decision: FittedThreshold | None = None,
 ) -> Scores:
     """A model's scores on this party's test rows; none without rows."""
-    if home.test is None or home.test.labels is None or not home.test.num_rows:
+    if local_data.test is None or local_data.test.labels is None or not local_data.test.num_rows:
         return {}
     return score_party(
         name,
         what,
         model.task,
-        outputs_of(model, home.test),
-        home.test.labels,
+        outputs_of(model, local_data.test),
+        local_data.test.labels,
         learning_rate=learning_rate,
         last=last,
         decision=decision,

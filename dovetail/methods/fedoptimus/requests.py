@@ -67,7 +67,7 @@ class Missed(dict[str, int]):
         return "; ".join(f"{party}: {reason}" for party, reason in self.reasons.items())
 
 
-class Asking:
+class Requests:
     """Questions of one round, or of one evaluation.
 
     Args:
@@ -153,7 +153,7 @@ class Round(Played):
     reasons: Mapping[str, str]
 
     def line(self) -> dict[str, Any]:
-        return {"round": self.number, **self.told, "seconds": self.seconds}
+        return {"round": self.number, **self.metrics, "seconds": self.seconds}
 
     def left_out(self) -> dict[str, Any]:
         return {"missed": self.missed, "reasons": self.reasons} if self.missed else {}
