@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from dovetail import data as dd
 from dovetail.data.frames import series_like
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
-from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.errors import DataError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import radius_of
 from dovetail.models.decisions import decision_after_calibration
@@ -29,20 +28,13 @@ from dovetail.models.raw import RawRows, read_rows, table_of
 from dovetail.models.saved import Raw, line_of
 from dovetail.models.saved import load as load_folder
 from dovetail.models.specs import NetworkSpec
+from dovetail.service.onnx_files import check_graph, open_session
 
 #: Where the file says what model.json says, less the network.
 METADATA = "dovetail"
 FORMAT = 1
 #: Input of whole images; a model's blocks are parts of them.
 IMAGES = "images"
-
-
-_NOT_INSTALLED = (
-    "ONNX files need packages that are not installed; pip install 'dovetail-fl[export]'"
-)
-
-#: Whose operators an export has.
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
 @dataclass(eq=False)
@@ -53,6 +45,7 @@ class OnnxModel:
         party, task, shapes, inputs, about: as of ``Model``.
         session: onnxruntime's.
         outputs: names of the file's outputs: class and probabilities, or the value.
+        rows: of one run at most, so that its values fit in memory; None: any number.
     """
 
     party: str
@@ -64,6 +57,7 @@ class OnnxModel:
     about: Mapping[str, Any] = field(default_factory=dict)
     spec: NetworkSpec | None = None
     any_blocks: bool = False
+    rows: int | None = None
 
     def __repr__(self) -> str:
         """As of ``Model``."""
@@ -124,7 +118,13 @@ class OnnxModel:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
         """What the file says of named inputs, unchecked."""
-        results = self.session.run(list(self.outputs), dict(feeds))
+        num_rows = max(map(len, feeds.values()), default=0)
+        step = self.rows or max(num_rows, 1)
+        names, pieces = list(self.outputs), []
+        for start in range(0, max(num_rows, 1), step):
+            rows = {name: values[start : start + step] for name, values in feeds.items()}
+            pieces.append(self.session.run(names, rows))
+        results = [np.concatenate(each) for each in zip(*pieces, strict=True)]
         if len(results) == 1:
             return Prediction(results[0])
         return Prediction(np.asarray(results[0]), results[1], self.classes)
@@ -188,14 +188,22 @@ def load_onnx(path: str | Path, *, threads: int | None = None) -> OnnxModel:
     return of_bytes(content, where=str(path), threads=threads)
 
 
-def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxModel:
+def of_bytes(
+    content: bytes, *, where: str, threads: int | None = None, ours: bool = False
+) -> OnnxModel:
     """The model in the bytes of an ONNX file.
+
+    Args:
+        content: the bytes.
+        where: what errors call them.
+        threads: of one run.
+        ours: this process wrote them, of a model's folder: their memory is not looked at.
 
     Raises:
         ModelError: bytes of another origin.
         ConfigError: onnxruntime is not installed.
     """
-    check_graph(content, where=where)
+    memory = None if ours else check_graph(content, where=where)
     session = open_session(content, where=where, threads=threads)
     stored = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if stored is None:
@@ -219,59 +227,8 @@ def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxM
             session=session,
             outputs=tuple(each.name for each in session.get_outputs()),
             about=metadata,
+            rows=None if memory is None else memory.rows,
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         cause = textwrap.shorten(repr(error), 300, placeholder=" …")
         raise ModelError(f"{where} is damaged ({cause}); export it again") from None
-
-
-def check_graph(content: bytes, *, where: str) -> None:
-    """Refuse what no export of ours has: loops, branches, functions, operators of others.
-
-    A loop of a few bytes would never end, and nothing ends a session that runs.
-
-    Raises:
-        ModelError: naming what is there.
-        ConfigError: onnx is not installed.
-    """
-    try:
-        import onnx
-    except ImportError:
-        raise ConfigError(_NOT_INSTALLED) from None
-    try:
-        program = onnx.load_model_from_string(content)
-    except Exception as error:  # of the format's reader, which has no type of its own
-        raise ModelError(f"{where} is no ONNX file that onnxruntime runs ({error})") from None
-    found = ["functions of its own"] if program.functions else []
-    for node in program.graph.node:
-        if node.domain not in _DOMAINS:
-            found.append(f"the operator {node.domain[:60]}.{node.op_type[:60]}")
-        elif any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            found.append(f"a loop or a branch ({node.op_type[:60]})")
-    if found:
-        raise ModelError(f"{where} has {found[0]}, which no file of dovetail export has")
-
-
-def open_session(content: bytes, *, where: str, threads: int | None = None) -> Any:
-    """onnxruntime's session of an ONNX file's bytes.
-
-    Raises:
-        ModelError: onnxruntime refuses it.
-        ConfigError: onnxruntime is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ConfigError(_NOT_INSTALLED) from None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    # A stranger's file may say that its weights lie in files beside it: there are none.
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", os.devnull
-    )
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own, of several kinds
-        raise ModelError(f"{where} is no ONNX file that onnxruntime runs ({error})") from None

@@ -139,7 +139,7 @@ def open_served(name: str, path: Path) -> Served:
         model = load(path)
         alone = solo_of(model)
         joint = model if alone is not model and alone.network is not model.network else None
-        onnx = of_bytes(onnx_bytes(alone), where=str(path), threads=_THREADS)
+        onnx = of_bytes(onnx_bytes(alone), where=str(path), threads=_THREADS, ours=True)
     encoders = [each for each in onnx.inputs.values() if isinstance(each, dd.TableEncoder)]
     if not encoders or len(encoders) < len(onnx.inputs) or len(onnx.inputs) < len(onnx.shapes):
         raise ModelError(
