@@ -101,7 +101,7 @@ class FedSgd(Method):  # what `dovetail` has to know
     def driver(self, variant, settings, seed):
         return Server(settings, seed)
 
-    def stage_data(self, variant, party_data):
+    def variant_data(self, variant, party_data):
         return pooled(party_data) if variant == "pooled-sgd" else party_data
 
 

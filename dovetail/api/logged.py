@@ -8,43 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from dovetail.methods.base import Epochs, Points, Progress, Waiting
+from dovetail.methods.base import Epochs, Passing
 
 _log = logging.getLogger("dovetail.train")
 _log.addHandler(logging.NullHandler())  # else Python prints warnings that nobody handles
 
 
-class Logged(Progress):
-    """Logs, and passes on.
-
-    Args:
-        shown: who else watches.
-    """
-
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+class Logged(Passing):
+    """Logs, and passes on."""
 
     def print(self, text: str) -> None:
         _log.info("%s", text)
-        self._shown.print(text)
+        super().print(text)
 
     def warn(self, text: str) -> None:
         _log.warning("%s", text)
-        self._shown.warn(text)
-
-    def points(self, title: str) -> AbstractContextManager[Points]:
-        return self._shown.points(title)
+        super().warn(text)
 
     @contextmanager
     def epochs(self, title: str) -> Iterator[Epochs]:
         with self._shown.epochs(title) as shown:
             yield _Epochs(title, shown)
-
-    def waiting(self, address: str) -> AbstractContextManager[Waiting]:
-        return self._shown.waiting(address)
 
 
 class _Epochs:

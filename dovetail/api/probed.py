@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dovetail.methods.base import Epochs, Points, Progress, Waiting
+from dovetail.methods.base import Epochs, Passing, Progress, Waiting
 
 
-class Probed(Progress):
+class Probed(Passing):
     """Passes progress on, and keeps what probes and Prometheus ask for.
 
     Args:
@@ -20,7 +20,7 @@ class Probed(Progress):
     """
 
     def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+        super().__init__(shown)
         self._lock = threading.Lock()
         self._missing: tuple[str, ...] = ()
         self._here: tuple[str, ...] = ()
@@ -54,15 +54,6 @@ class Probed(Progress):
         for name, value in losses.items():
             loss.add_metric([name], value)
         yield from (partners, rounds, total, loss)
-
-    def print(self, text: str) -> None:
-        self._shown.print(text)
-
-    def warn(self, text: str) -> None:
-        self._shown.warn(text)
-
-    def points(self, title: str) -> AbstractContextManager[Points]:
-        return self._shown.points(title)
 
     @contextmanager
     def epochs(self, title: str) -> Iterator[Epochs]:

@@ -164,7 +164,7 @@ def _steered(
 def _partner_data(task: Training, variant: str, party: str) -> PartnerData:
     """The partner's site in this variant."""
     return partner_data_of(
-        replace(task, party_data=task.kind.variant(variant).stage_data(task, variant))
+        replace(task, party_data=task.kind.variant(variant).variant_data(task, variant))
     )[party]
 
 

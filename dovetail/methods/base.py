@@ -70,6 +70,32 @@ class Progress:
         return nullcontext(_Silent())
 
 
+class Passing(Progress):
+    """Passes all on to who else watches.
+
+    Args:
+        shown: who else watches.
+    """
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def print(self, text: str) -> None:
+        self._shown.print(text)
+
+    def warn(self, text: str) -> None:
+        self._shown.warn(text)
+
+    def points(self, title: str) -> AbstractContextManager[Points]:
+        return self._shown.points(title)
+
+    def epochs(self, title: str) -> AbstractContextManager[Epochs]:
+        return self._shown.epochs(title)
+
+    def waiting(self, address: str) -> AbstractContextManager[Waiting]:
+        return self._shown.waiting(address)
+
+
 class _Silent:
     def points(self, done: int, total: int) -> None: ...
     def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None: ...

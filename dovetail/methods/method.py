@@ -119,7 +119,7 @@ class Method:
         """Party -> the same, of what a partition splits."""
         return data_of_partition(data)
 
-    def stage_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
         return party_data
 

@@ -49,7 +49,7 @@ class Kind(Protocol):
     def variant(self, variant: str) -> Variant:
         """What a variant is."""
 
-    def stage_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the parties of a variant have."""
 
     def party(self, local_data: Any, local: Local) -> Party:
@@ -72,9 +72,9 @@ class Variant:
     scores_alone: ClassVar[bool] = False
     has_rounds: ClassVar[bool] = True
 
-    def stage_data(self, training: Training, name: str) -> Mapping[str, Any]:
+    def variant_data(self, training: Training, name: str) -> Mapping[str, Any]:
         """Party -> what it trains with."""
-        return training.kind.stage_data(name, training.party_data)
+        return training.kind.variant_data(name, training.party_data)
 
     def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
         """Setting -> value, of those that the first message carries to parties.
@@ -248,14 +248,14 @@ class Variant:
         return outcome
 
 
-class LocalBaseline(Variant):
-    """One of ``baselines.TITLES``: learners on each party's rows, which ask nobody."""
+class Roundless(Variant):
+    """A baseline that asks nobody: there are no rounds to go on from."""
 
     has_rounds = False
 
-    def rows(self, training: Training) -> Mapping[str, LocalRows]:
-        """Party -> its rows."""
-        return {name: local_data.local_rows() for name, local_data in training.party_data.items()}
+    def learned(self, training: Training, name: str, seed: int, observe: Observer) -> Outcome:
+        """The baseline, trained and scored."""
+        raise NotImplementedError
 
     def train(
         self,
@@ -265,7 +265,17 @@ class LocalBaseline(Variant):
         observe: Observer,
         checkpoint: Checkpoint | None = None,
     ) -> Outcome:
-        """Fitted and scored; there are no rounds to go on from."""
+        return self.learned(training, name, seed, observe)
+
+
+class LocalBaseline(Roundless):
+    """One of ``baselines.TITLES``: learners on each party's rows."""
+
+    def rows(self, training: Training) -> Mapping[str, LocalRows]:
+        """Party -> its rows."""
+        return {name: local_data.local_rows() for name, local_data in training.party_data.items()}
+
+    def learned(self, training: Training, name: str, seed: int, observe: Observer) -> Outcome:
         return train_baselines(name, self.rows(training), seed, observe, training.decision_settings)
 
 
@@ -355,7 +365,7 @@ class Training:
     ) -> VariantRun:
         """A variant that asks others, its rounds over."""
         variant, checkpoint = self.kind.variant(variant_name), checkpoint or Checkpoint.none()
-        party_data = variant.stage_data(self, variant_name)
+        party_data = variant.variant_data(self, variant_name)
         settings = variant.settings(self, variant_name, seed, observe, checkpoint)
         parties = self.parties(party_data)
         driver = variant.driver(self, variant_name, party_data, settings, seed)

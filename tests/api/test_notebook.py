@@ -58,7 +58,7 @@ def test_a_run_of_several_seeds_and_stages_is_one_line(monkeypatch: pytest.Monke
     assert cell.updates > 10
 
 
-def test_a_stage_that_may_stop_early_has_no_bar_of_a_total_that_means_nothing() -> None:
+def test_a_variant_that_may_stop_early_has_no_bar_of_a_total_that_means_nothing() -> None:
     cell = Cell()
     talk = Notebook(cell)
     with talk.epochs("") as bars:

@@ -32,7 +32,7 @@ def test_a_bar_shows_the_scores_that_fit_its_terminal_and_cuts_none(
     assert shown.rstrip().endswith("  ".join(scores))
 
 
-def test_a_stage_that_stops_when_it_is_good_shows_no_total_before_its_end(
+def test_a_variant_that_stops_when_it_is_good_shows_no_total_before_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -58,7 +58,7 @@ def test_who_waits_says_what_the_partner_types(capsys: pytest.CaptureFixture[str
     assert lines.count(command) == 1
 
 
-def test_a_stage_that_was_interrupted_is_left_where_it_was(
+def test_a_variant_that_was_interrupted_is_left_where_it_was(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -54,7 +54,7 @@ def run(method: str, folder: Path) -> dict[str, Any]:
     return taken(method, folder)
 
 
-def stage_of(run: str, between: str) -> str:
+def variant_of(run: str, between: str) -> str:
     """The variant and the seed that a run's name tells."""
     return "/".join(part for part in run.split(between) if not NUMBER.fullmatch(part))
 
@@ -68,7 +68,7 @@ def sent(site_folder: Path) -> list[str]:
             tensors = ", ".join(
                 f"{name} {dtype} {shape}" for name, (dtype, shape) in line["tensors"].items()
             )
-            variant = stage_of(line["run"], "/")
+            variant = variant_of(line["run"], "/")
             size = f"{line['bytes']} bytes each ({tensors})"
             counts[f"{variant or 'align'}: -> {line['to']}: {line['message']}, {size}"] += 1
     return sorted(f"{number} times {text}" for text, number in counts.items())
@@ -82,7 +82,7 @@ def taken(method: str, folder: Path) -> dict[str, Any]:
     for party, site_folder in site_folders.items():
         for kept in sorted((site_folder / "models").glob("*")):
             for file, each in golden.weights(kept).items():
-                weights[f"{party}/{stage_of(kept.name, '+')}/{file}"] = each
+                weights[f"{party}/{variant_of(kept.name, '+')}/{file}"] = each
     return {
         "platform": golden.here(),
         "tolerance": 1e-7,

@@ -193,7 +193,7 @@ def test_a_label_owners_model_and_the_data_owners_score_what_the_run_says():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", [None, {"share": 0.5, "rows": 30, "every": 15}])  # 3 rounds
-def test_a_stage_that_was_stopped_ends_as_one_that_was_not(tmp_path, chosen):
+def test_a_variant_that_was_stopped_ends_as_one_that_was_not(tmp_path, chosen):
     config = CONFIG.model_copy(update={"rounds": 4})
     task = setup(config=config, selection=chosen)
     whole = trained(task)[0]["fedoptimus"]

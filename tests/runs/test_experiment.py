@@ -184,7 +184,7 @@ def test_pooling_copies() -> None:
 # --- Variants -------------------------------------------------------------------------------------
 
 
-def test_each_stage_is_scored_under_its_names() -> None:
+def test_each_variant_is_scored_under_its_names() -> None:
     baselines: tuple[VariantName, ...] = ("apfed-r", "apfed", "alone", "pooled", "tvfl", "apfed-c")
     done, lines = outcomes(setup(baselines=baselines))
     assert list(done) == ["apfed-c", "apfed-r", "apfed", "alone", "pooled", "tvfl"]
@@ -204,7 +204,7 @@ def test_each_stage_is_scored_under_its_names() -> None:
     assert silent == {"alone", "pooled"}
 
 
-def test_a_stage_is_the_same_beside_others_and_by_itself() -> None:
+def test_a_variant_is_the_same_beside_others_and_by_itself() -> None:
     beside, _ = outcomes(setup(baselines=("alone", "tvfl")))
     for variant in ("alone", "tvfl"):
         by_itself, _ = outcomes(setup(variant))
@@ -556,7 +556,7 @@ def test_stages_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stage_that_was_stopped_after_its_last_epoch_keeps_its_scores(tmp_path: Path) -> None:
+def test_a_variant_that_was_stopped_after_its_last_epoch_keeps_its_scores(tmp_path: Path) -> None:
     for method in ("alone", "tvfl"):
         ours = setup(method)
         whole = kept(tmp_path / "whole", ours)
@@ -614,7 +614,7 @@ def elsewhere(variants: tuple[VariantName, ...], **changed: Any) -> Training:
     assert isinstance(bank, LabelOwnerData)
     assert bank.test_alignment is not None
     parties = {
-        variant: whole.parties(whole.kind.variant(variant).stage_data(whole, variant))
+        variant: whole.parties(whole.kind.variant(variant).variant_data(whole, variant))
         for variant in ("apfed", "tvfl")
     }
 

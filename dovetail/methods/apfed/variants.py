@@ -33,10 +33,10 @@ from dovetail.methods.limits import limited
 from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.substitutes import Substitute, predict_alone
-from dovetail.methods.training import Training, Variant, VariantRun
+from dovetail.methods.training import Roundless, Training, Variant, VariantRun
 from dovetail.models import Head, Model
 from dovetail.models.decisions import FittedThreshold
-from dovetail.network import Checkpoint, Engine, InProcess
+from dovetail.network import Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 
 
@@ -61,7 +61,9 @@ class ApfedVariant(Variant):
         """The label owner, which drives."""
         raise NotImplementedError
 
-    def stage_data(self, training: Training, name: str) -> dict[str, LabelOwnerData | PartnerData]:
+    def variant_data(
+        self, training: Training, name: str
+    ) -> dict[str, LabelOwnerData | PartnerData]:
         """Whoever is asked, and the label owner."""
         owner = label_owner_data(training)
         party_data: dict[str, LabelOwnerData | PartnerData] = {
@@ -401,19 +403,10 @@ class Sealed(ApfedVariant):
 # --- Who asks nobody -----------------------------------------------------------------------------
 
 
-class Unasked(ApfedVariant):
+class Unasked(Roundless, ApfedVariant):
     """A baseline without rounds."""
 
-    has_rounds = False
-
-    def train(
-        self,
-        training: Training,
-        name: str,
-        seed: int,
-        observe: Observer,
-        checkpoint: Checkpoint | None = None,
-    ) -> Outcome:
+    def learned(self, training: Training, name: str, seed: int, observe: Observer) -> Outcome:
         """What the label owner learns alone, or of everybody's columns in one place."""
         return train_unasked(training, name, seed, observe)
 

@@ -191,7 +191,7 @@ _FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, Any]]] = WeakKeyDi
 class ChflVariant(Variant):
     """CHFL, or a baseline of it with rounds."""
 
-    def stage_data(self, training: Training, name: str) -> Mapping[str, chfl.ChflData]:
+    def variant_data(self, training: Training, name: str) -> Mapping[str, chfl.ChflData]:
         """Everybody's own; of "pooled" one."""
         return {POOLED: pool(training.party_data)} if name == "pooled" else training.party_data
 

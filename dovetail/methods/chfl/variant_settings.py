@@ -122,7 +122,7 @@ def chosen(
     best: dict[str, Any] | None = best_by_variant.get(variant) if search.seed is not None else None
     if best is None:
         numbers = itertools.count(1)
-        party_data = training.kind.variant(variant).stage_data(training, variant)
+        party_data = training.kind.variant(variant).variant_data(training, variant)
 
         def start(trial: chfl.Config) -> Engine:
             return training.engine(

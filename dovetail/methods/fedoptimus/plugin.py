@@ -185,7 +185,7 @@ class OwnersVariant(Variant):
             variant == "alone"
         )  # each label owner's run is by itself, and none is the run's
 
-    def stage_data(self, training: Training, name: str) -> Mapping[str, OwnerData]:
+    def variant_data(self, training: Training, name: str) -> Mapping[str, OwnerData]:
         """Everybody's own; of a baseline with all labels, or all, in one place, as if they were."""
         match name:
             case "alone":

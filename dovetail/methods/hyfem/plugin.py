@@ -318,7 +318,7 @@ class HyfemVariant(Variant):
     def __init__(self, variant: str) -> None:
         self.silent = variant in ("standalone", "pooled")
 
-    def stage_data(self, training: Training, name: str) -> Mapping[str, hyfem.HyfemData]:
+    def variant_data(self, training: Training, name: str) -> Mapping[str, hyfem.HyfemData]:
         """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
         party_data = training.party_data
         if name == "pooled":
@@ -346,7 +346,7 @@ class HyfemVariant(Variant):
         section: HyfemSection = training.settings
         given, data = section.variants.get(name, {}), training.loaded.data
         extractors = run_extractors(section, training.party_data, data)
-        party_data = self.stage_data(training, name)
+        party_data = self.variant_data(training, name)
         if name in ("fedavg", "fedprox") and not training.elsewhere:
             common = common_blocks(party_data)
             extractors = {block: given for block, given in extractors.items() if block in common}
