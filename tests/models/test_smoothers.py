@@ -61,6 +61,18 @@ def test_a_labelled_rows_own_fold_is_left_out(kernel: Kernel) -> None:
     torch.testing.assert_close(weights[~others][:, others], expected)
 
 
+def test_rows_of_equal_columns_share_all_trees_and_any_number_of_rows_is_compared() -> None:
+    rng = torch.Generator().manual_seed(2)
+    x = torch.randint(0, 3, (700, 2), generator=rng).float()  # more pairs than are compared at once
+    kernels = Kernels.fit(x, torch.Generator().manual_seed(0))
+    shared = kernels(x, x, "trees")
+    torch.testing.assert_close(shared, shared.T)
+    assert bool((shared[(x[:, None] == x[None]).all(dim=2)] == 1).all())
+    parts = torch.cat([kernels(part, x, "trees") for part in x.split(1)])
+    assert torch.equal(parts, shared)
+    assert kernels(x[:0], x, "trees").shape == (0, 700)
+
+
 @pytest.mark.parametrize("kernel", KINDS)
 def test_a_row_is_like_itself(kernel: Kernel) -> None:
     x = table(300, 6)
