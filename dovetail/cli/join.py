@@ -42,6 +42,13 @@ def join(
     poll: Annotated[
         float, typer.Option(min=0.1, help="With --mailbox: seconds from one look to the next.")
     ] = 10,
+    proxy_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --mailbox https://...: authority (PEM) of a company's proxy that opens TLS.",
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
@@ -123,7 +130,7 @@ def join(
         if mailbox is not None:
             answer_letters(
                 site,
-                Looking(mailbox, poll, once=once, linger_s=linger),
+                Looking(mailbox, poll, once=once, linger_s=linger, proxy_ca=proxy_ca),
                 drivers_by_letter(site.where, allowed, name),
                 stopped=lambda: bool(signalled),
                 certificates=certificates,

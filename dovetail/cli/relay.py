@@ -19,6 +19,13 @@ def relay(
     ),
     host: Annotated[str, typer.Option(help="Where it listens.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 443,
+    mutual_tls: Annotated[
+        bool,
+        typer.Option(
+            help="Ask for a certificate at the door, too; without, proxies that open TLS can be "
+            "passed: requests are signed in any case."
+        ),
+    ] = True,
     max_mb: Annotated[
         float, typer.Option(min=1, help="MiB that a party may leave before they are taken.")
     ] = 1024,
@@ -39,8 +46,9 @@ def relay(
     """Keep letters for parties whose driver no connection reaches, until they are taken.
 
     Both sides name it, engine.place and --mailbox https://relay.example.org:443, and connect
-    outward. It lets in who has a certificate of its own authority, and sees names, times and sizes:
-    letters are sealed by their senders. Needs pip install 'dovetail-fl[relay]'.
+    outward. It answers whose requests are signed with a certificate of its own authority, and sees
+    names, times and sizes: letters are sealed by their senders. --no-mutual-tls lets them come by
+    way of proxies that open TLS. Needs pip install 'dovetail-fl[relay]'.
     """
     from contextlib import ExitStack
     from functools import partial
@@ -61,16 +69,19 @@ def relay(
     from dovetail.cli.output import print_line
     from dovetail.network.credentials import revoked_by
     from dovetail.network.logs import json_lines
+    from dovetail.network.mailbox.signed import Signatures
+    from dovetail.network.renewal import Renewed
     from dovetail.node.probes import Probes
     from dovetail.node.relay.store import Bounds, Store
     from dovetail.node.site_folder import SiteFolder, logged
-    from dovetail.service.serving import Address, listen
+    from dovetail.service.serving import Address, certified_name, listen
 
     json_log = log is LogKind.JSON
     bounds = Bounds(
         round(max_mb * 2**20), max_letters, max_days * 86400, round(max_letter_mb * 2**20)
     )
-    address = Address(host, port, certificates=certificates)
+    address = Address(host, port, certificates=certificates, mutual=mutual_tls)
+    signatures = Signatures(Renewed.load(certificates, certified_name(certificates)))
     with ExitStack() as stack:
         stack.enter_context(SiteFolder(site_folder))
         stack.enter_context(logged(site_folder / "relay.log"))
@@ -80,11 +91,11 @@ def relay(
         if health is not None:
             stack.enter_context(Probes(health, why_not_ready=lambda: "", metrics=store.metrics))
         listen(
-            Relay(store, Rate(rate, round(10 * rate))).application(),
+            Relay(store, Rate(rate, round(10 * rate)), signatures).application(),
             address,
             max_requests=256,
             print_line=(lambda url: None)
             if quiet or json_log
             else lambda url: print_line(f"relay at {url}"),
-            revoked=partial(revoked_by, certificates),
+            revoked=partial(revoked_by, certificates) if mutual_tls else None,
         )

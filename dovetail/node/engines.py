@@ -62,6 +62,7 @@ class MailboxSection(CertifiedSection):
 
     kind: Literal["mailbox"]  # letters in a folder, a bucket or a relay
     place: str = Field(min_length=1)  # where they lie; a folder is relative to the run file
+    proxy_ca: str | None = None  # authority of a proxy before a relay that opens TLS, a PEM file
     poll_s: float = Field(default=10.0, gt=0, le=86400)  # from one look to the next
     # For any answer, whatever the method says: a partner may come once a night.
     timeout_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)

@@ -14,7 +14,7 @@ from dovetail.network.client import Event
 from dovetail.network.identity import Certified
 from dovetail.network.mailbox.answering import Mailman
 from dovetail.network.mailbox.keys import Keys
-from dovetail.network.mailbox.opening import open_index
+from dovetail.network.mailbox.opening import open_place
 from dovetail.network.mailbox.places import PlaceError
 from dovetail.network.mailbox.watching import Watch
 from dovetail.node.hosting import Opened, opened_home, shown_by
@@ -38,12 +38,14 @@ class Looking:
         poll_s: seconds from one look to the next.
         once: whether it ends when nothing more is there.
         linger_s: of ``once``: seconds that it waits for another letter after it has answered one.
+        proxy_ca: authority of a proxy that opens TLS on the way to a relay.
     """
 
     where: str
     poll_s: float = 10.0
     once: bool = False
     linger_s: float = 0.0
+    proxy_ca: Path | None = None
 
 
 def answer_letters(
@@ -71,7 +73,7 @@ def answer_letters(
         PlaceError: the place cannot be reached, if it is looked at once.
     """
     shown = shown_by(site, certificates)
-    index = open_index(looking.where, shown)
+    place = open_place(looking.where, shown, looking.proxy_ca)
     parked = Parked()
     path = site_folder or site_folder_of(site.path)
     try:
@@ -79,17 +81,17 @@ def answer_letters(
             opened_home(site, path, shown, drivers, device, quiet, parked) as opened,
             opened.probes(health),
         ):
-            for line in describe(site, dict.fromkeys(drivers, index.where), opened.path):
+            for line in describe(site, dict.fromkeys(drivers, place.where), opened.path):
                 opened.teller.line(line)
             identity, folder = Certified(shown), opened.path / FOLDER
             keys = Keys(folder)
-            watch = Watch(index.where, opened.teller.print)
-            mailman = Mailman(opened.host, index, keys, identity, drivers, folder, parked, watch)
+            watch = Watch(place.where, opened.teller.print)
+            mailman = Mailman(opened.host, place, keys, identity, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
             round_ = _Round(opened, mailman, looking, drivers, stopped)
-            return round_.run(lambda: keys.publish(index, identity))
+            return round_.run(keys, lambda: keys.publish(place, identity))
     finally:
-        index.close()
+        place.close()
 
 
 class _Round:
@@ -109,12 +111,12 @@ class _Round:
         self._published = False
         self._last = time.monotonic()  # when a letter was answered
 
-    def run(self, publish: Callable[[], None]) -> int:
-        """How many letters were answered."""
+    def run(self, keys: Keys, publish: Callable[[], None]) -> int:
+        """How many letters were answered; the key of all those that were is gone then."""
         num_answered, looking, teller = 0, self._looking, self._opened.teller
         while not self._stopped():
             self._opened.shown.refresh()
-            found = self._look(publish)
+            found = self._look(keys, publish)
             if found:
                 num_answered += found
                 self._last = time.monotonic()
@@ -122,6 +124,8 @@ class _Round:
             if looking.once and self._is_over():
                 break
             self._wait(min(looking.poll_s, looking.linger_s or looking.poll_s))
+        if self._published:
+            keys.forget()
         busy = self._mailman.busy()
         if busy:
             teller.print(f"ends in the middle: {busy}; the driver has to begin that anew")
@@ -130,13 +134,17 @@ class _Round:
             teller.print(f"answered {letters}; nothing more lies in {looking.where}")
         return num_answered
 
-    def _look(self, publish: Callable[[], None]) -> int:
+    def _look(self, keys: Keys, publish: Callable[[], None]) -> int:
         where = self._looking.where
         try:
             if not self._published:
                 publish()
                 self._published = True
             found = self._mailman.look(self._stopped)
+            if not found and keys.renew():
+                self._published = False
+                publish()
+                self._published = True
         except PlaceError as error:
             if self._looking.once:
                 raise

@@ -20,7 +20,7 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.mailbox.opening import open_index
+from dovetail.network.mailbox.opening import open_place
 from dovetail.network.mailbox.sending import Mailbox
 from dovetail.network.renewal import Renewed
 from dovetail.network.sessions import Lines
@@ -116,7 +116,7 @@ def _leaves_letters(section: MailboxSection, shown: Renewed, talk: Progress) -> 
     @contextmanager
     def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
         with Mailbox(
-            open_index(section.place, shown),
+            open_place(section.place, shown, Path(section.proxy_ca) if section.proxy_ca else None),
             parties=section.partners,
             driver=driver,
             identity=Certified(shown),

@@ -221,16 +221,17 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     if isinstance(values.get("parties"), list):
         values["parties"] = [str((path.parent / str(file)).resolve()) for file in values["parties"]]
     engine = values.get("engine")
-    if isinstance(engine, dict) and isinstance(engine.get("certificates"), str):
-        engine["certificates"] = str((path.parent / engine["certificates"]).resolve())
+    for key in ("certificates", "proxy_ca"):
+        if isinstance(engine, dict) and isinstance(engine.get(key), str):
+            engine[key] = str((path.parent / engine[key]).resolve())
     if isinstance(engine, dict) and isinstance(engine.get("place"), str):
-        engine["place"] = index_of(path.parent, engine["place"])
+        engine["place"] = place_of(path.parent, engine["place"])
     return check_run(values, where=str(path))
 
 
-def index_of(folder: Path, index: str) -> str:
+def place_of(folder: Path, place: str) -> str:
     """Where letters lie: a folder as it is from here, or an address as it is."""
-    return index if "://" in index or not index else str((folder / index).resolve())
+    return place if "://" in place or not place else str((folder / place).resolve())
 
 
 def _existing(folder: Path, source: Any) -> Path | None:

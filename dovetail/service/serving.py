@@ -36,12 +36,14 @@ class Address:
         token_file: has the token that requests must bear.
         certificates: folder of ca.pem, NAME.pem and NAME.key; who has no certificate of that
             authority is not answered.
+        mutual: whether a certificate is asked for; else whoever answers must know who asks.
     """
 
     host: str
     port: int
     token_file: Path | None = None
     certificates: Path | None = None
+    mutual: bool = True
 
     def token(self) -> str | None:
         """What requests must bear.
@@ -81,27 +83,36 @@ class Address:
             )
 
     def tls(self) -> dict[str, Any]:
-        """uvicorn's settings of mutual TLS.
+        """uvicorn's settings of TLS, mutual unless that is off.
 
         Raises:
             ConfigError: a folder that lacks a file.
         """
         if self.certificates is None:
             return {}
-        folder = self.certificates
-        keys = sorted(folder.glob("*.key"))
-        names = [key.stem for key in keys if (folder / f"{key.stem}.pem").exists()]
-        if not (folder / "ca.pem").exists() or len(names) != 1:
-            raise ConfigError(
-                f"{folder} needs ca.pem and one NAME.pem with NAME.key, as dovetail certificates "
-                f"makes them; it has {sorted(each.name for each in folder.glob('*'))[:10]}"
-            )
+        folder, name = self.certificates, certified_name(self.certificates)
         return {
-            "ssl_certfile": str(folder / f"{names[0]}.pem"),
-            "ssl_keyfile": str(folder / f"{names[0]}.key"),
+            "ssl_certfile": str(folder / f"{name}.pem"),
+            "ssl_keyfile": str(folder / f"{name}.key"),
             "ssl_ca_certs": str(folder / "ca.pem"),
-            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+            "ssl_cert_reqs": ssl.CERT_REQUIRED if self.mutual else ssl.CERT_NONE,
         }
+
+
+def certified_name(folder: Path) -> str:
+    """Whose certificate a folder has.
+
+    Raises:
+        ConfigError: a folder that lacks a file.
+    """
+    keys = sorted(folder.glob("*.key"))
+    names = [key.stem for key in keys if (folder / f"{key.stem}.pem").exists()]
+    if not (folder / "ca.pem").exists() or len(names) != 1:
+        raise ConfigError(
+            f"{folder} needs ca.pem and one NAME.pem with NAME.key, as dovetail certificates "
+            f"makes them; it has {sorted(each.name for each in folder.glob('*'))[:10]}"
+        )
+    return names[0]
 
 
 def _protocol(revoked: Revoked | None) -> type:

@@ -150,12 +150,12 @@ def kill(process: Process) -> None:
 
 
 def written(
-    folder: Path, name: str, deal: Callable[..., Any], dovetail: Callable[..., Any], index: str
+    folder: Path, name: str, deal: Callable[..., Any], dovetail: Callable[..., Any], place: str
 ) -> Letters:
     """A case's party files, certificates and network.toml.
 
     Args:
-        index: where letters lie; "" dials.
+        place: where letters lie; "" dials.
     """
     case = CASES[name]
     folder.mkdir()
@@ -167,14 +167,14 @@ def written(
             agreed = f'"align", "{case.method}"]\ndrivers = ["clinic"]'
             dealt.change(f"{each}.toml", ('"align", "apfed", "tvfl"]', agreed))
     federation = Federation(folder, free_port(), ("--name", case.driver))
-    engine = MAILBOX if index else STREAM
+    engine = MAILBOX if place else STREAM
     partners = json.dumps(list(case.partners))
-    reported = engine.format(place=index, partners=partners, port=federation.port)
+    reported = engine.format(place=place, partners=partners, port=federation.port)
     (folder / "network.toml").write_text(case.run + reported)
     named = (case.driver, *case.partners, "--driver", case.driver, "--host", "127.0.0.1")
     done = dovetail("certificates", *named, "--out", folder / "certificates", "-q")
     assert done.code == 0, done.err
-    return Letters(case, federation, index)
+    return Letters(case, federation, place)
 
 
 def impatient_command(folder: Path, output: Path, arguments: Sequence[str]) -> None:

@@ -55,8 +55,8 @@ class Lying:
         put_, get_, names_: called in the place of the real ones' own; None: as they are.
     """
 
-    def __init__(self, index: Place) -> None:
-        self.place, self.where = index, index.where
+    def __init__(self, place: Place) -> None:
+        self.place, self.where = place, place.where
         self.put_: Callable[[str, bytes], None] | None = None
         self.get_: Callable[[str, bytes | None], bytes | None] | None = None
         self.names_: Callable[[str, list[str]], list[str]] | None = None

@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from dovetail.errors import MessageError, NetworkError, PartyError
 from dovetail.network.identity import Certified
 from dovetail.network.mailbox.folder import Folder
 from dovetail.network.mailbox.journal import Journal
-from dovetail.network.mailbox.keys import Keys, read_card
+from dovetail.network.mailbox.keys import GRACE_S, RENEW_S, Keys, private_key, read_card
 from dovetail.network.mailbox.letters import SUITE, Label, read_letter, read_name, seal
 from dovetail.network.mailbox.places import MAX_NAMES, PlaceError
 from dovetail.network.mailbox.sending import MOST_ATTEMPTS
@@ -421,3 +423,79 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     (tmp_path / "drive").rmdir()
     with pytest.raises(PlaceError, match="mount it again"):
         index.names("mail/shop/")
+
+
+# --- A key that is stolen later -------------------------------------------------------------------
+
+
+def opens(data: bytes, keys: Sequence[X25519PrivateKey], post: Post) -> bool:
+    """Whether somebody with these keys reads a request to the shop."""
+    label = json.loads(data[22 : 22 + int.from_bytes(data[18:22], "big")])
+    name = f"bank.{label['conversation']}.{label['number']:06d}.{label['attempt']}.q"
+    try:
+        read_letter(data, name, "shop", post.shop).open(keys)
+    except MessageError:
+        return False
+    return True
+
+
+def keys_in(folder: Path) -> list[X25519PrivateKey]:
+    """Every X25519 key that a site's files hold, in hexadecimal."""
+    text = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    return [private_key(each.decode()) for each in set(re.findall(rb"\b[0-9a-f]{64}\b", text))]
+
+
+def test_letters_that_were_answered_open_with_no_key_that_is_left(post: Post) -> None:
+    now = [time.time()]
+    sent: list[bytes] = []
+
+    def keep(name: str, data: bytes) -> None:
+        if name.endswith(".q"):
+            sent.append(data)
+        post.place.place.put(name, data)
+
+    post.place.put_ = keep
+    site = post.folder / "shop" / "mailbox"
+    with Looks(post), post.drive() as mailbox:
+        ask(mailbox, 3)
+    assert [opens(each, keys_in(site), post) for each in sent] == [True, False, False]
+    keys = Keys(site, clock=lambda: now[0])
+    before = keys.private
+    now[0] += RENEW_S + 1
+    assert keys.renew()
+    assert keys.private[1:] == before  # for letters that were under way
+    now[0] += GRACE_S + 1
+    assert not keys.renew()
+    assert len(keys.private) == 1
+    assert [opens(each, keys_in(site), post) for each in sent] == [False, False, False]
+    assert [opens(each, before, post) for each in sent] == [True, False, False]  # they do open
+
+
+def test_a_letter_that_was_under_way_when_its_key_was_forgotten_is_sent_again(post: Post) -> None:
+    with post.drive() as mailbox:
+        mailbox.wait(5)
+        engine = mailbox.engine("run", timeout_s=20)
+        sent = engine.send({"shop": Question(ones(1))}, Answer)
+        until(lambda: post.place.names("mail/shop/"))
+        (post.folder / "shop" / "mailbox" / "keys.json").unlink()
+        post.start()  # with another key, whose card it leaves
+        with Looks(post):
+            assert sent.replies().or_raise()["shop"].handled == 1
+    assert post.printed("shop", "is sealed to another key than 'shop' has now")
+
+
+def test_a_place_that_shows_an_old_card_is_not_believed(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = (post.folder / "place" / "cards" / "shop").read_bytes()
+    month = time.time() + 30 * 86400
+    monkeypatch.setattr(time, "time", lambda: month)
+    with pytest.raises(MessageError, match=r"the card of 'shop' .* is 30 days old"):
+        read_card(post.place, "shop", post.bank)
+    keys = Keys(post.folder / "shop" / "mailbox", clock=lambda: month)
+    assert keys.renew()
+    keys.publish(post.place, post.shop)
+    assert read_card(post.place, "shop", post.bank) is not None
+    post.place.place.put("cards/shop", old)
+    with pytest.raises(MessageError, match="or an old card is shown"):
+        read_card(post.place, "shop", post.bank)

@@ -2,7 +2,8 @@
 
 Letters are answered in the order of their numbers. What is not of a driver that the party named, or
 not as that driver has signed it, is not opened, and not answered. A number is handled once: the
-journal says what was answered, so that a process can end after each letter and another go on.
+journal says what was answered, so that a process can end after each letter and another go on. A
+letter is opened once, too: its key is gone once its answer is written down (``keys.py``).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from dovetail.errors import MessageError
 from dovetail.network.certificates import may_listen
 from dovetail.network.host import Host
 from dovetail.network.identity import Certified
 from dovetail.network.mailbox.journal import Entry, Journal
-from dovetail.network.mailbox.keys import Keys
+from dovetail.network.mailbox.keys import Keys, private_key
 from dovetail.network.mailbox.letters import (
     MAX_EXTRA_BYTES,
     Label,
@@ -59,7 +60,7 @@ class Mailman:
 
     Args:
         host: answers messages.
-        index: where letters lie.
+        place: where letters lie.
         keys: the party's.
         identity: signs and checks.
         drivers: whose letters are opened.
@@ -71,7 +72,7 @@ class Mailman:
     def __init__(
         self,
         host: Host,
-        index: Place,
+        place: Place,
         keys: Keys,
         identity: Certified,
         drivers: Sequence[str],
@@ -79,7 +80,7 @@ class Mailman:
         parks: Parks,
         watch: Watch,
     ) -> None:
-        self._host, self._place, self._keys = host, index, keys
+        self._host, self._place, self._keys = host, place, keys
         self._identity, self._parks, self._watch = identity, parks, watch
         self._folder = f"{MAIL}{host.name}/"
         self._journals = {driver: Journal(site_folder, driver) for driver in drivers}
@@ -145,7 +146,13 @@ class Mailman:
                 raise LetterError(
                     f"it is signed with a certificate of {driver!r} that may join and not drive"
                 )
-            body = letter.open(self._keys.private)
+            label = letter.label
+            if (label.conversation, label.number) == (last.conversation, last.number):
+                journal.tried(label.attempt)  # its answer was lost, or this process killed
+                self._leave(letter, journal)
+                return True
+            next_one = last.key if label.conversation == last.conversation else ""
+            body = letter.open([*map(private_key, filter(None, [next_one])), *self._keys.private])
             opened = open_message(body)
         except TornError as error:
             if self._watch.is_torn(named.name):
@@ -157,12 +164,7 @@ class Mailman:
             what = f"request {named.number} of {driver!r} was altered in {where}, or on the way"
             self._refuse(driver, file, f"{what}: {error}")
             return False
-        label = letter.label
         self._watch.late(label, self._looked)
-        if (label.conversation, label.number) == (last.conversation, last.number):
-            journal.tried(label.attempt)  # its answer was lost, or this process killed
-            self._leave(letter, journal)
-            return True
         if label.conversation != last.conversation:
             self._host.connected(driver)
         missed = last.number if label.conversation == last.conversation else 0
@@ -185,6 +187,7 @@ class Mailman:
             label.attempt,
             instance=header.instance,
             sequence=header.sequence,
+            key=X25519PrivateKey.generate().private_bytes_raw().hex(),
         )
         journal.keep(entry, answer)
         self._leave(letter, journal)
@@ -201,6 +204,7 @@ class Mailman:
             label.attempt,
             "a",
             time.time(),
+            private_key(journal.last.key).public_key().public_bytes_raw().hex(),
             process=self._process,
         )
         to = X25519PublicKey.from_public_bytes(bytes.fromhex(label.key))

@@ -32,6 +32,8 @@ class Entry:
         instance, sequence: of the message in it.
         digest: SHA-256 of the answer.
         mark: how many requests of this driver were answered.
+        key: private X25519 key, in hexadecimal, that the next request is sealed to. The one that
+            this request was sealed to is gone: written over here, before the answer leaves.
     """
 
     conversation: str = ""
@@ -42,6 +44,7 @@ class Entry:
     sequence: int = 0
     digest: str = ""
     mark: int = 0
+    key: str = ""
 
 
 class Journal:

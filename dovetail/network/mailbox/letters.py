@@ -71,7 +71,8 @@ class Label:
         attempt: from 1, of this number.
         kind: "q": a request, "a": what answers it.
         sent: seconds since the epoch, by the sender's clock.
-        key: of a request: X25519 key, in hexadecimal, that the answer is to be sealed to.
+        key: X25519 key, in hexadecimal: of a request, what its answer is to be sealed to; of an
+            answer, what the next request of this conversation is to be sealed to.
         process: of an answer: drawn at random by each process of the party.
         answered: of a request: the highest number that was answered before it.
         num_bytes: length of what is sealed.

@@ -12,19 +12,22 @@ from dovetail.network.mailbox.relay import Relay
 from dovetail.network.renewal import Renewed
 
 
-def open_index(where: str, shown: Renewed) -> Place:
+def open_place(where: str, shown: Renewed, proxy_ca: Path | None = None) -> Place:
     """The place of this name.
 
     Args:
         where: a folder, a bucket, or a relay's address.
         shown: what this party shows, and whom it believes.
+        proxy_ca: authority of a proxy that opens TLS on the way to a relay.
 
     Raises:
         ConfigError: no place is called so.
         PlaceError: it is not there.
     """
     if where.startswith("https://"):
-        return Relay(where, shown)
+        return Relay(where, shown, proxy_ca=proxy_ca)
+    if proxy_ca is not None:
+        raise ConfigError(f"proxy_ca is for https://HOST:PORT of a relay, got {where!r}")
     if where.startswith("s3://"):
         return Bucket(where)
     if "://" in where:

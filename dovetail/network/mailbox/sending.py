@@ -25,6 +25,7 @@ from dovetail.network.mailbox.letters import (
     MAX_EXTRA_BYTES,
     Label,
     Letter,
+    LetterError,
     Named,
     TornError,
     read_letter,
@@ -52,7 +53,7 @@ class Mailbox(Calls):
     """A driver's lines to its parties, by letters in one place.
 
     Args:
-        index: where they lie.
+        place: where they lie.
         parties: who takes part.
         driver: the driver's name.
         identity: signs and checks.
@@ -65,7 +66,7 @@ class Mailbox(Calls):
 
     def __init__(
         self,
-        index: Place,
+        place: Place,
         *,
         parties: Sequence[str],
         driver: str,
@@ -76,17 +77,17 @@ class Mailbox(Calls):
         ledger: LedgerFile | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._place = index
+        self._place = place
         self._leaving = threading.Event()
         conversation = f"{time.time_ns() // 10**6:015d}-{secrets.token_hex(4)}"
         shared = _Shared(
-            index,
+            place,
             driver,
             identity,
             conversation,
             poll_s,
             max_message_bytes + MAX_EXTRA_BYTES,
-            watch or Watch(index.where, show),
+            watch or Watch(place.where, show),
             show,
             self._leaving,
         )
@@ -143,6 +144,7 @@ class Correspondence:
         self.process = ""
         self._party, self._shared = party, shared
         self._card: X25519PublicKey | None = None
+        self._next: X25519PublicKey | None = None  # came with the last answer
         self._asked: Data | None = None  # what is not answered yet
         self._number = 0
         self._answered = 0  # the highest number that was
@@ -205,8 +207,7 @@ class Correspondence:
 
     def _leave(self) -> None:
         """Put the request there, as another attempt."""
-        shared, card = self._shared, self._card
-        assert card is not None
+        shared = self._shared
         assert self._asked is not None
         if self._attempts >= MOST_ATTEMPTS:
             raise SpoiltError(
@@ -224,9 +225,24 @@ class Correspondence:
             shared.key.public_key().public_bytes_raw().hex(),
             answered=self._answered,
         )
-        shared.place.put(label.place, seal(label, self._asked, card, shared.identity))
+        shared.place.put(label.place, seal(label, self._asked, self._key(), shared.identity))
         self._label, self._missed = label, 0
         self._attempts += 1
+
+    def _key(self) -> X25519PublicKey:
+        """What the request is sealed to: the key of the last answer, if there was one.
+
+        A party that was put back from a backup, or has taken a new key, opens it by its card's.
+
+        Raises:
+            UnreachableError: its card does not count.
+        """
+        if self._next is not None and self._attempts < 2:
+            return self._next
+        if self._attempts:
+            self._hello()
+        assert self._card is not None
+        return self._card
 
     def _look(self) -> Data | None:
         """The answer, if it is there."""
@@ -300,6 +316,10 @@ class Correspondence:
         """Raises MessageError: it is sealed to another."""
         body = letter.open([self._shared.key])
         open_message(body)
+        try:
+            self._next = X25519PublicKey.from_public_bytes(bytes.fromhex(letter.label.key))
+        except ValueError:
+            raise LetterError("it has no key for the next request") from None
         return body
 
     def _spoilt(self, file: str, why: str) -> None:

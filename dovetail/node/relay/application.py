@@ -6,31 +6,35 @@
     GET            /mail/PARTY/LETTER     by that party
     DELETE         /mail/PARTY/LETTER     by that party, or the sender
 
-Who asks is the one common name of the certificate of mutual TLS. Each party may ask so often a
-second, in the long run, and leave so much (``store.Bounds``); a request has so long to come.
+Who asks has signed the request with its certificate's key (``network/mailbox/signed.py``); mutual
+TLS may guard the door besides. Each party may ask so often a second, in the long run, and leave so
+much (``store.Bounds``); a request has so long to come.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
-from cryptography import x509
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from dovetail.errors import ConfigError
-from dovetail.network.certificates import certificate_name, name_of
+from dovetail.network.certificates import certificate_name
 from dovetail.network.mailbox.keys import MAX_CARD_BYTES
 from dovetail.network.mailbox.letters import read_name
 from dovetail.network.mailbox.places import CARDS, MAIL
+from dovetail.network.mailbox.signed import PROCESS, Signatures, Statement, UnsignedError
 from dovetail.node.relay.store import FullError, Store
 
 #: Seconds that the next piece of a body may take.
@@ -75,10 +79,11 @@ class Relay:
     Args:
         store: where letters lie.
         rate: how often each party may ask.
+        signatures: tells whose a request is.
     """
 
-    def __init__(self, store: Store, rate: Rate) -> None:
-        self._store, self._rate = store, rate
+    def __init__(self, store: Store, rate: Rate, signatures: Signatures) -> None:
+        self._store, self._rate, self._signatures = store, rate, signatures
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -90,37 +95,30 @@ class Relay:
         return Starlette(routes=routes)
 
     async def _card(self, request: Request) -> Response:
-        party, asks = _owner(request), self._asking(request)
-        if isinstance(asks, Response) or party is None:
-            return asks if isinstance(asks, Response) else _no("that is no party's name")
-        name = CARDS + party
+        signed, party = self._signed(request), _owner(request)
         if request.method == "GET":
-            return await self._get(name)
-        if asks != party:
-            return self._refuse(asks, f"a card of {party!r} is left by that party alone")
-        return await self._put(request, name, MAX_CARD_BYTES)
+            return await self._get(CARDS + party)
+        if signed.party != party:
+            self._refuse(signed, f"a card of {party!r} is left by that party alone")
+        return await self._put(request, signed, CARDS + party, MAX_CARD_BYTES)
 
     async def _names(self, request: Request) -> Response:
-        party, asks = _owner(request), self._asking(request)
-        if isinstance(asks, Response) or party is None:
-            return asks if isinstance(asks, Response) else _no("that is no party's name")
-        found = await run_in_threadpool(self._store.names, f"{MAIL}{party}/", asks)
+        signed, party = self._signed(request), _owner(request)
+        found = await run_in_threadpool(self._store.names, f"{MAIL}{party}/", signed.party)
         return Response(json.dumps(found), media_type="application/json")
 
     async def _letter(self, request: Request) -> Response:
-        party, asks = _owner(request), self._asking(request)
-        if isinstance(asks, Response) or party is None:
-            return asks if isinstance(asks, Response) else _no("that is no party's name")
+        signed, party = self._signed(request), _owner(request)
         named = read_name(request.path_params["letter"])
         if named is None:
-            return _no("that is no letter's name")
+            raise HTTPException(400, "that is no letter's name")
         name = f"{MAIL}{party}/{named.name}"
         if request.method == "PUT":
-            if asks != named.sender:
-                return self._refuse(asks, f"a letter of {named.sender!r} is left by it alone")
-            return await self._put(request, name, self._store.bounds.most)
-        if asks != party and (request.method == "GET" or asks != named.sender):
-            return self._refuse(asks, f"a letter to {party!r} is for that party alone")
+            if signed.party != named.sender:
+                self._refuse(signed, f"a letter of {named.sender!r} is left by it alone")
+            return await self._put(request, signed, name, self._store.bounds.most)
+        if signed.party != party and (request.method == "GET" or signed.party != named.sender):
+            self._refuse(signed, f"a letter to {party!r} is for that party alone")
         if request.method == "GET":
             return await self._get(name)
         await run_in_threadpool(self._store.remove, name)
@@ -129,60 +127,66 @@ class Relay:
     async def _get(self, name: str) -> Response:
         path = await run_in_threadpool(self._store.path, name)
         if path is None or not path.is_file():
-            return _no("there is no such file", 404)
+            raise HTTPException(404, "there is no such file")
         return FileResponse(path, media_type="application/octet-stream")
 
-    async def _put(self, request: Request, name: str, most: int) -> Response:
+    async def _put(self, request: Request, signed: Statement, name: str, most: int) -> Response:
         announced = request.headers.get("content-length", "")
         if not announced.isdigit():
-            return _no("say how long it is (Content-Length)", 411)
-        num_bytes = int(announced)
+            raise HTTPException(411, "say how long it is (Content-Length)")
+        num_bytes, digest = int(announced), hashlib.sha256()
         if num_bytes > most:
-            return _no(f"{num_bytes} bytes; at most {most}", 413)
+            raise HTTPException(413, f"{num_bytes} bytes; at most {most}")
         try:
             with self._store.receive(name, num_bytes) as receiving:
                 pieces = request.stream().__aiter__()
                 with suppress(StopAsyncIteration):
                     while True:
                         piece = await asyncio.wait_for(anext(pieces), PIECE_S)
+                        digest.update(piece)
                         await run_in_threadpool(receiving.write, piece)
+                if digest.hexdigest() != signed.sha256:
+                    raise HTTPException(401, "the body is not the one that was signed")
                 whole = await run_in_threadpool(receiving.done)
         except FullError as error:
-            return _no(str(error), 507)
+            raise HTTPException(507, str(error)) from None
         except (TimeoutError, ClientDisconnect):
-            return _no("it did not come whole", 408)
+            raise HTTPException(408, "it did not come whole") from None
         except OSError as error:
             _log.error("a file is not kept: %s", error)
-            return _no("the relay cannot write just now", 503)
-        return Response(status_code=204) if whole else _no("it did not come whole", 400)
+            raise HTTPException(503, "the relay cannot write just now") from None
+        if not whole:
+            raise HTTPException(400, "it did not come whole")
+        return Response(status_code=204)
 
-    def _asking(self, request: Request) -> str | Response:
-        """Whose request it is, or why it is not answered."""
-        shown = getattr(request.state, "certificate", None)
+    def _signed(self, request: Request) -> Statement:
+        """What the party that asks has signed of this request.
+
+        Raises:
+            HTTPException: why the request is not answered.
+        """
+        header, path = request.headers.get("authorization", ""), request.scope["path"]
         try:
-            asks = certificate_name(name_of(x509.load_der_x509_certificate(shown or b"")))
-        except (ValueError, ConfigError):
-            return _no("no certificate with a party's name was shown", 403)
-        if not self._rate.allows(asks):
-            self._store.refused()
-            return PlainTextResponse(
-                "asked too often; wait a second\n", 429, headers={"Retry-After": "1"}
-            )
-        return asks
+            signed = self._signatures.check(header, request.method, path)
+            if not self._rate.allows(certificate_name(signed.party)):
+                self._store.refused()
+                why = "asked too often; wait a second"
+                raise HTTPException(429, why, headers={"Retry-After": "1"})
+            self._signatures.once(signed)
+        except (UnsignedError, ConfigError) as error:
+            process = {PROCESS: self._signatures.process}
+            raise HTTPException(401, str(error), headers=process) from None
+        return signed
 
-    def _refuse(self, asks: str, why: str) -> Response:
+    def _refuse(self, signed: Statement, why: str) -> NoReturn:
         self._store.refused()
-        _log.warning("refused %s: %s", asks, why)
-        return _no(f"{asks!r} is refused: {why}", 403)
+        _log.warning("refused %s: %s", signed.party, why)
+        raise HTTPException(403, f"{signed.party!r} is refused: {why}")
 
 
-def _owner(request: Request) -> str | None:
+def _owner(request: Request) -> str:
     """The party that an address names."""
     try:
         return certificate_name(request.path_params["party"])
     except ConfigError:
-        return None
-
-
-def _no(why: str, status: int = 400) -> Response:
-    return PlainTextResponse(f"{why}\n", status)
+        raise HTTPException(400, "that is no party's name") from None
