@@ -9,7 +9,7 @@ export DOVETAIL_DATA
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench docs lock clean
+.PHONY: help demo test test-all check bench docs pages lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/resu
 
 docs: .venv/.installed  ## the pages of docs/ as a site, in build/site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pages: .venv/.installed  ## the site of this version beside those of others, in build/pages/VERSION/
+	$(BIN)/python .ci/pages.py build/pages
 
 clean:  ## remove the environment, run folders and caches
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

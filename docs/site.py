@@ -15,6 +15,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from dovetail import __version__
+
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(\]\(|\]: )([^)\s#]+)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -59,6 +61,12 @@ def linked(page: str, text: str) -> list[str]:
     page = f"{page}/files.md" if (ROOT / page).is_dir() else page
     links = [target(page, match[2]) for match in LINK.finditer(FENCE.sub("", text))]
     return [link for link in links if link is not None]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Say on every page which version it is of."""
+    config.site_name = f"{config.site_name} {__version__}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -21,12 +21,12 @@ from dovetail import __version__
 from dovetail.cli.main import app
 
 DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
-CHART = DEPLOY / "helm" / "dovetail-party"
+CHART, RELAY = (DEPLOY / "helm" / name for name in ("dovetail-party", "dovetail-relay"))
 
 
 def rendered(template: Path) -> Any:
     """A template of the chart with its default values; it uses plain values alone."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = yaml.safe_load((template.parents[1] / "values.yaml").read_text())
     known = {f".Values.{key}": str(value) for key, value in values.items()}
     known[".Release.Name"] = "shop"
     text = re.sub(r"{{ (\S+) }}", lambda matched: known[matched[1]], template.read_text())
@@ -40,7 +40,11 @@ def words_of(command: str, words: list[str]) -> None:
     command_found.make_context(command, words, resilient_parsing=False)
 
 
-@pytest.mark.parametrize("template", sorted(CHART.glob("templates/*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "template",
+    sorted(DEPLOY.glob("helm/*/templates/*.yaml")),
+    ids=lambda path: f"{path.parts[-3]}-{path.name}",
+)
 def test_templates_are_valid_kubernetes(template: Path) -> None:
     kubernetes_validate.validate(rendered(template), "1.29", strict=True)
 
@@ -58,10 +62,19 @@ def test_a_party_dials_out_and_nobody_dials_in_but_probes() -> None:
     assert [port["port"] for port in policy["egress"][0]["ports"]] == [7443]
 
 
+def test_a_relay_is_reached_for_letters_and_calls_nobody() -> None:
+    policy = rendered(RELAY / "templates" / "networkpolicy.yaml")["spec"]
+    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == [8443, 9100]
+    assert policy["egress"] == []
+    chart = rendered(RELAY / "templates" / "statefulset.yaml")
+    assert "--port=8443" in chart["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
 def test_containers_run_commands_that_there_are() -> None:
-    chart = rendered(CHART / "templates" / "statefulset.yaml")
-    party = chart["spec"]["template"]["spec"]["containers"][0]
-    words_of(party["args"][0], party["args"][1:])
+    for folder in (CHART, RELAY):
+        chart = rendered(folder / "templates" / "statefulset.yaml")
+        container = chart["spec"]["template"]["spec"]["containers"][0]
+        words_of(container["args"][0], container["args"][1:])
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert services.keys() == {"bank", "shop", "relay"}
     for service in services.values():
@@ -70,9 +83,12 @@ def test_containers_run_commands_that_there_are() -> None:
         assert service["user"] == "10001"
 
 
-def test_the_chart_is_of_this_version() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == __version__
+@pytest.mark.parametrize("folder", [CHART, RELAY], ids=lambda path: path.name)
+def test_the_charts_are_of_this_version(folder: Path) -> None:
+    chart = yaml.safe_load((folder / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == __version__
+    image = yaml.safe_load((folder / "values.yaml").read_text())["image"]
+    assert image.endswith(f":{__version__}")
 
 
 def test_the_dockerfile_follows_hadolint() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import logging
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
+
+from dovetail import __version__
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,3 +90,21 @@ def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
         text = page.read_text()
         assert '<script src="http' not in text
         assert not [line for line in text.splitlines() if "<link" in line and "http" in line]
+
+
+@pytest.mark.slow
+def test_each_version_has_its_site_beside_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    publish = importlib.import_module("pages").publish
+    for older in ("0.1.0", "0.0.9"):
+        (tmp_path / older).mkdir()
+        (tmp_path / older / "index.html").write_text("older")
+    assert publish(tmp_path) == [__version__, "0.1.0", "0.0.9"]
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [each["version"] for each in listed] == [__version__, "0.1.0", "0.0.9"]
+    assert f"{__version__}/index.html" in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "0.1.0" / "index.html").read_text() == "older"
+    page = (tmp_path / __version__ / "mailbox.html").read_text()
+    assert f"Dovetail {__version__}" in page

@@ -33,7 +33,7 @@ from dovetail.models.learners.joint import JointSpec, StacksSpec
 from dovetail.models.model_folders import JOINT, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import read_rows, usable_rows
-from dovetail.node.engines import StreamSection
+from dovetail.node.engines import CertifiedSection
 from dovetail.node.joint_prediction import (
     Asker,
     MeanEmbeddings,
@@ -73,7 +73,7 @@ def gather(
     source: Path,
     *,
     party: Path | None = None,
-    section: StreamSection | None = None,
+    section: CertifiedSection | None = None,
     id_column: str | None = None,
     allow_unseen: bool = False,
     images: Path | None = None,
@@ -86,7 +86,7 @@ def gather(
         folder: a model's, or a run's with one model.
         source: raw columns; with ``section`` a table of ids, or of ids and own columns.
         party: the party file of who asks; without ``section``, of whose rows they are.
-        section: where data owners or partners on other machines dial in.
+        section: how data owners or partners on other machines are reached.
         id_column: the column of ids; None: row numbers, or that of the party file.
         allow_unseen: take categories unseen in training as missing.
         images: pictures of the source's rows, of a model that takes columns and images.
@@ -167,7 +167,7 @@ def _ask(
     folder: Path,
     source: Path,
     party: Path,
-    section: StreamSection,
+    section: CertifiedSection,
     id_column: str | None,
     *,
     talk: Progress,
@@ -265,7 +265,7 @@ def _ask_partners(
     model: Model,
     source: Path,
     party: Path,
-    section: StreamSection,
+    section: CertifiedSection,
     id_column: str | None,
     *,
     allow_unseen: bool,

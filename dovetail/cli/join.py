@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import Certificates, Device, Health, Log, LogKind, Quiet
+from dovetail.cli.options import Certificates, Device, Health, Log, LogKind, ProxyCa, Quiet
 from dovetail.errors import ConfigError
 
 
@@ -42,13 +42,7 @@ def join(
     poll: Annotated[
         float, typer.Option(min=0.1, help="With --mailbox: seconds from one look to the next.")
     ] = 10,
-    proxy_ca: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --mailbox https://...: authority (PEM) of a company's proxy that opens TLS.",
-        ),
-    ] = None,
+    proxy_ca: ProxyCa = None,
     name: Annotated[
         str | None,
         typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),

@@ -56,6 +56,13 @@ Certificates = Annotated[
 Listen = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
 ]
+ProxyCa = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="With --mailbox https://...: authority (PEM) of a company's proxy that opens TLS.",
+    ),
+]
 Health = Annotated[
     str | None,
     typer.Option(

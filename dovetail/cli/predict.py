@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import AllowUnseen, AsJson, Certificates, Device, Quiet, TrainedModel
+from dovetail.cli.options import (
+    AllowUnseen,
+    AsJson,
+    Certificates,
+    Device,
+    ProxyCa,
+    Quiet,
+    TrainedModel,
+)
 from dovetail.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,13 +51,22 @@ def predict(
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where data owners dial in.")
     ] = None,
+    mailbox: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Where letters to them lie, in the place of --listen."),
+    ] = None,
+    proxy_ca: ProxyCa = None,
     certificates: Certificates = None,
     wait: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to wait for data owners; then without them. [60]"),
+        typer.Option(
+            min=0,
+            help="Seconds to wait for data owners, then without. [60; by letter: no end]",
+        ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a data owner's answer may take. [30]")
+        float | None,
+        typer.Option(help="Seconds that an answer may take. [30; by letter: seven days]"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A .csv or .parquet file. [standard output, as CSV]")
@@ -88,6 +105,8 @@ def predict(
     dovetail predict north.site new.csv --party north.toml --partners clinic,lab
     --listen 0.0.0.0:7443
 
+    --mailbox PLACE asks them by letter, and waits until they have looked for it.
+
     Who does not come or answer is left out, and named. Rows that are not like those of training
     are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
 
@@ -106,9 +125,8 @@ def predict(
 
     target = None if device is None else device_named(device)
     show = not (quiet or as_json)
-    section = Elsewhere(partners, listen, certificates, wait, timeout).listening(
-        where="dovetail predict"
-    )
+    elsewhere = Elsewhere(partners, listen, certificates, wait, timeout, mailbox, proxy_ca)
+    section = elsewhere.reached(where="dovetail predict")
     given = gather(
         model,
         data,

@@ -20,6 +20,22 @@ class Elsewhere:
     certificates: Path | None = None
     wait_s: float | None = None
     timeout_s: float | None = None
+    mailbox: str | None = None
+    proxy_ca: Path | None = None
+
+    def reached(self, *, where: str) -> StreamSection | MailboxSection | None:
+        """How partners are reached, by connections or by letter; None if all parties are here.
+
+        Raises:
+            ConfigError: half of what it takes, or both.
+        """
+        if self.mailbox is None:
+            return self.listening(where=where)
+        if self.partners is None or self.listen is not None:
+            raise ConfigError("--mailbox PLACE goes with --partners A,B, and without --listen")
+        ca = None if self.proxy_ca is None else str(self.proxy_ca)
+        values = {"kind": "mailbox", "place": self.mailbox, "proxy_ca": ca, **self._values()}
+        return validate(MailboxSection, values, where=where)
 
     def listening(self, *, where: str) -> StreamSection | None:
         """Where to listen and for whom; None if all parties are here.
@@ -35,15 +51,18 @@ class Elsewhere:
                 f"{options[0]} is for partners on other machines: give --partners and --listen, "
                 "for example --partners shop --listen 0.0.0.0:7443"
             )
-        values = {
-            "kind": "stream",
-            "listen": self.listen,
+        values = {"kind": "stream", "listen": self.listen, **self._values()}
+        return validate(StreamSection, values, where=where)
+
+    def _values(self) -> dict[str, object]:
+        """What both kinds of engine are told."""
+        assert self.partners is not None
+        return {
             "partners": tuple(name.strip() for name in self.partners.split(",")),
             "certificates": None if self.certificates is None else str(self.certificates),
             "wait_s": self.wait_s,
             **({} if self.timeout_s is None else {"timeout_s": self.timeout_s}),
         }
-        return validate(StreamSection, values, where=where)
 
     def aligning(
         self, run: RunFile | None, paths: tuple[Path, ...], initiator: str | None
@@ -76,5 +95,6 @@ class Elsewhere:
             "--certificates": self.certificates,
             "--wait": self.wait_s,
             "--timeout": self.timeout_s,
+            "--proxy-ca": self.proxy_ca,
         }
         return [name for name, value in given.items() if value is not None]

@@ -40,6 +40,7 @@ def serve(
         str | None, typer.Option(metavar="A,B", help="Its partners, on other machines.")
     ] = None,
     listen: Listen = None,
+    mailbox: Annotated[str | None, typer.Option(hidden=True)] = None,
     partner_certificates: Annotated[
         Path | None,
         typer.Option(help="What partners are met with. [certificates/NAME beside the party file]"),
@@ -66,12 +67,19 @@ def serve(
 
     Each answer says whether they had a part in it.
     """
+    from dovetail.errors import ConfigError
+
+    if mailbox is not None:
+        raise ConfigError(
+            "dovetail serve asks partners about each row as it comes, and a letter takes minutes: "
+            "let them connect (--listen HOST:PORT), or predict a whole table by letter with "
+            "dovetail predict --mailbox PLACE"
+        )
     precheck.check_models(models)
     from contextlib import ExitStack
     from functools import partial
 
     from dovetail.cli.remote import Elsewhere
-    from dovetail.errors import ConfigError
     from dovetail.models.model_folders import model_folder
     from dovetail.network.credentials import revoked_by
     from dovetail.service.serving import Address, named, run

@@ -30,7 +30,7 @@ from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.network import Engine
 from dovetail.node.driver import Listener, check_partners
-from dovetail.node.engines import StreamSection
+from dovetail.node.engines import CertifiedSection, MailboxSection
 from dovetail.node.reach import reaches
 from dovetail.node.site_folder import certificates_of, site_folder_of
 
@@ -93,11 +93,11 @@ class Asker(Listener):
     """
 
     def __init__(
-        self, site: Site, model: Model, section: StreamSection, *, talk: Progress = SILENT
+        self, site: Site, model: Model, section: CertifiedSection, *, talk: Progress = SILENT
     ) -> None:
         trained = check_asks(site, model, section)
         check_partners(site, section)
-        if section.wait_s is None:
+        if section.wait_s is None and not isinstance(section, MailboxSection):
             section = section.model_copy(update={"wait_s": WAIT_S})
         certificates = None if section.certificates else certificates_of(site)
         reach = reaches(section, site.name, certificates)
@@ -203,7 +203,7 @@ def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:
     return inference.codes_here(bottom, x, question)
 
 
-def check_asks(site: Site, model: Model, section: StreamSection) -> str:
+def check_asks(site: Site, model: Model, section: CertifiedSection) -> str:
     """The run whose networks partners are asked for.
 
     Raises:

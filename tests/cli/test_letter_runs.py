@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from federations import Process, write_new
 from mailboxes import SLOW_S, Letters, kill, wait_until, written
 
 from dovetail.runs.letters import ALIGNMENT, LETTERS
@@ -84,6 +86,42 @@ def test_jobs_that_answer_once_train_what_partners_on_lines_do(
     assert_reconciled(letters, dovetail)
     left = [path for path in (letters.folder / "place").rglob("*") if path.is_file()]
     assert {path.parent.name for path in left} == {"cards"}  # and no letter
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["apfed-s", "apfed-d"])
+def test_new_rows_are_predicted_by_letter_as_over_a_connection(write: Write, name: str) -> None:
+    letters = write(name, "letters", "place")
+    (letters.folder / "place").mkdir()
+    federation = letters.federation
+    joined, driver = letters.join("lab"), letters.train()
+    assert driver.ended() == 0, driver.printed()
+    joined.signal(signal.SIGTERM)
+    assert joined.ended() == 0, joined.printed()
+    rows = write_new(letters.folder, "clinic", "lab")
+    asked = ("predict", "out", rows, "--party", "clinic.toml", "--partners", "lab", "--json")
+
+    def columns(driver: Process) -> Any:
+        assert driver.ended() == 0, driver.printed()
+        (line,) = [each for each in driver.printed().splitlines() if each.startswith("{")]
+        assert json.loads(line)["answered"] == ["lab"]
+        return json.loads(line)["columns"]
+
+    by_letter = federation.start(*asked, "--mailbox", letters.place)
+    while by_letter.running():
+        letters.once("lab")
+    federation.join("lab")
+    connected = federation.start(*asked, "--listen", f"127.0.0.1:{federation.port}")
+    assert columns(by_letter) == columns(connected)
+
+
+def test_joint_serving_by_letter_is_refused_with_what_to_do(dovetail: Callable[..., Any]) -> None:
+    done = dovetail("serve", "out/run", "--party", "bank.toml", "--mailbox", "place")
+    assert done.code == 2
+    assert "a letter takes minutes: let them connect (--listen HOST:PORT)" in done.err
+    done = dovetail("predict", "out/run", "new.csv", "--mailbox", "place")
+    assert done.code == 2
 
 
 @pytest.mark.slow
