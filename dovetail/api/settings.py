@@ -78,6 +78,8 @@ class APFedSettings(TypedDict, total=False):
     learning_rate: float
     momentum: float
     weight_decay: float
+    head_learning_rate: float | None
+    head_weight_decay: float | None
     epochs: int
     batch_size: int
     steps_per_epoch: int | None
@@ -125,6 +127,7 @@ class APFedPartySettings(TypedDict, total=False):
     exact: bool
     loss: Literal['contrastive', 'reconstruction', 'vicreg']
     temperature: float
+    norm: Literal['l1', 'l2']
     encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional
     distil: APFedPartnerConfig
 

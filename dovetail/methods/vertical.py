@@ -48,12 +48,12 @@ from dovetail.methods.epochs import Epochs, EpochSettings
 from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.targets import Targets, TargetSettings
 from dovetail.models import EncoderSpec, Head, OptimizerConfig, network_input, output_shape
-from dovetail.models.optimizers import follow_back
+from dovetail.models.optimizers import HeadConfig, follow_back
 from dovetail.network import Checkpoint, Engine, Message, Numbers, Samples, State
 from dovetail.privacy import Release
 
 
-class Config(TargetSettings, EpochSettings, OptimizerConfig):
+class Config(TargetSettings, EpochSettings, HeadConfig):
     """Settings of the label owner, and in simulation of every party."""
 
     gradients: Release | None = None  # how dl/dh^p leaves; None: as it is
@@ -233,7 +233,7 @@ class Owner(Driver):
         width += sum(each.code_width for each in opened.values())
         with self.local.stream("head"):
             self.head = self._head.build(width, self.targets.task.num_outputs).to(self.local.device)
-        self.optimizer = self.config.build([*self.encoder.parameters(), *self.head.parameters()])
+        self.optimizer = self.config.build_apart(self.encoder.parameters(), self.head.parameters())
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""

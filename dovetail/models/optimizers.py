@@ -40,6 +40,25 @@ class OptimizerConfig(BaseModel):
         )
 
 
+class HeadConfig(OptimizerConfig):
+    """The same, where the head of a network may have a rate and a decay of its own."""
+
+    # alpha_T, Eq. (10) of APFed; none: learning_rate
+    head_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    # w_a, Eq. (6); none: weight_decay
+    head_weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    def build_apart(
+        self, rest: Iterable[nn.Parameter], head: Iterable[nn.Parameter]
+    ) -> Optimizer | Apart:
+        """What follows the gradients of a network's head and of the rest of it."""
+        given = {"learning_rate": self.head_learning_rate, "weight_decay": self.head_weight_decay}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            return self.build([*rest, *head])
+        return Apart(self.build(rest), self.model_copy(update=given).build(head))
+
+
 class ScheduledConfig(OptimizerConfig):
     """How a party follows its gradients, round after round."""
 
@@ -226,3 +245,33 @@ class Optimizer:
                 name: value.detach().clone().to(each.device) if isinstance(value, Tensor) else value
                 for name, value in kept.items()
             }
+
+
+class Apart:
+    """Several optimizers, of parameters of their own, that step together.
+
+    Args:
+        parts: each with a rate and a decay of its own.
+    """
+
+    def __init__(self, *parts: Optimizer) -> None:
+        self.parts = parts
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        """Follow the gradients of those parameters that have one."""
+        for part in self.parts:
+            part.step()
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on."""
+        return {str(index): part.state_dict() for index, part in enumerate(self.parts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        for index, part in enumerate(self.parts):
+            part.load_state_dict(state[str(index)])

@@ -57,13 +57,15 @@ def contrast(h_BD: Tensor, local_BD: Tensor) -> Tensor:
     return F.cross_entropy(scores, torch.arange(len(h_BD)))
 
 
-def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
-    weights = [weight for module in modules for weight in module.parameters()]
-    return torch.optim.SGD(weights, lr=0.05, momentum=0.9, weight_decay=1e-4, fused=True)
+def sgd(network: nn.Module, rate: float = 0.05, decay: float = 1e-4) -> torch.optim.Optimizer:
+    weights = network.parameters()
+    return torch.optim.SGD(weights, lr=rate, momentum=0.9, weight_decay=decay, fused=True)
 
 
-def reference(losses: dict[str, str]) -> dict[str, Tensor]:
-    """Weights of the label owner and of every partner after training."""
+def reference(
+    losses: dict[str, str], head_rate: float = 0.05, head_decay: float = 1e-4
+) -> dict[str, Tensor]:
+    """Weights of the label owner and of every partner after training; "l1" is Eq. (12) so."""
     x, tables = table("clinic", 4), {name: table(name, PARTNERS[name]) for name in losses}
     with Drawn("clinic", "networks"):
         encoder = nn.Sequential(nn.Flatten(), *layers(4, *WIDTHS))
@@ -76,7 +78,8 @@ def reference(losses: dict[str, str]) -> dict[str, Tensor]:
             else:
                 partners[name] = nn.Sequential(*layers(6, 8), nn.Linear(8, PARTNERS[name]))
     follows = {name: sgd(network) for name, network in partners.items()}
-    follow, dropout = sgd(encoder, head), Drawn("clinic", "labelled")
+    follow, follow_head = sgd(encoder), sgd(head, head_rate, head_decay)  # alpha_A, alpha_T
+    dropout = Drawn("clinic", "labelled")
     order = torch.Generator().manual_seed(derive_seed(SEED, "clinic", "labelled batches"))
     for _ in range(EPOCHS):
         for rows in torch.randperm(ROWS, generator=order).split(BATCH):
@@ -92,37 +95,47 @@ def reference(losses: dict[str, str]) -> dict[str, Tensor]:
                     code = partners[name](tables[name][rows])  # Eq. (13)
                     contrast(sent, code).backward()
                 else:
-                    F.mse_loss(partners[name](sent), tables[name][rows]).backward()  # Eq. (12)
+                    error = F.l1_loss if loss == "l1" else F.mse_loss
+                    error(partners[name](sent), tables[name][rows]).backward()  # Eq. (12)
                 assert sent.grad is not None
                 total.add_(sent.grad, alpha=TRADE_OFF)  # Eq. (9)
                 follows[name].step()  # Eq. (10)
                 follows[name].zero_grad()
             h.backward(total)
-            follow.step()  # Eq. (10)
-            follow.zero_grad()
+            for each in (follow, follow_head):
+                each.step()  # Eq. (10)
+                each.zero_grad()
     networks = {"encoder": encoder, "head": head, **partners}
     return {f"{n}.{k}": w for n, net in networks.items() for k, w in net.state_dict().items()}
 
 
+def named(loss: str) -> dict[str, str]:
+    return {"loss": "reconstruction", "norm": "l1"} if loss == "l1" else {"loss": loss}
+
+
 @pytest.mark.parametrize(
-    "losses",
+    ("losses", "head"),
     [
-        {"lab": "contrastive", "shop": "contrastive"},
-        {"lab": "reconstruction", "shop": "reconstruction"},
-        {"lab": "reconstruction", "shop": "contrastive"},
+        ({"lab": "contrastive", "shop": "contrastive"}, ()),
+        ({"lab": "reconstruction", "shop": "reconstruction"}, ()),
+        ({"lab": "reconstruction", "shop": "contrastive"}, ()),
+        ({"lab": "l1", "shop": "contrastive"}, (0.01, 0.1)),
     ],
-    ids=["C", "R", "mixed"],
+    ids=["C", "R", "mixed", "L1 and a rate of the head"],
 )
-def test_the_page_gives_the_bits_of_a_plain_loop(losses: dict[str, str]) -> None:
+def test_the_page_gives_the_bits_of_a_plain_loop(
+    losses: dict[str, str], head: tuple[float, ...]
+) -> None:
     everybody = torch.arange(ROWS)
     alignment = Alignment(dict.fromkeys(("clinic", *losses), everybody))
     data = PartyData("clinic", np.arange(ROWS), {"columns": table("clinic", 4)}, LABELS)
     settings = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
+    of_head = dict(zip(("head_learning_rate", "head_weight_decay"), head, strict=False))
     active = apfed.Active(
         data,
         alignment,
         Classification(("a", "b", "c")),
-        apfed.Config(epochs=EPOCHS, batch_size=BATCH, trade_off=TRADE_OFF, **settings),  # type: ignore[arg-type]
+        apfed.Config(epochs=EPOCHS, batch_size=BATCH, trade_off=TRADE_OFF, **settings, **of_head),  # type: ignore[arg-type]
         Local("clinic"),
         seed=SEED,
         encoder=Perceptron(WIDTHS),
@@ -131,7 +144,7 @@ def test_the_page_gives_the_bits_of_a_plain_loop(losses: dict[str, str]) -> None
     passives = {
         name: apfed.Passive(
             SharedRows(name, table(name, PARTNERS[name]), everybody),
-            apfed.PassiveConfig(loss=loss, temperature=TAU, **settings),  # type: ignore[arg-type]
+            apfed.PassiveConfig(**named(loss), temperature=TAU, **settings),  # type: ignore[arg-type]
             Perceptron(WIDTHS),
             Local(name),
         )
@@ -141,7 +154,7 @@ def test_the_page_gives_the_bits_of_a_plain_loop(losses: dict[str, str]) -> None
         pass
     networks = {"encoder": active.encoder, "head": active.head}
     networks |= {name: party.network for name, party in passives.items()}
-    expected = reference(losses)
+    expected = reference(losses, *head)
     given = {f"{n}.{k}": w for n, net in networks.items() for k, w in net.state_dict().items()}
     assert given.keys() == expected.keys()
     for name, weight in expected.items():

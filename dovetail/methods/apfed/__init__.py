@@ -33,16 +33,15 @@ own and sends back how the code should move. After training the active party nee
     h^p            own_BD                       (B, D)   passive p
     dL_p/dh^A      gradient_BD                  (B, D)   passive p; sent back to the active party
     lambda_p       Config.trade_off                      active
-    alpha_A, _T    Config.learning_rate                  active
-    w_A, w_a       Config.weight_decay                   active
+    alpha_A, w_A   Config.learning_rate, .weight_decay   active
+    alpha_T, w_a   Config.head_learning_rate, .head_weight_decay   active
     alpha_p, w_p   PassiveConfig.learning_rate, .weight_decay   passive p
     tau            PassiveConfig.temperature             passive p
 
     Letters: N rows, B rows of a minibatch, D code width (flattened), S shared samples.
 
 Departures from the paper:
-    - Eq. (6) and (10) have a rate and a decay each for f_A and g_T; here both have the same.
-    - Eq. (12) leaves the norm open: it is the mean squared error.
+    - Eq. (12) leaves the norm open: it is the mean squared error, or the mean error (``norm``).
     - Eq. (14) prints lambda for the temperature, which the text below it calls tau.
     - Eq. (15) is exact for codes of norm ``MIN_NORM`` or more. A shorter code counts as one of that
       norm: of zeros (all ReLUs off) there is no cosine.
@@ -106,6 +105,8 @@ class PassiveConfig(PassiveLayers):
     # Eq. (16) or Eq. (12); vicreg is not the paper's.
     loss: Literal["contrastive", "reconstruction", "vicreg"] = "contrastive"
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
+    # of Eq. (12): the mean absolute or the mean squared error
+    norm: Literal["l1", "l2"] = Field(default="l2", exclude_if=lambda norm: norm == "l2")
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -235,7 +236,8 @@ class Passive(Party):
     def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
         """L_p of a batch, Eq. (7); its L2 term is the optimizer's weight decay."""
         if self.config.loss == "reconstruction":
-            return F.mse_loss(self.network(code_BD), x)  # Eq. (12)
+            error = F.mse_loss if self.config.norm == "l2" else F.l1_loss
+            return error(self.network(code_BD), x)  # Eq. (12)
         local_BD = self.network(x).flatten(1)  # Eq. (13)
         if self.config.loss == "vicreg":
             return vicreg_loss(code_BD, local_BD)
@@ -288,7 +290,7 @@ class Active(LabelOwner):
         self.targets = Targets(data, task, config, local)
         self.solo = SoloNetwork.make(data, task, encoder, head, local, config.projection)
         self.encoder, self.head = self.solo.encoder, self.solo.head
-        self.optimizer = config.build(self.solo.networks.parameters())
+        self.optimizer = config.build_apart(self.solo.bottom(), self.head.parameters())
         self.random = local.stream("labelled")  # dropout
         self.add_layers(alignment, Summed())
 

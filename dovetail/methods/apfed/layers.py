@@ -10,10 +10,11 @@ from dovetail.methods.epochs import EpochSettings
 from dovetail.methods.released import Once
 from dovetail.methods.targets import TargetSettings
 from dovetail.models import OptimizerConfig
+from dovetail.models.optimizers import HeadConfig
 from dovetail.privacy import PrivateSteps, Release
 
 
-class Layers(TargetSettings, EpochSettings, OptimizerConfig):
+class Layers(TargetSettings, EpochSettings, HeadConfig):
     """None of these is the paper's; if all are left out, the page is what runs.
 
     ``validation`` and ``patience`` are of ``best.py``; ``balance`` of ``unify.py``; ``private`` of

@@ -202,6 +202,10 @@ class SoloNetwork:
         """One linear layer before the contrast; None: there is none."""
         return dict(self.networks).get("projection")
 
+    def bottom(self) -> list[nn.Parameter]:
+        """Theta_A: all but the head's."""
+        return [*self.encoder.parameters(), *(self.projection or nn.Identity()).parameters()]
+
     def model(self, networks: nn.ModuleDict) -> Model:
         """A model of these weights: predicts alone, Eq. (11)."""
         network = EncoderHeadNetwork(networks["encoder"], networks["head"])

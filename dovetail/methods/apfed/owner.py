@@ -21,7 +21,7 @@ from dovetail.methods.apfed.unify import Balanced, Unify
 from dovetail.methods.epochs import Epochs, warn_of
 from dovetail.methods.targets import Targets
 from dovetail.models import Model, RandomStream, network_input
-from dovetail.models.optimizers import Optimizer
+from dovetail.models.optimizers import Apart, Optimizer
 from dovetail.network import Engine, Replies
 from dovetail.privacy import distance_correlation
 
@@ -52,7 +52,7 @@ class LabelOwner(Driver):
     x: Tensor
     targets: Targets
     solo: SoloNetwork
-    optimizer: Optimizer
+    optimizer: Optimizer | Apart
     random: RandomStream
 
     def add_layers(self, alignment: Alignment | None, plain: Unify) -> None:
