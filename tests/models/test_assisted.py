@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from dovetail.models.learners import NO_FOLD
+from dovetail.models.learners import NO_FOLD, Linear
 from dovetail.models.learners.assisted import Inputs, fit_assisted
+from dovetail.models.learners.assisted_teacher import fit_teacher
 from dovetail.models.learners.distil import Owner
 
 
@@ -47,3 +48,21 @@ def test_rows_that_lack_a_number_do_not_spoil_it_for_the_others() -> None:
         rows = rows[~held[rows].isnan().any(dim=1)]
         errors.append(float((reported[rows] - y[rows]).square().mean()))
     assert errors[1] < 3 * errors[0] < 0.2
+
+
+def test_a_folds_teacher_reads_own_outputs_that_know_none_of_its_labels() -> None:
+    """What it says of rows without a label hardly moves with these labels, as others' does."""
+    rng = torch.Generator().manual_seed(2)
+    x, z = torch.randn(400, 6, generator=rng), torch.randn(400, 1, generator=rng)
+    y = x[:, :1] + z + 0.3 * torch.randn(400, 1, generator=rng)
+    folds = torch.arange(400) % 4
+    folds[80:] = NO_FOLD
+    said = []
+    for moved in (0.0, 1.0):
+        owner = Owner(x, torch.where((folds == 2)[:, None], y + moved * x[:, 1:2], y), folds, True)
+        alone = Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0)
+        found = fit_teacher(z, owner, alone)
+        assert found is not None
+        said.append(found.teacher.outputs_KRC[:, 80:, 0])
+    change_K = (said[1] - said[0]).std(dim=1)
+    assert change_K[2] < 0.5 * min(change_K[0], change_K[1], change_K[3])

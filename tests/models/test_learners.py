@@ -175,6 +175,22 @@ def test_one_fold_ends_in_a_model_of_all_rows(learner: Learner) -> None:
     assert not torch.allclose(fitted.outputs(x[rows.folds_N == 0]), held_out, atol=1e-3)
 
 
+def test_outputs_by_fold_are_those_of_models_that_held_the_fold_out() -> None:
+    rows = rows_of(*digits(), num_folds=3)
+    several = {name: learner.fit(rows, seed=3) for name, learner in QUICK.items()}
+    for fitted in (*several.values(), best_of(several, rows)):
+        by_fold_KNC = fitted.by_fold(rows.x_NF)
+        assert len(by_fold_KNC) == 3
+        own_NC = by_fold_KNC[rows.folds_N, torch.arange(len(rows.x_NF))]
+        assert torch.allclose(own_NC.softmax(1), fitted.held_out_NC.softmax(1), atol=1e-4)
+    one = replace(rows, folds_N=first_fold_only(rows.folds_N))
+    held_out = one.folds_N == 0
+    for learner in QUICK.values():
+        fitted = learner.fit(one, seed=3)  # and its model is trained on all rows
+        (own_NC,) = fitted.by_fold(one.x_NF[held_out])
+        assert torch.allclose(own_NC.softmax(1), fitted.held_out_NC[held_out].softmax(1), atol=1e-4)
+
+
 @pytest.mark.slow
 @each_learner
 def test_a_held_out_label_does_not_reach_the_outputs_of_its_row(learner: Learner) -> None:

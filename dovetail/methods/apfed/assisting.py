@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dovetail.federated import Epoch, Federation, ending_announced
 from dovetail.methods.apfed import second_question
@@ -22,9 +20,10 @@ from dovetail.methods.baselines import features, held_out_decision, judged_rows,
 from dovetail.methods.outcome import Observer, Outcome, about_decision, numbers
 from dovetail.models import derive_seed
 from dovetail.models.learners import LEARNERS, Fitted, best_of, fit_all
-from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted, num_targets
+from dovetail.models.learners.assisted import num_targets
 from dovetail.models.learners.assisted_joint import Answers, AssistedJoint, AssistedSpec
-from dovetail.models.learners.distil import Distilled, Owner, Teacher, choose_teacher, distil
+from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
+from dovetail.models.learners.distil import Distilled, Owner, Teacher, distil
 from dovetail.models.learners.rows import row_losses
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
@@ -73,60 +72,18 @@ def rounds(
             checkpoint.save(1, active, alone)
 
 
-@dataclass(frozen=True, eq=False)
-class Joint:
-    """The joint teacher, and what it reads.
-
-    Attributes:
-        teacher: chosen on held-out labels.
-        inputs: what own outputs and numbers are divided by.
-        members: the teachers whose mean it is.
-    """
-
-    teacher: Teacher
-    inputs: Inputs
-    members: tuple[Assisted, ...]
-
-
-def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joint | None:
+def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> JointTeacher | None:
     """The teacher from every partner's numbers; None where no row is labelled and answered."""
     if not active.numbers:
         return None
-    regression, num = owner.regression, owner.targets_RC.shape[1]
-    aligned, z_RZ = active.aligned(), torch.cat(list(active.numbers.values()), dim=1)
-    local_RC = alone.outputs(owner.x_RF).clone()
-    rows = owner.labelled.nonzero().flatten()
-    held_out = ~alone.held_out_NC.isnan().any(dim=1)
-    local_RC[rows[held_out]] = alone.held_out_NC[held_out]
-    judged = torch.zeros(len(local_RC), dtype=torch.bool)
-    judged[rows[held_out]] = True
-    judged &= aligned
-    if int(judged.sum()) < 2:
-        return None
-    inputs = Inputs.fit(local_RC[judged], z_RZ[judged], num, regression=regression)
-    inputs_RF = inputs.of(local_RC, z_RZ)
-    fitted = dict(fit_assisted(inputs_RF, owner, judged))
-    if active.asked_more:  # what the first numbers alone say is a candidate, too
-        first_F = _first_numbers(active, num)
-        for name, each in fit_assisted(inputs_RF[:, first_F], owner, judged).items():
-            weights_KCF = torch.zeros(*each.biases_KC.shape, inputs_RF.shape[1])
-            weights_KCF[:, :, first_F] = each.weights_KCF
-            fitted[f"{name} of first numbers"] = Assisted(weights_KCF, each.biases_KC)
-    outputs = {
-        name: each.outputs(inputs_RF).masked_fill(~aligned[:, None], torch.nan)
-        for name, each in fitted.items()
-    }
-    teacher = choose_teacher(outputs, owner)
-    members = tuple(fitted.values()) if teacher.name == "mean" else (fitted[teacher.name],)
-    return Joint(teacher, inputs, members)
-
-
-def _first_numbers(active: second_question.Active, num_outputs: int) -> Tensor:
-    """(F,) bool of inputs: own outputs, and each partner's first number of every output."""
-    first = [torch.ones(num_outputs, dtype=torch.bool)]
+    num, first = (
+        owner.targets_RC.shape[1],
+        [torch.ones(owner.targets_RC.shape[1], dtype=torch.bool)],
+    )
     for z_RZ in active.numbers.values():
-        first.append(torch.arange(z_RZ.shape[1]) < num_outputs)
-    return torch.cat(first)
+        first.append(torch.arange(z_RZ.shape[1]) < num)
+    z_RZ = torch.cat(list(active.numbers.values()), dim=1)
+    return fit_teacher(z_RZ, owner, alone, torch.cat(first) if active.asked_more else None)
 
 
 def pays(work: Distilling, active: second_question.Active) -> bool:
@@ -161,7 +118,11 @@ def _alone(
 
 
 def network_of(
-    work: Distilling, active: second_question.Active, joint: Joint, alone: Fitted, solo: Fitted
+    work: Distilling,
+    active: second_question.Active,
+    joint: JointTeacher,
+    alone: Fitted,
+    solo: Fitted,
 ) -> AssistedJoint:
     """The joint model as the label owner keeps it; the keys are kept apart."""
     spec = AssistedSpec(
@@ -236,7 +197,7 @@ def finish(
 def _about(
     active: second_question.Active,
     owner: Owner,
-    joint: Joint | None,
+    joint: JointTeacher | None,
     alone: Fitted,
     done: Distilled | None,
 ) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Assisted:
     biases_KC: Tensor
 
     def outputs(self, inputs_RF: Tensor) -> Tensor:
-        """(K, R, C)."""
+        """(K, R, C); inputs may be of each fold, (K, R, F)."""
         return inputs_RF @ self.weights_KCF.transpose(1, 2) + self.biases_KC[:, None]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -10,6 +11,10 @@ from torch import Tensor, nn
 
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.specs import EnsembleSpec
+
+
+def _all_saw_all(_x_NF: Tensor) -> Tensor:
+    raise TypeError("this model is of no folds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +28,8 @@ class Fitted:
         held_out_NC: such outputs of each row by models that did not see it; NaN for a row of no
             fold.
         settings: what was chosen, JSON-ready.
+        by_fold: (N, F) -> (K, N, C) such outputs, fold k's by models that did not see its labels;
+            K is 1 where one fold was held out.
     """
 
     learner: str
@@ -30,6 +37,7 @@ class Fitted:
     network: nn.Module
     held_out_NC: Tensor
     settings: dict[str, Any] = field(default_factory=dict)
+    by_fold: Callable[[Tensor], Tensor] = _all_saw_all
 
     def outputs(self, x_NF: Tensor) -> Tensor:
         """(N, C) logits or standardised values."""

@@ -126,17 +126,25 @@ class Boosting:
         assert best is not None
         loss, temperature, trees, grown_K, held_out_NC = best
         counts = [grown.rounds for grown in grown_K]
+        members = of_folds = [grown.member() for grown in grown_K]
         if len(grown_K) == 1 and refit:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
-            grown_K = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed, given_up)]
-        members = [grown.member() for grown in grown_K]
+            whole = self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed, given_up)
+            members = [whole.member()]
         specs = tuple(
             BoostingSpec(member.num_features, member.num_outputs, len(member.text_T))
             for member in members
         )
         spec = EnsembleSpec(specs, rows.num_outputs, rows.regression, temperature)
         settings: dict[str, Any] = {**asdict(trees), "rounds": counts, "loss": loss}
-        return Fitted(self.name, spec, spec.around(members), held_out_NC, settings)
+        return Fitted(
+            self.name,
+            spec,
+            spec.around(members),
+            held_out_NC,
+            settings,
+            lambda x_NF: torch.stack([member(x_NF) for member in of_folds]) / temperature,
+        )
 
     def fit_each(self, many: Sequence[Rows], *, seeds: Sequence[int]) -> list[Fitted]:
         """As ``fit`` of each without a refit, side by side."""

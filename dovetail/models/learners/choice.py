@@ -162,6 +162,16 @@ def mean_of(
             held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
         )
     shares = None if weights is None else tuple(weights)
+
+    def by_fold(x_NF: Tensor) -> Tensor:
+        of_each = zip(*(each.by_fold(x_NF) for each in fitted), strict=True)
+        return torch.stack(
+            [
+                weighted_outputs(torch.stack(of_fold), weights, regression=rows.regression)
+                for of_fold in of_each
+            ]
+        ) / (1.0 if rows.regression else temperature)
+
     spec = replace(
         first,
         members=tuple(each.spec for each in fitted),
@@ -177,6 +187,7 @@ def mean_of(
             **{each.learner: each.settings for each in fitted},
             **({} if weights is None else {"weights": list(weights)}),
         },
+        by_fold,
     )
 
 

@@ -46,9 +46,11 @@ class Linear:
     ) -> Fitted:
         """Trains on each fold's rows, and with the best penalty on all rows; nothing is drawn."""
         outputs_PNC = torch.full((len(self.penalties), *rows.targets_NC.shape), torch.nan)
+        paths = []
         for fold in range(rows.num_folds):
             held_out = rows.folds_N == fold
             path = self._path(rows, ~held_out, self.penalties)
+            paths.append(path)
             for index, weights in enumerate(path):
                 outputs_PNC[index, held_out] = _outputs(rows.x_NF[held_out], weights)
         losses, temperatures = [], []
@@ -89,6 +91,10 @@ class Linear:
             spec.around([module]),
             outputs_PNC[best] / temperatures[best],
             {"penalty": self.penalties[best], "loss": losses[best]},
+            lambda x_NF: (
+                torch.stack([_outputs(x_NF, of_fold[best]) for of_fold in paths])
+                / temperatures[best]
+            ),
         )
 
     def narrowed(self, fitted: Fitted) -> Linear:

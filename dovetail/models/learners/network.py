@@ -31,6 +31,7 @@ class Network:
         extra = None if encode_on is None else [encode_on]
         stacked = fit_stacked([rows.x_NF], rows, self.config, seed=seed, encode_on=extra)
         held_out_NC, temperature, settings = _judged(stacked.held_out_NC, rows, stacked.steps)
+        of_folds = stacked
         if rows.num_folds == 1 and refit:
             stacked = fit_stacked(
                 [rows.x_NF],
@@ -51,7 +52,14 @@ class Network:
         )
         network = StackedNetwork(encoding, bottom, top, regression=rows.regression).eval()
         spec = EnsembleSpec((member,), rows.num_outputs, rows.regression, temperature)
-        return Fitted(self.name, spec, spec.around([network]), held_out_NC, settings)
+        return Fitted(
+            self.name,
+            spec,
+            spec.around([network]),
+            held_out_NC,
+            settings,
+            lambda x_NF: of_folds.fold_outputs([x_NF]) / temperature,
+        )
 
     def fit_each(
         self, many: Sequence[Rows], *, seed: int, encode_on: Tensor | None = None

@@ -1,0 +1,86 @@
+"""The joint teacher of APFed-S: learnt from partners' numbers, and chosen on held-out labels.
+
+A held-out row must be judged by what its label had no part in. So fold k's teacher reads, of every
+row, the outputs of own models that did not see fold k's labels; its students, which learn what it
+says, did not either. Only the numbers of rows without a label know a little of all labels: a
+partner smooths them by every labelled row.
+
+Letters: R rows, C outputs, Z numbers of all smoothers, K folds, F inputs (C of the own model, Z).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted
+from dovetail.models.learners.base import Fitted
+from dovetail.models.learners.distil import Owner, Teacher, choose_teacher
+
+
+@dataclass(frozen=True, eq=False)
+class JointTeacher:
+    """What partners' numbers and the own model say together.
+
+    Attributes:
+        teacher: of the rows of which a partner said something.
+        inputs: what own outputs and numbers are divided by.
+        members: the teachers whose mean it is.
+    """
+
+    teacher: Teacher
+    inputs: Inputs
+    members: tuple[Assisted, ...]
+
+
+def own_outputs(alone: Fitted, owner: Owner) -> Tensor:
+    """(K, R, C) what own models say of every row; fold k's did not see its labels.
+
+    Where one fold alone was held out, of many labels, the others' are those of all models.
+    """
+    with torch.no_grad():
+        by_fold_KRC = alone.by_fold(owner.x_RF)
+    others = owner.num_folds - len(by_fold_KRC)
+    if not others:
+        return by_fold_KRC
+    return torch.cat([by_fold_KRC, alone.outputs(owner.x_RF).expand(others, -1, -1)])
+
+
+def fit_teacher(
+    z_RZ: Tensor, owner: Owner, alone: Fitted, first_F: Tensor | None = None
+) -> JointTeacher | None:
+    """The teacher; None where fewer than two rows are labelled and answered.
+
+    Args:
+        z_RZ: every partner's numbers, NaN where one said nothing.
+        owner: labels and folds.
+        alone: the own model.
+        first_F: (F,) bool, inputs that first answers gave, where partners were asked twice.
+    """
+    num, regression = owner.targets_RC.shape[1], owner.regression
+    known = (~z_RZ.isnan()).any(dim=1)
+    judged = torch.zeros(len(known), dtype=torch.bool)
+    judged[owner.labelled] = ~alone.held_out_NC.isnan().any(dim=1)
+    judged &= known
+    if int(judged.sum()) < 2:
+        return None
+    own_KRC = own_outputs(alone, owner)
+    held_out_RC = own_KRC[owner.folds_R.clamp(min=0), torch.arange(len(known))]
+    inputs = Inputs.fit(held_out_RC[judged], z_RZ[judged], num, regression=regression)
+    inputs_RF = inputs.of(held_out_RC, z_RZ)
+    fitted = dict(fit_assisted(inputs_RF, owner, judged))
+    if first_F is not None:  # what the first numbers alone say is a candidate, too
+        for name, each in fit_assisted(inputs_RF[:, first_F], owner, judged).items():
+            weights_KCF = torch.zeros(*each.biases_KC.shape, inputs_RF.shape[1])
+            weights_KCF[:, :, first_F] = each.weights_KCF
+            fitted[f"{name} of first numbers"] = Assisted(weights_KCF, each.biases_KC)
+    inputs_KRF = torch.stack([inputs.of(own_RC, z_RZ) for own_RC in own_KRC])
+    said = {
+        name: each.outputs(inputs_KRF).masked_fill(~known[:, None], torch.nan)
+        for name, each in fitted.items()
+    }
+    teacher = choose_teacher(said, owner)
+    members = tuple(fitted.values()) if teacher.name == "mean" else (fitted[teacher.name],)
+    return JointTeacher(teacher, inputs, members)
