@@ -69,6 +69,7 @@ class APFedSealed(TypedDict, total=False):
     kernels: Sequence[Literal['linear', 'radial', 'trees', 'mean']]
     ridges: Sequence[float]
     more: Sequence[Literal['linear', 'radial', 'trees', 'mean']]
+    fill: bool
     rows: int
     timeout_s: float | None
 

@@ -6,7 +6,8 @@ import torch
 
 from dovetail.models.learners import NO_FOLD, Linear
 from dovetail.models.learners.assisted import Inputs, fit_assisted
-from dovetail.models.learners.assisted_teacher import fit_teacher
+from dovetail.models.learners.assisted_teacher import fit_teacher, said_by_own_columns
+from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import Owner
 
 
@@ -66,3 +67,35 @@ def test_a_folds_teacher_reads_own_outputs_that_know_none_of_its_labels() -> Non
         said.append(found.teacher.outputs_KRC[:, 80:, 0])
     change_K = (said[1] - said[0]).std(dim=1)
     assert change_K[2] < 0.5 * min(change_K[0], change_K[1], change_K[3])
+
+
+def few_shared(shared: int) -> tuple[Owner, Fitted, torch.Tensor]:
+    """60 labelled rows of which a partner has so many, and numbers that own columns mostly tell."""
+    rng = torch.Generator().manual_seed(3)
+    x = torch.randn(300, 4, generator=rng)
+    z = x[:, 1:2] + 0.1 * torch.randn(300, 1, generator=rng)
+    y = x[:, :1] + 2 * z + 0.1 * torch.randn(300, 1, generator=rng)
+    folds = torch.where(torch.arange(300) < 60, torch.arange(300) % 4, NO_FOLD)
+    z[shared:60] = torch.nan
+    owner = Owner(x, y, folds, True)
+    return owner, Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0), z
+
+
+def test_own_columns_say_the_numbers_of_labelled_rows_that_no_partner_has() -> None:
+    owner, alone, z = few_shared(12)
+    filled = said_by_own_columns(z, owner, seed=0)
+    assert torch.equal(filled[12:60].isnan(), torch.zeros(48, 1, dtype=torch.bool))
+    assert float((filled[12:60] - owner.x_RF[12:60, 1:2]).abs().mean()) < 0.2
+    assert torch.equal(filled[60:], z[60:])
+    with_map, without = (fit_teacher(z, owner, alone, fill=fill) for fill in (True, False))
+    assert with_map is not None
+    assert without is not None
+    assert with_map.teacher.aligned.all()
+    assert without.teacher.aligned.sum() == with_map.joint.aligned.sum() == 12 + 240
+
+
+def test_where_most_labelled_rows_are_shared_no_number_is_made_up() -> None:
+    owner, alone, z = few_shared(50)
+    found = fit_teacher(z, owner, alone)
+    assert found is not None
+    assert found.teacher.aligned.sum() == 50 + 240

@@ -83,7 +83,8 @@ def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joi
     for z_RZ in active.numbers.values():
         first.append(torch.arange(z_RZ.shape[1]) < num)
     z_RZ = torch.cat(list(active.numbers.values()), dim=1)
-    return fit_teacher(z_RZ, owner, alone, torch.cat(first) if active.asked_more else None)
+    first_F = torch.cat(first) if active.asked_more else None
+    return fit_teacher(z_RZ, owner, alone, first_F, fill=active.fill, seed=active.seed)
 
 
 def pays(work: Distilling, active: second_question.Active) -> bool:
@@ -95,7 +96,7 @@ def pays(work: Distilling, active: second_question.Active) -> bool:
         return False
     said_RC = torch.full(owner.targets_RC.shape, torch.nan)
     said_RC[owner.labelled] = alone.held_out_NC
-    taught_RC = joint.teacher.held_out(owner.folds_R)
+    taught_RC = joint.joint.held_out(owner.folds_R)
     both = ~(said_RC + taught_RC).isnan().any(dim=1)
     losses = [
         row_losses(each[both], owner.targets_RC[both], regression=owner.regression).double()
@@ -167,7 +168,7 @@ def finish(
     together = None
     if joint is not None:
         together = network_of(work, active, joint, alone, solo)
-        kept = about_decision(joint_decision(work, owner, joint.teacher))
+        kept = about_decision(joint_decision(work, owner, joint.joint))
         outcome.joint = work.joint_model(together, together.spec, "apfed-s", **run, **kept)
         outcome.keys = dict(active.keys)
     if work.test is not None:
@@ -177,7 +178,7 @@ def finish(
             owner,
             active,
             together,
-            None if joint is None else joint.teacher,
+            None if joint is None else joint.joint,
             solo=solo,
             alone=alone,
             fitted=fitted,
@@ -218,7 +219,7 @@ def _about(
     if joint is None or done is None:
         why = "too few rows are both labelled and shared"
         return {**about, "why": why if active.partners else "no partner answered"}
-    aligned = joint.teacher.aligned
+    aligned = joint.known
     about |= {
         "choice": done.choice,
         "pays": done.pays,

@@ -74,6 +74,7 @@ class Active(sealed.Active):
 
     Args:
         more: smoothers of the second question.
+        fill: whether own columns say the numbers of labelled rows that no partner has.
 
     Attributes:
         asked_more: partners that were asked twice.
@@ -82,8 +83,11 @@ class Active(sealed.Active):
 
     saved: ClassVar[tuple[str, ...]] = (*sealed.Active.saved, "asked_more")
 
-    def __init__(self, *arguments: Any, more: Sequence[Smoother] = (), **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, more: Sequence[Smoother] = (), fill: bool = True, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
+        self.fill = fill
         self.more, self.asked_more = tuple(more), list[str]()
         self.alone: tuple[dict[str, Fitted], Fitted] | None = None
         self.left: dict[str, int] = {}

@@ -83,6 +83,8 @@ class SealedSection(BaseModel):
     ridges: tuple[Annotated[float, Field(gt=0, lt=1e6)], ...] = Field(default=(1.0,), min_length=1)
     # kernels that are asked for once more where held-out rows say that it pays; () asks once
     more: tuple[Kernel, ...] = Field(default=(), max_length=MAX_SMOOTHERS)
+    # where few labelled rows are shared: own columns say the others' numbers, for the teacher
+    fill: bool = True
     rows: int = Field(default=8000, ge=1)  # shared rows without label, asked about at most
     timeout_s: float | None = Field(default=None, gt=0)  # how long a partner may take
 

@@ -379,6 +379,7 @@ class Sealed(ApfedVariant):
             timeout_s=section.timeout_s,
             max_rows=section.rows,
             more=section.second,
+            fill=section.fill,
         )
 
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:

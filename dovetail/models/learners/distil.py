@@ -49,7 +49,7 @@ ALONE = "alone"
 _MANY_LABELS = 3000
 #: Where the teacher knows fewer of the labelled rows than this share, the own model knows more
 #: labels than it: the mean of student and own model is tried at once.
-_MOST_ROWS_ALIGNED = 0.75
+MOST_ROWS_ALIGNED = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +331,7 @@ def distil(
     best = chosen
     pays = gains[chosen][0] > config.gate * gains[chosen][1]
     share_aligned = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
-    if config.blend and (not pays or share_aligned < _MOST_ROWS_ALIGNED):
+    if config.blend and (not pays or share_aligned < MOST_ROWS_ALIGNED):
         # No handicap is left to allow for: half of it is the rival.
         best = blend
         pays = gains[blend][0] > max(config.gate, 0) * gains[blend][1]
