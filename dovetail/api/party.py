@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.data.databases import is_sqlite_url, sqlite_path, sqlite_url
+from dovetail.data.databases import absolute_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.tables import closest
 from dovetail.errors import ConfigError, DataError
@@ -273,9 +273,9 @@ def _keys(match: Sequence[Sequence[str]], where: str) -> tuple[tuple[str, ...], 
 def _absolute(source: str | Path) -> str:
     """The source as it is found from any folder."""
     text = str(source)
-    if isinstance(source, str) and (dd.is_query(source) or dd.is_database_url(source)):
-        if is_sqlite_url(source):
-            return sqlite_url(sqlite_path(source).absolute())
+    if dd.is_database_url(text):
+        return absolute_url(text, Path.cwd())
+    if dd.is_query(source):
         return text
     return os.path.abspath(text)
 

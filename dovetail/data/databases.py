@@ -1,52 +1,68 @@
-"""Tables in databases, by URL: SQLite from the standard library, others through DuckDB."""
+"""Tables in databases, by URL: SQLite from the standard library, others through their drivers."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
 
-from dovetail.data.tables import Table, is_query, read_attached, table_from_arrays
+from dovetail.data.addresses import explained, without_password
+from dovetail.data.duck import literal, quoted
+from dovetail.data.lakes import is_lake_url, read_lake
+from dovetail.data.tables import Table, is_query, read_attached, read_made, table_from_arrays
 from dovetail.errors import DataError
 
 _URL = re.compile(r"(sqlite|postgres|postgresql|mysql)://", re.I)
+_ADBC = re.compile(r"adbc:([\w.-]+):(.*)", re.I | re.S)
 _ROWS_AT_ONCE = 100_000
 
 
 def is_database_url(source: str) -> bool:
-    """Whether a source is a database's URL."""
-    return _URL.match(source) is not None
+    """Whether a source is the URL of a database, a bucket or a lake (``lakes.py``)."""
+    return any((_URL.match(source), _ADBC.match(source), is_lake_url(source)))
+
+
+def absolute_url(url: str, folder: Path) -> str:
+    """The URL, whose path, if it is one of this machine, begins at a folder."""
+    if is_sqlite_url(url):
+        return sqlite_url(folder / sqlite_path(url))
+    if url[:6].lower() == "delta:" and "://" not in url:
+        return f"delta:{folder / url[6:]}"
+    return url
 
 
 def read_database(url: str, query: str | None) -> Table:
     """What a query gives, or the database's only table.
 
     Args:
-        url: ``sqlite:///path/to/file.db``, ``postgresql://user@host/name`` or ``mysql://...``.
-        query: one ``SELECT``, or a table's name. SQLite runs it in its own SQL; for PostgreSQL and
-            MySQL DuckDB runs it, in DuckDB's SQL. It can write nothing.
+        url: ``sqlite:///path/to/file.db``, ``postgresql://user@host/name``, ``mysql://...``,
+            ``adbc:DRIVER:ADDRESS`` of any ADBC driver, or what ``lakes.py`` reads.
+        query: one ``SELECT``, or a table's name. MySQL's, and PostgreSQL's where its ADBC driver
+            is not installed, runs in DuckDB, all others in the database's own SQL. It can write
+            nothing; of other ADBC drivers, what their account may.
 
     Raises:
         DataError: a database that cannot be reached or read, a query that is not one ``SELECT``,
-            or a missing DuckDB extension.
+            or a package or DuckDB extension that is not installed.
     """
     if is_sqlite_url(url):
         return _read_sqlite(url, query)
-    is_mysql = url[:5].lower() == "mysql"
-    return _read_through_duckdb(url, "mysql" if is_mysql else "postgres", query)
-
-
-def without_password(url: str) -> str:
-    """The URL as errors may show it.
-
-    >>> without_password("postgresql://me:p@ss/w@host/db?sslpassword=x")
-    'postgresql://me:***@host/db?sslpassword=***'
-    """
-    shown = re.sub(r"(://[^/@:]*):.*@", r"\1:***@", url)  # a password may have an @ itself
-    return re.sub(r"(password\s*=\s*)[^&\s]*", r"\1***", shown, flags=re.I)
+    if is_lake_url(url):
+        return read_lake(url, query)
+    named = _ADBC.match(url)
+    if named is not None:
+        return _read_adbc(url, named[1].lower(), query)
+    if url[:5].lower() == "mysql":
+        return _read_through_duckdb(url, "mysql", query)
+    if _has_driver("postgresql"):
+        return _read_adbc(url, "postgresql", query)
+    return _read_through_duckdb(url, "postgres", query)
 
 
 def is_sqlite_url(url: str) -> bool:
@@ -103,6 +119,73 @@ def _read_sqlite(url: str, query: str | None) -> Table:
     return table_from_arrays(url, {name: cells[:, i] for i, name in enumerate(names)})
 
 
+def _has_driver(name: str) -> bool:
+    """Whether an ADBC driver is installed as a package."""
+    return importlib.util.find_spec(f"adbc_driver_{name}") is not None
+
+
+#: Schemas that are no user's.
+_SYSTEM = ("pg_catalog", "information_schema", "mysql", "performance_schema", "sys")
+
+#: Driver -> what keeps a query from writing.
+_ONLY_READS = {"postgresql": "SET TRANSACTION READ ONLY", "sqlite": "PRAGMA query_only = true"}
+
+
+def _read_adbc(url: str, driver: str, query: str | None) -> Table:
+    """What a query gives, as a stream of Arrow batches read into DuckDB's memory.
+
+    Args:
+        url: as ``read_database``'s.
+        driver: a package's (postgresql, sqlite, flightsql, snowflake, bigquery) or, where there is
+            none, one that the driver manager finds by its manifest.
+        query: as ``read_database``'s.
+    """
+    with explained(url) as address:
+        named = _ADBC.match(address)
+        given = address if named is None else named[2]
+        with _connected(driver, given) as connection, connection.cursor() as cursor:
+            if driver in _ONLY_READS:
+                cursor.execute(_ONLY_READS[driver])
+            chosen = query or _only_table(_tables(connection), without_password(url))
+            cursor.execute(_select(chosen))
+            return _streamed(without_password(url), cursor.fetch_record_batch())
+
+
+def _connected(driver: str, address: str) -> Any:
+    if _has_driver(driver):
+        return importlib.import_module(f"adbc_driver_{driver}.dbapi").connect(address)
+    manager: Any = importlib.import_module("adbc_driver_manager.dbapi")
+    return manager.connect(driver=driver, uri=address)
+
+
+def _tables(connection: Any) -> list[str]:
+    """The tables that are no system's."""
+    catalogs = connection.adbc_get_objects(depth="tables").read_all().to_pylist()
+    return [
+        table["table_name"]
+        for catalog in catalogs
+        for schema in catalog["catalog_db_schemas"] or ()
+        if schema["db_schema_name"] not in _SYSTEM
+        for table in schema["db_schema_tables"] or ()
+        if table["table_type"].lower() == "table"
+    ]
+
+
+def _streamed(description: str, reader: Any) -> Table:
+    connection = duckdb.connect()
+    connection.register("given", reader)
+    # PostgreSQL's numeric has more digits than a number here: its driver gives texts.
+    numbers = [
+        f"{quoted(field.name)}::DOUBLE AS {quoted(field.name)}"
+        for field in reader.schema
+        if getattr(field.type, "type_name", None) == "numeric"
+    ]
+    replaced = f" REPLACE ({', '.join(numbers)})" if numbers else ""
+    connection.execute(f"CREATE TABLE data AS SELECT *{replaced} FROM given")
+    connection.unregister("given")
+    return read_made(connection, description, reader.schema.names)
+
+
 def _read_through_duckdb(url: str, extension: str, query: str | None) -> Table:
     shown = without_password(url)
     connection = duckdb.connect()
@@ -118,23 +201,15 @@ def _read_through_duckdb(url: str, extension: str, query: str | None) -> Table:
                 f"be fetched from here; install it (INSTALL {extension} in DuckDB) or export the "
                 "table to Parquet"
             ) from None
-    try:
-        quoted = url.replace("'", "''")
-        connection.execute(f"ATTACH '{quoted}' AS db (TYPE {extension}, READ_ONLY)")
+    with explained(url) as address:
+        connection.execute(f"ATTACH {literal(address)} AS db (TYPE {extension}, READ_ONLY)")
         if query is None:
-            query = _only_table(
-                [
-                    name
-                    for (name,) in connection.execute(
-                        "SELECT table_name FROM duckdb_tables() WHERE database_name = 'db'"
-                    ).fetchall()
-                ],
-                shown,
+            listed = (
+                "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = 'db'"
             )
+            found = connection.execute(listed).fetchall()
+            query = _only_table([name for schema, name in found if schema not in _SYSTEM], shown)
         return read_attached(connection, shown, _select(query))
-    except duckdb.Error as error:
-        first = str(error).splitlines()[0]
-        raise DataError(f"cannot read {shown}: {without_password(first)}") from None
 
 
 def _only_table(names: list[str], url: str) -> str:
@@ -150,5 +225,4 @@ def _select(query: str) -> str:
     """A query as it is, a table's name as the query for all of it."""
     if is_query(query):
         return query
-    quoted = query.replace('"', '""')
-    return f'SELECT * FROM "{quoted}"'
+    return f"SELECT * FROM {quoted(query)}"

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.addresses import without_password
+from dovetail.data.databases import is_database_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImagePart, read_images
 from dovetail.data.tables import (
@@ -247,6 +249,11 @@ def _load_one(
     if name in BUILT_IN:
         table, local_label = _breast_cancer() if name == "breast-cancer" else _digits()
         return _from_table(name, table, label or local_label, id, split_column, first_id)
+    if is_database_url(name):
+        raise DataError(
+            f"{without_password(name)} is elsewhere, and a run file opens no table elsewhere; name "
+            "it in the party's own file (party.table)"
+        )
     path = None if is_query(source) else _find(source)
     if path is None or is_table_path(path):
         table = read_table(source if path is None else path, folders=folders)

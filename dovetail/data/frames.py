@@ -101,6 +101,17 @@ def _kind(given: Any) -> str:
     return f"{of}{kind.__qualname__}"
 
 
+def column_of_series(table: str, name: str, series: Any) -> Column:
+    """One column's values, of a Series of pandas, polars or pyarrow.
+
+    Raises:
+        DataError: a type that is neither number, date nor text.
+    """
+    import narwhals as nw
+
+    return _column(table, name, nw.from_native(series, series_only=True))
+
+
 def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
     """One column's values.
 

@@ -10,13 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.databases import (
-    is_database_url,
-    is_sqlite_url,
-    read_database,
-    sqlite_path,
-    sqlite_url,
-)
+from dovetail.data.databases import absolute_url, is_database_url, read_database
 from dovetail.data.datasets import read_ids, whole_numbers
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
@@ -270,7 +264,7 @@ def _beside(folder: Path, source: str) -> str:
     if is_query(source):
         return source
     if is_database_url(source):
-        return sqlite_url(folder / sqlite_path(source)) if is_sqlite_url(source) else source
+        return absolute_url(source, folder)
     return str(folder / source)
 
 

@@ -337,6 +337,17 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
     connection.execute(f"CREATE TABLE memory.main.data AS {checked}")
     connection.execute("USE memory")
     names = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
+    return read_made(connection, description, names)
+
+
+def read_made(
+    connection: duckdb.DuckDBPyConnection, description: str, names: Sequence[str]
+) -> Table:
+    """The table ``data`` of a database, whose source calls its columns ``names``.
+
+    Raises:
+        DataError: no rows, or a name that comes twice.
+    """
     return _loaded(Data(connection, "data"), description, names)
 
 

@@ -48,7 +48,7 @@ class PartySection(Section):
     """Whose table it is, where it is, and which columns mean what."""
 
     name: PartyName  # unique among the parties
-    table: str  # .csv, .parquet, SELECT, database URL, .npz, folder of images
+    table: str  # .csv, .parquet, SELECT, URL of a database or lake, .npz, folder of images
     query: str | None = None  # for a database URL
     folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
     # Pictures of the table's samples, beside it: .npz, or a folder of files named by id. HyFEM.

@@ -30,7 +30,7 @@ S = TypeVar("S", bound=BaseModel)
 class DataSection(Section):
     """Which data, and who holds which part of it."""
 
-    # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT, a database URL
+    # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT
     source: str
     folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
     label: str | None = None  # the column to predict

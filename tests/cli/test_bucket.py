@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +14,8 @@ from typing import Any
 
 import pytest
 from federations import Process, command, free_port
-from mailboxes import Letters, kill, wait_until, written
+from mailboxes import Letters, kill, written
+from stores import MOTO, bucket_store
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
 from dovetail.errors import ConfigError
@@ -25,10 +24,8 @@ from dovetail.network.mailbox.places import PlaceError
 
 pytest.importorskip("obstore")
 
-SERVER = Path(__file__).parents[2] / "build" / "moto" / "bin" / "moto_server"
-
 NEEDS_SERVER = pytest.mark.skipif(
-    not SERVER.exists(), reason="make build/moto/.installed makes the server"
+    not MOTO.exists(), reason="make build/moto/.installed makes the server"
 )
 
 PLACE = "s3://letters/bank-and-shop"
@@ -37,32 +34,8 @@ PLACE = "s3://letters/bank-and-shop"
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A store with an empty bucket; gives the environment that reaches it."""
-    port = free_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    with (tmp_path / "moto.log").open("wb") as log:
-        server = subprocess.Popen(
-            [SERVER, "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
-        )
-
-    def there() -> bool:
-        try:
-            urllib.request.urlopen(urllib.request.Request(f"{endpoint}/letters", method="PUT"))
-        except OSError:
-            return False
-        return True
-
-    try:
-        wait_until(there, "server")
-        yield {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
-    finally:
-        server.kill()
-        server.wait()
+    with bucket_store(tmp_path, "letters") as environment:
+        yield environment
 
 
 @pytest.fixture

@@ -186,6 +186,7 @@ def remote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Sta
                 made.execute(f"CREATE TABLE {table} AS SELECT 'anna' AS person, 30 AS age")
         stand_in = StandIn(duckdb.connect(), file, fails_to)
         monkeypatch.setattr(databases.duckdb, "connect", lambda: stand_in)
+        monkeypatch.setattr(databases, "_has_driver", lambda name: False)
         return stand_in
 
     return remote

@@ -1,0 +1,71 @@
+"""Addresses of tables elsewhere: what of them is shown, and what their libraries' errors become."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dovetail.errors import DataError
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+#: Words of a library's error -> what to do.
+_ADVICE = {
+    r"\b40[13]\b|denied|InvalidAccessKey|Signature|credential|authenticat|password": (
+        "check the credentials in the environment"
+    ),
+    r"\b404\b|not found|no such|not exist|unable to find|were empty|URI missing|no files": (
+        "check the names"
+    ),
+}
+
+
+def without_password(url: str) -> str:
+    """The URL as errors may show it.
+
+    >>> without_password("postgresql://me:p@ss/w@host/db?sslpassword=x")
+    'postgresql://me:***@host/db?sslpassword=***'
+    """
+    shown = re.sub(r"(://[^/@:]*):\S*@", r"\1:***@", url)  # a password may have an @ itself
+    return re.sub(r"(password\s*=\s*)[^&\s]*", r"\1***", shown, flags=re.I)
+
+
+@contextmanager
+def explained(url: str) -> Iterator[str]:
+    """The address, whose ``${NAME}`` are variables of the environment, to be read inside.
+
+    Raises:
+        DataError: a variable that is not set; and whatever a library raises inside, as one sentence
+            that shows neither a password nor a variable's value.
+    """
+    names = _VARIABLE.findall(url)
+    lacking = [name for name in names if not os.environ.get(name)]
+    if lacking:
+        raise DataError(
+            f"cannot read {without_password(url)}: {lacking[0]} is not set in the environment; "
+            "set it"
+        )
+    address = _VARIABLE.sub(lambda found: os.environ[found[1]], url)
+
+    def shown(text: str) -> str:
+        text = " ".join(text.split()).replace(address, url)
+        for name in names:
+            text = text.replace(os.environ[name], f"${{{name}}}")
+        return without_password(text)
+
+    try:
+        yield address
+    except DataError as error:
+        raise DataError(shown(str(error))) from None
+    except ImportError as error:
+        raise DataError(
+            f"cannot read {shown(url)}: {error.name or error} is not installed here; pip install "
+            "'dovetail-fl[lake]'"
+        ) from None
+    except Exception as error:  # of Polars, deltalake, pyiceberg or a driver: they share no base
+        text = re.split(r"\.? <\?xml|\. |; ", shown(str(error)))[0][:300].rstrip(".:; ")
+        found = (told for words, told in _ADVICE.items() if re.search(words, str(error), re.I))
+        advice = next(found, "check the address, and that it can be reached from here")
+        raise DataError(f"cannot read {shown(url)}: {text}; {advice}") from None

@@ -1,0 +1,178 @@
+"""Servers that tables lie on, for tests: a bucket, PostgreSQL, MariaDB; and the line to them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from federations import free_port
+from mailboxes import wait_until
+
+BUILD = Path(__file__).parents[2] / "build"
+MOTO = BUILD / "moto" / "bin" / "moto_server"
+POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
+MARIADB = Path("/usr/sbin/mariadbd")
+
+#: Servers of databases refuse to run as root.
+_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+
+
+@contextmanager
+def running(arguments: list[str | Path], log: Path) -> Iterator[None]:
+    with log.open("wb") as file:
+        server = subprocess.Popen(list(map(str, arguments)), stdout=file, stderr=file)
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+@contextmanager
+def bucket_store(folder: Path, bucket: str, **environment: str) -> Iterator[dict[str, str]]:
+    """moto's server with an empty bucket; gives the environment that reaches it."""
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+
+    def there() -> bool:
+        try:
+            urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT"))
+        except OSError:
+            return False
+        return True
+
+    command: list[str | Path] = [MOTO, "-H", "127.0.0.1", "-p", str(port)]
+    given = [f"{name}={value}" for name, value in environment.items()]
+    with running(["env", *given, *command], folder / "moto.log"):
+        wait_until(there, "server")
+        yield {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+
+@contextmanager
+def postgres(folder: Path, password: str) -> Iterator[int]:
+    """PostgreSQL with a superuser "reader"; gives its port."""
+    assert POSTGRES is not None
+    port = free_port()
+    data, asked = folder / "postgres", folder / "asked"
+    data.mkdir()
+    asked.write_text(password)
+    before = _servant(data, asked)
+    made = ["-D", data / "db", "-U", "reader", f"--pwfile={asked}", "-A", "scram-sha-256"]
+    subprocess.run(
+        [*before, POSTGRES / "initdb", *made, "--no-sync"], check=True, capture_output=True
+    )
+    options = ["-k", data, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
+    server = [*before, POSTGRES / "postgres", "-D", data / "db", "-p", str(port), *options]
+    with running(server, folder / "postgres.log"):
+        wait_until(lambda: answers(port), "PostgreSQL")
+        yield port
+
+
+@contextmanager
+def mariadb(folder: Path, statements: list[str]) -> Iterator[int]:
+    """MariaDB in which these statements were executed; gives its port."""
+    port = free_port()
+    data, first = folder / "mariadb", folder / "first.sql"
+    data.mkdir()
+    first.write_text("".join(f"{each};\n" for each in statements))
+    before = _servant(data, first)
+    made = ["--no-defaults", f"--datadir={data}/db", "--skip-test-db"]
+    subprocess.run([*before, "mariadb-install-db", *made], check=True, capture_output=True)
+    options = [f"--socket={data}/socket", f"--port={port}", "--bind-address=127.0.0.1"]
+    options += [f"--init-file={first}", f"--pid-file={data}/pid", "--skip-name-resolve"]
+    server = [*before, MARIADB, "--no-defaults", f"--datadir={data}/db", *options]
+    with running(server, folder / "mariadb.log"):
+        wait_until(lambda: answers(port), "MariaDB")
+        yield port
+
+
+def _servant(*paths: Path) -> tuple[str, ...]:
+    """What begins a command of a server's, which these paths are made readable for."""
+    if os.getuid():
+        return ()
+    for path in paths:
+        subprocess.run(["chown", "nobody", path], check=True)
+        for parent in path.parents:
+            with suppress(OSError):
+                parent.chmod(parent.stat().st_mode | 0o011)
+    return _NOBODY
+
+
+class Line:
+    """A line to a server on this machine, that counts what comes back, and may break.
+
+    Attributes:
+        port: where it listens.
+        num_bytes: what came back.
+        breaks_after: of these bytes, when every connection is cut.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.num_bytes, self.breaks_after = 0, 1 << 62
+        self._to = port
+        self._open = [socket.create_server(("127.0.0.1", 0))]
+        self.port: int = self._open[0].getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                asking, _ = self._open[0].accept()
+                self._open.append(asking)
+                server = socket.create_connection(("127.0.0.1", self._to))
+                self._open.append(server)
+                for ends in ((asking, server, False), (server, asking, True)):
+                    self._threads.append(threading.Thread(target=self._pass, args=ends))
+                    self._threads[-1].start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if counted:
+                    self.num_bytes += len(data)
+                if self.num_bytes > self.breaks_after:
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def costs(self, read: Callable[[], object]) -> int:
+        """Bytes that come back while something is read."""
+        before = self.num_bytes
+        read()
+        return self.num_bytes - before
+
+    def close(self) -> None:
+        for each in tuple(self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in tuple(self._threads):
+            thread.join()
+        for each in self._open:
+            each.close()
+
+
+@contextmanager
+def line_to(port: int) -> Iterator[Line]:
+    with closing(Line(port)) as line:
+        yield line
