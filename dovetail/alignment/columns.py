@@ -27,6 +27,7 @@ import torch
 from dovetail.data import (
     CategorySummary,
     Classification,
+    FixedSummary,
     NumberSummary,
     Summary,
     Table,
@@ -50,7 +51,8 @@ class Describe(Message):
 class Description(Message):
     """Party -> driver: the columns it offers as common, its classes, how many rows it has.
 
-    ``kinds`` are "numbers" and "categories". Category i is one of column ``category_columns[i]``.
+    ``kinds`` are "numbers", "categories", or JSON: what makes features of a value. Category i is
+    one of column ``category_columns[i]``.
     """
 
     columns: tuple[str, ...]
@@ -84,7 +86,7 @@ class Description(Message):
         numbers = [s if isinstance(s, NumberSummary) else None for s in summaries.values()]
         return cls(
             tuple(summaries),
-            tuple("categories" if s is None else "numbers" for s in numbers),
+            tuple(map(_kind, summaries.values())),
             classes_of(task),
             num_rows,
             torch.tensor([s.count if s else 0 for s in numbers], dtype=torch.int64),
@@ -118,7 +120,9 @@ class Description(Message):
         for name in names:
             index = self.columns.index(name)
             missing = int(self.missing_C[index])
-            if self.kinds[index] == "categories":
+            if self.kinds[index].startswith("{"):
+                summaries[name] = FixedSummary(self.kinds[index], missing)
+            elif self.kinds[index] == "categories":
                 listed = zip(
                     self.categories, self.category_columns, self.category_counts, strict=True
                 )
@@ -129,6 +133,12 @@ class Description(Message):
                 count = int(self.counts_C[index])
                 summaries[name] = NumberSummary(count, missing, mean, squares)
         return summaries
+
+
+def _kind(summary: Summary) -> str:
+    if isinstance(summary, FixedSummary):
+        return summary.how
+    return "numbers" if isinstance(summary, NumberSummary) else "categories"
 
 
 # --- What the driver executes --------------------------------------------------------------------
@@ -262,8 +272,8 @@ def encoder_of(
     try:
         shared = TableEncoder("all", ())
         if common:
-            shared = TableEncoder.from_json(json.loads(agreed))
-    except (ValueError, ModelError) as error:
+            shared = TableEncoder.from_json(json.loads(agreed)).on_site(table)
+    except (ValueError, DataError, ModelError) as error:
         raise MessageError(f"the agreed encoding cannot be read ({error})") from None
     if shared.columns != tuple(common):
         raise MessageError("the agreed encoding is not of the common columns")

@@ -32,6 +32,7 @@ from dovetail.methods.apfed.plugin import passives
 from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.methods.base import Progress
 from dovetail.methods.party import Site
+from dovetail.models.shown import few
 from dovetail.node.partyfile import open_sites
 from dovetail.node.site_folder import warnings_of
 from dovetail.report import views
@@ -156,6 +157,7 @@ class Inspection(Shown):
             yield picture(self.parts, self.overlaps.groups)
             yield ""
         yield _party_table(self.parts)
+        yield from map(terminal_text, _read_lines(self.parts))
         yield ""
         if self.overlaps.shared or self.overlaps.withheld:
             yield from _overlap_lines(self.overlaps)
@@ -515,6 +517,17 @@ def _party_table(parts: Sequence[Part]) -> Table:
             f"{len(part.data.labelled_rows()):,}" if has_labels else "-",
         )
     return table
+
+
+def _read_lines(parts: Sequence[Part]) -> Iterator[str]:
+    """How columns are read, of those that are read alike a line."""
+    for part in parts:
+        alike: dict[str, list[str]] = {}
+        for name, how in part.read.items():
+            alike.setdefault(how, []).append(name)
+        for how, names in alike.items():
+            if how != "number":
+                yield f"  {part.name} reads {few(names)} as {how}"
 
 
 def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:

@@ -45,6 +45,8 @@ class Party:
         blocks: block -> globs of its columns; instead of ``columns``.
         categorical: number columns that are codes, such as postcodes.
         max_categories: a column with more keeps so many of the most frequent.
+        encode: column -> how it is read, such as ``{"kind": "text", "size": 16}``; the section
+            ``[party.encode]`` of a party file. Columns that are not named are read as they look.
         lowercase_ids: compare ids without regard to case.
         match: keys that stand in for an id in common, tried in order: columns, or functions of
             columns such as "sounds(surname)"; all parties list the same (docs/alignment.md).
@@ -76,6 +78,7 @@ class Party:
         blocks: Mapping[str, Sequence[str]] | None = None,
         categorical: Sequence[str] = (),
         max_categories: int = 100,
+        encode: Mapping[str, Mapping[str, Any]] | None = None,
         lowercase_ids: bool = False,
         match: Sequence[Sequence[str]] = (),
         match_columns: Mapping[str, str] | None = None,
@@ -105,6 +108,7 @@ class Party:
             "blocks": blocks,
             "categorical": _several(categorical),
             "max_categories": max_categories,
+            "encode": dict(encode or {}),
             "lowercase_ids": lowercase_ids,
             "match": _keys(match, where),
             "match_columns": dict(match_columns or {}),

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.api.reading import joint_folder
-from dovetail.data.preprocessing import CategoryColumn
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Progress
 from dovetail.methods.inference import Question
@@ -170,7 +169,7 @@ def table_of_feeds(model: Model, asked: Asked) -> dd.Table:
         assert isinstance(encoder, dd.TableEncoder)
         for column in encoder.fitted:
             values: np.ndarray = asked.feeds[column.name][:, 0]
-            is_text = isinstance(column, CategoryColumn)
+            is_text = column.is_text
             missing = values == "" if is_text else np.isnan(values)
             columns[column.name] = dd.Column(values, missing)
     return dd.Table("the body", tuple(columns), len(asked), columns.__getitem__)

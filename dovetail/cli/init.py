@@ -57,7 +57,7 @@ def init(
     """Write a first party file and run file, from a table and a few answers.
 
     Looks at the table, proposes which column names each row, which is to be predicted and whether
-    it is a class or a number, and leaves out columns that teach nothing: ids, constants, free text.
+    it is a class or a number, and leaves out columns that teach nothing: ids, constants, names.
     What is not said is asked; with --yes, or without a terminal, what is proposed is taken.
 
     Who has the labels, with a partner on another machine:

@@ -2,6 +2,7 @@
 
 from dovetail.data.agreed import (
     CategorySummary,
+    FixedSummary,
     NumberSummary,
     Summary,
     agree,
@@ -59,6 +60,7 @@ __all__ = [
     "CommonUnique",
     "Dataset",
     "Federation",
+    "FixedSummary",
     "ImageInput",
     "ImageRegion",
     "Input",

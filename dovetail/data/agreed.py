@@ -12,9 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.encode import FittedColumn, fixed_how, is_free_text
+from dovetail.data.fitted import CategoryColumn, NumberColumn
+from dovetail.data.frozen import Frozen
+from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
+from dovetail.data.vectors import Fixed, Hashed, VectorColumn
 from dovetail.errors import DataError
 
 
@@ -48,11 +53,28 @@ class CategorySummary:
     missing: int
 
 
-Summary = NumberSummary | CategorySummary
+@dataclass(frozen=True)
+class FixedSummary:
+    """What makes features of a column's values at one party, the same for any rows.
+
+    Attributes:
+        how: as JSON, without what only that party's machine knows.
+        missing: rows without a value.
+    """
+
+    how: str
+    missing: int
+
+
+Summary = NumberSummary | CategorySummary | FixedSummary
+
+_FIXED: TypeAdapter[Hashed | Frozen] = TypeAdapter(Fixed)
 
 
 def kind_of(summary: Summary) -> str:
     """What a column holds, as errors say it."""
+    if isinstance(summary, FixedSummary):
+        return f"values that {summary.how} encodes"
     return "numbers" if isinstance(summary, NumberSummary) else "categories"
 
 
@@ -68,13 +90,26 @@ def summarise(
         party: whose columns they are, for errors.
 
     Raises:
-        DataError: a column that is not there, or has infinite values.
+        DataError: a column that is not there, has infinite values, or whose features are fitted to
+            one party's rows.
     """
     summaries: dict[str, Summary] = {}
     for name in names:
         column = table.column(name)
         missing = int(column.missing.sum())
         present = column.values[~column.missing]
+        asked = None if table.asked is None else table.asked.columns.get(name)
+        if asked is not None and asked.is_fixed:
+            how = fixed_how(table, name)
+            summaries[name] = FixedSummary(_FIXED.dump_json(how.shared()).decode(), missing)
+            continue
+        if is_free_text(column) if asked is None else asked.is_fitted:
+            raise DataError(
+                f"party {party!r}: column {name!r} of {table.description} is read as text or by "
+                "frequency, which is fitted to one party's rows, so it cannot be common; leave it "
+                f"out of the common columns, or name in encode.{name} what is the same at all: a "
+                'model, or kind = "hash"'
+            )
         if column.is_text:
             summaries[name] = CategorySummary(dict(Counter(present.tolist())), missing)
             continue
@@ -126,9 +161,7 @@ def agree(
     )
 
 
-def _agree_on(
-    name: str, summaries: Mapping[str, Summary], max_categories: int
-) -> NumberColumn | CategoryColumn:
+def _agree_on(name: str, summaries: Mapping[str, Summary], max_categories: int) -> FittedColumn:
     first, *_ = summaries
     for party, summary in summaries.items():
         if kind_of(summary) != kind_of(summaries[first]):
@@ -138,12 +171,21 @@ def _agree_on(
                 "of the common columns"
             )
     flag = any(summary.missing for summary in summaries.values())
+    one = summaries[first]
+    if isinstance(one, FixedSummary):
+        try:
+            return VectorColumn(name, _FIXED.validate_json(one.how), flag)
+        except ValidationError as error:
+            raise DataError(
+                f"the common column {name!r} cannot be encoded as party {first!r} says "
+                f"({error.errors()[0]['msg']})"
+            ) from None
     counts: Counter[str] = Counter()
     count, mean, squares = 0, 0.0, 0.0
     for summary in summaries.values():
         if isinstance(summary, CategorySummary):
             counts.update(summary.counts)
-        elif summary.count:
+        elif isinstance(summary, NumberSummary) and summary.count:
             total = count + summary.count
             shift = summary.mean - mean
             mean += shift * summary.count / total

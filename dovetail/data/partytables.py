@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.asked import Asked, Encode
 from dovetail.data.databases import absolute_url, is_database_url, read_database
 from dovetail.data.datasets import read_ids, whole_numbers
 from dovetail.data.frames import Frame, table_from_frame
@@ -17,7 +18,7 @@ from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.tables import Column, Table, is_query, is_table_path, read_table
+from dovetail.data.tables import Column, Table, is_query, is_table_path, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
 
@@ -175,6 +176,8 @@ def read_party_table(
     matching: Mapping[str, str] | None = None,
     truth: str | None = None,
     images: str | None = None,
+    encode: Mapping[str, Encode] | None = None,
+    store: Path | None = None,
 ) -> PartyTable:
     """A party's table.
 
@@ -195,6 +198,8 @@ def read_party_table(
         matching: what match keys call a column -> the column; no model learns from these.
         truth: the column that says who each row really is; nor from this one.
         images: an .npz file or a folder with a picture of each of the table's rows, of the same id.
+        encode: column -> how it is read, of those that are not as they look.
+        store: the file of frozen encoders' vectors that the site keeps.
 
     Raises:
         DataError: naming the party, its table, the column and what to do.
@@ -209,12 +214,31 @@ def read_party_table(
                 source = _beside(folder, source)
             reach = () if folder is None else (folder, *(folder / each for each in folders))
             read = _read(name, source, meaning, query=query, folders=reach)
+        if encode:
+            read = _asking(read, encode, folder or Path(), store)
         if images is None:
             return read
         return _with_images(read, Path(images) if folder is None else folder / images, id)
     except DataError as error:
         kind = MissingColumnError if isinstance(error, MissingColumnError) else DataError
         raise kind(f"party {name!r}: {error}") from None
+
+
+def _asking(
+    table: PartyTable, encode: Mapping[str, Encode], folder: Path, store: Path | None
+) -> PartyTable:
+    """The party's table with how its columns are read.
+
+    Raises:
+        DataError: a column that it does not use.
+    """
+    used = [name for names in table.blocks.values() for name in names]
+    for name in encode:
+        if name not in used:
+            raise DataError(f"encode names {name!r}, which it does not use{nearest(name, used)}")
+    assert isinstance(table.x, Table)
+    asked = Asked({name: each.within(folder) for name, each in encode.items()}, store)
+    return replace(table, x=table.x.asking(asked))
 
 
 def whole_images(x: Tensor) -> ImageInput:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.data.encode import is_free_text
 from dovetail.data.tables import Column, Table
 
 #: Columns with these words in their names are likelier to be what they say.
@@ -75,14 +76,14 @@ def _surveyed(name: str, column: Column) -> Surveyed:
         why_not = "has no value"
     elif distinct == 1:
         why_not = "is the same in every row"
-    elif unique and (column.is_text or _words(name) & _ID_WORDS):
+    elif unique and not is_free_text(column) and (column.is_text or _words(name) & _ID_WORDS):
         why_not = "differs in every row, as an id does"
     elif column.is_text and distinct > max(MAX_CLASSES, _OFTEN_NEW * len(present)):
         sample = present[:: max(1, len(present) // 200)]
         if np.mean([bool(_DATE.search(value)) for value in sample]) > 0.9:
             why_not = "seems to be a date that is written in no usual way; write it as YYYY-MM-DD"
-        elif np.mean([len(value.split()) for value in sample]) > 3:
-            why_not = "is free text, which hardly repeats"
+        elif is_free_text(column):
+            advice = "is free text, read as hashed words"
         else:
             why_not = f"is text with {distinct:,} different values in {len(present):,} rows"
     elif len(present) < 0.05 * num_rows:

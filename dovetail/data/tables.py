@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import duckdb
 import numpy as np
@@ -23,6 +23,9 @@ import numpy as np
 from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
 from dovetail.data.judged import run_judged
 from dovetail.errors import DataError, MissingColumnError
+
+if TYPE_CHECKING:
+    from dovetail.data.asked import Asked
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
 _SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
@@ -100,6 +103,7 @@ class Table:
         rows: (N,) int64, the rows of it that this table has; None for all.
         index: columns that are pandas' numbers of rows: no features, but read where they are asked
             for by name.
+        asked: how a party asks columns to be read.
     """
 
     def __init__(
@@ -111,7 +115,9 @@ class Table:
         rows: np.ndarray | None = None,
         *,
         index: Sequence[str] = (),
+        asked: Asked | None = None,
     ) -> None:
+        self.asked = asked
         self.index = tuple(index)
         self.description = description
         self.names = tuple(names)
@@ -144,7 +150,13 @@ class Table:
         elif rows.dtype.kind == "b":
             rows = np.flatnonzero(rows)
         return Table(
-            self.description, self.names, self._num_read, self._read, rows, index=self.index
+            self.description,
+            self.names,
+            self._num_read,
+            self._read,
+            rows,
+            index=self.index,
+            asked=self.asked,
         )
 
     def select(self, patterns: Sequence[str]) -> list[str]:
@@ -185,9 +197,7 @@ class Table:
         for name in names:
             self._check_has(name)
         left = [name for name in self.names if name not in names]
-        return Table(
-            self.description, left, self._num_read, self._read, self._rows, index=self.index
-        )
+        return self._of(left, self.index)
 
     def only(self, names: Iterable[str]) -> Table:
         """A table of these columns, in this order.
@@ -198,7 +208,24 @@ class Table:
         names = tuple(names)
         for name in names:
             self._check_has(name)
-        return Table(self.description, names, self._num_read, self._read, self._rows)
+        return self._of(names)
+
+    def asking(self, asked: Asked) -> Table:
+        """The table with how a party asks its columns to be read."""
+        made = self._of(self.names, self.index)
+        made.asked = asked
+        return made
+
+    def _of(self, names: Sequence[str], index: Sequence[str] = ()) -> Table:
+        return Table(
+            self.description,
+            names,
+            self._num_read,
+            self._read,
+            self._rows,
+            index=index,
+            asked=self.asked,
+        )
 
     def _check_has(self, name: str) -> None:
         if name not in self.names and name not in self.index:
@@ -426,9 +453,11 @@ def stacked(name: str, tables: Sequence[Table]) -> Table:
         if len({part.is_text for part in parts}) > 1:
             raise DataError(f"the column {column!r} of {name} is text in some rows only")
         values = np.concatenate([part.values for part in parts])
-        return Column(values, np.concatenate([part.missing for part in parts]))
+        missing = np.concatenate([part.missing for part in parts])
+        return Column(values, missing, parts[0].what)
 
-    return Table(name, tables[0].names, sum(table.num_rows for table in tables), read)
+    num_rows = sum(table.num_rows for table in tables)
+    return Table(name, tables[0].names, num_rows, read, asked=tables[0].asked)
 
 
 def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:

@@ -9,14 +9,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dovetail.data.preprocessing import (
-    UNSEEN_CODE,
-    CategoryColumn,
-    NumberColumn,
-    TableEncoder,
-    as_text,
-    codes_of,
-)
+from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, NumberColumn, as_text
+from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Column, Table
 
 
@@ -35,15 +29,17 @@ def unusable_rows(
             column = table.column(fitted.name)
             if isinstance(fitted, NumberColumn):
                 found = _numbers(fitted, column)
+            elif isinstance(fitted, CategoryColumn) and not (allow_unseen or fitted.other):
+                found = _categories(fitted, column)
             else:
-                found = {} if allow_unseen or fitted.other else _categories(fitted, column)
+                continue
             for row, why in found.items():
                 refused.setdefault(row, f"column {fitted.name!r}: {why}")
     return dict(sorted(refused.items()))
 
 
 def _categories(fitted: CategoryColumn, column: Column) -> dict[int, str]:
-    rows = np.flatnonzero(codes_of(fitted, column) == UNSEEN_CODE)
+    rows = np.flatnonzero(fitted.codes(column) == UNSEEN_CODE)
     values = as_text(column.values[rows])
     return {
         int(row): f"{value!r} was not seen in training"

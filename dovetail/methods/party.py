@@ -33,6 +33,7 @@ from dovetail.alignment import (
 )
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
+from dovetail.data.asked import Encode
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
 from dovetail.methods.limits import SealedLimits, names_samples
@@ -63,6 +64,7 @@ class PartySection(Section):
     blocks: dict[str, tuple[str, ...]] | None = None  # block -> columns; instead of columns
     categorical: tuple[str, ...] = ()  # numeric columns that are codes, as globs
     max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
+    encode: dict[str, Encode] = Field(default_factory=dict)  # column -> how it is read
     lowercase_ids: bool = False  # compare ids without regard to case
     # Keys that stand in for an id in common, tried in order: columns, or functions of columns such
     # as "sounds(surname)"; all parties list the same (docs/alignment.md).

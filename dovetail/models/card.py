@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Classification, TableEncoder
-from dovetail.data.preprocessing import CategoryColumn, date_text
+from dovetail.data.fitted import CategoryColumn, date_text
 from dovetail.data.tables import Table
+from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
 from dovetail.models.calibration import CALIBRATION, CONFORMAL, calibration_error
 from dovetail.models.metrics import score
@@ -187,6 +188,8 @@ def _columns(model: Model) -> list[dict[str, Any]]:
             if isinstance(column, CategoryColumn):
                 entry |= {"kind": "category", "categories": list(column.categories)}
                 entry["others"] = column.other
+            elif isinstance(column, VectorColumn):
+                entry |= {"kind": column.how.by, "features": len(column.feature_names)}
             else:
                 entry |= {"kind": "number", "mean": column.mean, "std": column.scale}
                 if column.seen is not None:
@@ -490,22 +493,13 @@ def _number(value: Any) -> str:
 
 def _range(column: Mapping[str, Any]) -> list[str]:
     missing = str(column.get("missing", ""))
-    if column["kind"] == "category":
-        shown = ", ".join(column["categories"][:8]) + (
-            ", ..." if len(column["categories"]) > 8 else ""
-        )
-        return [column["name"], "category", shown, missing]
+    name, kind = column["name"], column["kind"]
+    if "features" in column:
+        return [name, kind, f"{column['features']} features", missing]
+    if kind == "category":
+        known = column["categories"]
+        return [name, kind, ", ".join(known[:8]) + (", ..." if len(known) > 8 else ""), missing]
     if "low" not in column:
-        return [
-            column["name"],
-            column["kind"],
-            f"{column['mean']:.4g} ± {column['std']:.4g}",
-            missing,
-        ]
-    text = date_text if column["kind"] == "date" else (lambda value: f"{value:.6g}")
-    return [
-        column["name"],
-        column["kind"],
-        f"{text(column['low'])} to {text(column['high'])}",
-        missing,
-    ]
+        return [name, kind, f"{column['mean']:.4g} ± {column['std']:.4g}", missing]
+    text = date_text if kind == "date" else (lambda value: f"{value:.6g}")
+    return [name, kind, f"{text(column['low'])} to {text(column['high'])}", missing]

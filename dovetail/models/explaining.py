@@ -26,7 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Classification, TableEncoder, Task
-from dovetail.data.preprocessing import CategoryColumn, NumberColumn
+from dovetail.data.encode import FittedColumn
+from dovetail.data.fitted import CategoryColumn, NumberColumn
+from dovetail.data.vectors import VectorColumn
 from dovetail.errors import ModelError
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
@@ -167,7 +169,7 @@ class _Groups:
 
     def __init__(self, model: Explained) -> None:
         self.parts: dict[str, list[tuple[str, slice]]] = {}
-        self.fitted: dict[str, NumberColumn | CategoryColumn] = {}
+        self.fitted: dict[str, FittedColumn] = {}
         for block, encoder in model.inputs.items():
             if not isinstance(encoder, TableEncoder):
                 continue
@@ -238,7 +240,8 @@ def explain(
         else [groups.names[index] for index in np.argsort(-sizes)]
     )
     which = _class_along(model, x)
-    dependence = {column: _along(model, groups, x, column, which) for column in ranked[:depend]}
+    curved = [name for name in ranked if not isinstance(groups.fitted[name], VectorColumn)]
+    dependence = {column: _along(model, groups, x, column, which) for column in curved[:depend]}
     along = "value"
     if isinstance(model.task, Classification):
         along = f"p({model.task.classes[which]})"
@@ -515,6 +518,7 @@ def _along(
         for at, name in enumerate(fitted.categories[:_GRID]):
             features.append((name, torch.eye(width)[at]))
     else:
+        assert isinstance(fitted, NumberColumn)
         standardised = np.unique(
             np.quantile(x[block][:, span.start].numpy(), np.linspace(0.02, 0.98, _GRID))
         )
@@ -522,6 +526,8 @@ def _along(
             row = torch.zeros(width)
             row[0] = float(value)
             raw = value * fitted.scale + fitted.mean
+            if fitted.periods:
+                fitted.fill(row[None].numpy(), np.array([raw]), column)
             if abs(raw) < 1e-6 * fitted.scale:  # what float32 leaves of 0
                 raw = 0.0
             features.append((f"{raw:.4g}", row))

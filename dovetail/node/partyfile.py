@@ -183,6 +183,8 @@ def make_site(
         matching=party.matching(),
         truth=party.match_truth,
         images=party.images,
+        encode=party.encode,
+        store=path.with_name(f"{path.stem}.site") / "encoded.sqlite",
     )
     return Site(path, party, Policy(file.policy, algorithms()), sections, rows, where)
 

@@ -42,11 +42,13 @@ class Part:
             Columns of one name are the same column at every party; image blocks are the same
             where block and description are, so a description has to tell two strips apart.
         classes: the label's classes, by index; () where only indices are known.
+        read: column -> what becomes of it, where that is known.
     """
 
     data: PartyData
     columns: Mapping[str, tuple[str, ...]]
     classes: tuple[str | int, ...] = ()
+    read: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.data.encode import read_as
 from dovetail.data.partytables import IMAGES
 from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.methods.party import Site
@@ -23,9 +24,12 @@ from dovetail.runs.coverage import Overlaps, Part, hides
 from dovetail.runs.expected_gain import MAX_ROWS, Expected, expected
 from dovetail.runs.situations import Fit, Sizes
 
+#: So many rows say how a column is read.
+_LOOKED_AT = 20_000
+
 
 def part_of(site: Site) -> Part:
-    """What a site brings: its ids, its columns' names and its labels; no column is read."""
+    """What a site brings: its ids, its labels, and its columns, whose first rows are read."""
     table = site.table
     labels: Tensor | None = None
     classes: tuple[str | int, ...] = ()
@@ -46,7 +50,28 @@ def part_of(site: Site) -> Part:
         shape = " × ".join(str(size) for size in table.x.shape[1:])
         columns = dict.fromkeys(table.blocks, (f"{site.name}: {shape}",))
         blocks = dict.fromkeys(table.blocks, table.x)
-    return Part(dd.PartyData(site.name, table.ids, blocks, labels), columns, classes)
+    data = dd.PartyData(site.name, table.ids, blocks, labels)
+    return Part(data, columns, classes, _read_as(site))
+
+
+def _read_as(site: Site) -> dict[str, str]:
+    """Column -> what becomes of it, by the first rows."""
+    whole, party = site.table.x, site.party
+    if not isinstance(whole, dd.Table):
+        return {}
+    table = whole.take(np.arange(min(whole.num_rows, _LOOKED_AT)))
+    asked = {} if table.asked is None else table.asked.columns
+    categorical = set(table.select(party.categorical))
+    return {
+        name: read_as(
+            table.column(name),
+            asked.get(name),
+            categorical=name in categorical,
+            max_categories=party.max_categories,
+        )
+        for names in site.table.blocks.values()
+        for name in names
+    }
 
 
 def message_sizes(
@@ -154,6 +179,7 @@ def as_values(
                 "blocks": {block: list(part.columns.get(block, ())) for block in part.data.blocks},
                 "labelled": len(part.data.labelled_rows()),
                 "classes": _classes(part),
+                "read": dict(part.read),
             }
             for part in parts
         ],

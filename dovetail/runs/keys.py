@@ -87,18 +87,30 @@ def parts_of(
     for name, field in fields.items():
         below = _models(field.annotation)
         key_path = f"{path}.{name}" if path else name
-        inner += [(key_path, each) for each in below]
+        inner += [(key_path + _NAMED * _is_named(field.annotation), each) for each in below]
         if below and not _also_plain(field.annotation):
             continue
         keys.append(Key(name, type_text(field.annotation), _default(field), comments.get(name, "")))
     title = f"[{path}]" if path else ""
     for choice in ("kind", "goal"):  # which of several tables it is
         variant = model.model_fields.get(choice)
-        if variant is not None and get_origin(variant.annotation) is Literal:
+        if (
+            variant is not None
+            and get_origin(variant.annotation) is Literal
+            and (len(get_args(variant.annotation)) == 1 or choice == "goal")
+        ):
             title += f', {choice} = "{get_args(variant.annotation)[0]}"'
     yield Part(title, first_line(model), tuple(keys))
     for key_path, each in inner:
         yield from parts_of(key_path, each)
+
+
+#: Ends the path of tables that a user names.
+_NAMED = ".NAME"
+
+
+def _is_named(annotation: Any) -> bool:
+    return get_origin(annotation) is dict and bool(_models(get_args(annotation)[1]))
 
 
 def first_line(model: type[BaseModel]) -> str:

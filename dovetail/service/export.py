@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.images import ImageInput
-from dovetail.data.preprocessing import CategoryColumn
 from dovetail.data.task import Classification
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Model
@@ -312,6 +312,11 @@ def made_up_columns(
             known = [*column.categories, None, "never seen in training"]
             arrays[column.name] = np.array(rng.choice(len(known), num_rows))
             arrays[column.name] = np.array(known, dtype=object)[arrays[column.name]]
+            continue
+        if not isinstance(column, NumberColumn):
+            words = np.array(["", "", "something", "written", "of", "the", "rows"], dtype=object)
+            drawn = words[rng.integers(0, len(words), (num_rows, 5))]
+            arrays[column.name] = np.array([" ".join(row).strip() or None for row in drawn], object)
             continue
         values = rng.normal(column.mean, 1.5 * column.scale, num_rows)
         values[rng.random(num_rows) < 0.1] = np.nan

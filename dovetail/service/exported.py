@@ -16,6 +16,7 @@ from dovetail import data as dd
 from dovetail.data.frames import series_like
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
+from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import radius_of
@@ -118,6 +119,7 @@ class OnnxModel:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
         """What the file says of named inputs, unchecked."""
+        feeds = {**feeds, **self._vectors(feeds)}
         num_rows = max(map(len, feeds.values()), default=0)
         step = self.rows or max(num_rows, 1)
         names, pieces = list(self.outputs), []
@@ -128,6 +130,16 @@ class OnnxModel:
         if len(results) == 1:
             return Prediction(results[0])
         return Prediction(np.asarray(results[0]), results[1], self.classes)
+
+    def _vectors(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The inputs of columns of which a text becomes several numbers."""
+        encoders = [each for each in self.inputs.values() if isinstance(each, dd.TableEncoder)]
+        return {
+            column.name: column.vectors(feeds[column.name][:, 0])
+            for encoder in encoders
+            for column in encoder.fitted
+            if isinstance(column, VectorColumn)
+        }
 
     def feeds(self, table: dd.Table) -> dict[str, np.ndarray]:
         """The file's inputs for all rows of a table."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from dovetail import __version__
 from dovetail.data import Classification, TableEncoder
-from dovetail.data.preprocessing import CategoryColumn
 from dovetail.errors import ConfigError
 from dovetail.models import Model, load
 from dovetail.service.exported import OnnxModel
@@ -64,7 +63,7 @@ def signature(model: Model) -> Any:
     for encoder in model.inputs.values():
         assert isinstance(encoder, TableEncoder)
         for column in encoder.fitted:
-            kind: Any = DataType.string if isinstance(column, CategoryColumn) else DataType.double
+            kind: Any = DataType.string if column.is_text else DataType.double
             if column.seen is not None and getattr(column.seen, "what", "") == "date":
                 kind = DataType.datetime
             if getattr(column, "categories", ()) == ("false", "true"):

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from dovetail import data as dd
-from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.encode import FittedColumn
+from dovetail.data.fitted import CategoryColumn, NumberColumn
+from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import closest
 from dovetail.errors import DataError
 
@@ -84,7 +86,7 @@ class Reader:
     """
 
     def __init__(self, encoders: Sequence[TableEncoder]) -> None:
-        self.columns: dict[str, NumberColumn | CategoryColumn] = {
+        self.columns: dict[str, FittedColumn] = {
             column.name: column for encoder in encoders for column in encoder.fitted
         }
         # Within, a number is one that float32 can tell from its mean; without, it is looked at.
@@ -199,14 +201,14 @@ class Reader:
     def _cells(
         self,
         name: str,
-        column: NumberColumn | CategoryColumn,
+        column: FittedColumn,
         cells: Sequence[Any],
         bad: list[BadCell],
         *,
         allow_unseen: bool,
     ) -> np.ndarray:
         """(N, 1) of a column's cells."""
-        if isinstance(column, CategoryColumn):
+        if not isinstance(column, NumberColumn):
             return self._texts(name, column, cells, bad, allow_unseen=allow_unseen)
         low, high = self._reach[name]
         if len(cells) > _MANY and {*map(type, cells)} <= _PLAIN:
@@ -249,13 +251,16 @@ class Reader:
     def _texts(
         self,
         name: str,
-        column: CategoryColumn,
+        column: FittedColumn,
         cells: Sequence[Any],
         bad: list[BadCell],
         *,
         allow_unseen: bool,
     ) -> np.ndarray:
-        known = self._known[name]
+        known = self._known.get(name, frozenset())
+        categories: Sequence[str] = ()  # the only ones that there may be
+        if isinstance(column, CategoryColumn) and not column.other:
+            categories = column.categories
         if len(cells) > _MANY and {*map(type, cells)} == {str} and known.issuperset(cells):
             return np.array(cells, dtype=object)[:, None]
         texts = np.empty((len(cells), 1), dtype=object)
@@ -271,9 +276,9 @@ class Reader:
                 text = text.strip()
                 if text == "?":
                     text = ""
-                if text and text not in known and not column.other and not allow_unseen:
-                    wanted = ", ".join(map(repr, column.categories[:8]))
-                    more = ", ..." if len(column.categories) > 8 else ""
+                if text and text not in known and categories and not allow_unseen:
+                    wanted = ", ".join(map(repr, categories[:8]))
+                    more = ", ..." if len(categories) > 8 else ""
                     bad.append(
                         BadCell(row, name, f"expected one of {wanted}{more}, got {_shown(text)}")
                     )

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from dovetail import data as dd
-from dovetail.data.preprocessing import CategoryColumn, date_text
+from dovetail.data.fitted import CategoryColumn, date_text
 from dovetail.data.task import Classification
+from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DovetailError, ModelError
 from dovetail.models import Model, load
 from dovetail.models.prediction import Prediction
@@ -110,6 +111,8 @@ def _property(column: Any) -> dict[str, Any]:
             most = int(np.argmax(column.seen.counts))
             schema["examples"] = [column.categories[most]]
         return schema
+    if isinstance(column, VectorColumn):
+        return {"type": ["string", "null"], "description": "any text"}
     if column.seen is not None and column.seen.what == "date":
         return {
             "type": ["string", "number", "null"],

@@ -21,7 +21,9 @@ import numpy as np
 # Not scipy.stats: that takes seconds to import, which requests in flight would wait for.
 from scipy import special
 
-from dovetail.data.preprocessing import CategoriesSeen, CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.encode import FittedColumn
+from dovetail.data.fitted import CategoriesSeen, CategoryColumn
+from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table, read_table
 from dovetail.errors import DataError
 
@@ -88,11 +90,12 @@ class Counts:
         return int(self.bins.sum()) + self.missing + self.unseen
 
 
-def count(column: NumberColumn | CategoryColumn, values: np.ndarray) -> Counts:
+def count(column: FittedColumn, values: np.ndarray) -> Counts:
     """Counts of (N,) raw values as ``TableEncoder.raw`` gives them."""
-    if isinstance(column, NumberColumn):
+    if not isinstance(column, CategoryColumn):
         assert column.seen is not None
-        there = values[~np.isnan(values)]
+        watched = column.watched(values)
+        there = watched[~np.isnan(watched)]
         return Counts(column.seen.count(there), len(values) - len(there))
     index = {name: position for position, name in enumerate(column.categories)}
     size = len(column.categories)
@@ -126,9 +129,7 @@ def holds_training(inputs: Mapping[str, Any], table: Table) -> bool:
     return num_bins >= _MANY_BINS
 
 
-def compare(
-    column: NumberColumn | CategoryColumn, now: Counts, *, num_columns: int
-) -> ColumnDrift | None:
+def compare(column: FittedColumn, now: Counts, *, num_columns: int) -> ColumnDrift | None:
     """One column now and then; None where training kept nothing of it, or too few rows came."""
     seen = column.seen
     if seen is None or now.rows < LEAST_ROWS:
@@ -150,7 +151,7 @@ def compare(
         many = max(len(then) - 1, 1)
         if psi > PSI_ALARM and special.gammaincc(many / 2, size * psi / 2) < alpha:
             alarms.append(f"its values are distributed otherwise (PSI {psi:.2f})")
-        if isinstance(column, NumberColumn):
+        if not isinstance(column, CategoryColumn):
             ks = float(np.abs(then.cumsum() / m - bins.cumsum() / n).max())
             if not alarms and ks > KS_ALARM and special.kolmogorov(ks * np.sqrt(size)) < alpha:
                 alarms.append(f"its values are distributed otherwise (KS {ks:.2f})")
@@ -224,9 +225,7 @@ class Watcher:
         columns: its own.
     """
 
-    def __init__(
-        self, name: str, version: str, columns: Sequence[NumberColumn | CategoryColumn]
-    ) -> None:
+    def __init__(self, name: str, version: str, columns: Sequence[FittedColumn]) -> None:
         self.name = name
         self.version = version
         self.alarming: dict[str, tuple[str, ...]] = {}

@@ -41,8 +41,9 @@ def test_a_table_is_surveyed(tmp_path: Path) -> None:
     why = {column.name: column.why_not for column in columns}
     assert why["country"] == "is the same in every row"
     assert why["contract_id"] == "differs in every row, as an id does"
-    assert why["notes"] == "is free text, which hardly repeats"
-    assert why["income"] == why["bought"] == ""
+    (notes,) = (column for column in columns if column.name == "notes")
+    assert notes.advice == "is free text, read as hashed words"
+    assert why["notes"] == why["income"] == why["bought"] == ""
     assert propose_id(columns) == "customer"
     assert propose_label(columns, besides=["customer"]) == "bought"
     assert propose_task(columns[-1]) == "classification"
@@ -74,7 +75,7 @@ def test_two_parties_write_their_files_and_train_as_these_stand(
     assert "dovetail join visits.toml --driver HOST:PORT" in shop.out
     bank = dovetail("init", "--table", "customers.csv", "--partners", "visits", "--yes")
     assert bank.code == 0, bank.err
-    assert "left out: 'notes' is free text" in bank.out
+    assert "look at:  'notes' is free text, read as hashed words" in bank.out
     values = tomllib.loads((tmp_path / "customers.toml").read_text())
     assert values["party"] == {
         "name": "customers",
@@ -82,7 +83,7 @@ def test_two_parties_write_their_files_and_train_as_these_stand(
         "id": "customer",
         "label": "bought",
         "task": "classification",
-        "columns": ["*", "-country", "-contract_id", "-notes"],
+        "columns": ["*", "-country", "-contract_id"],
     }
     text = (tmp_path / "customers.toml").read_text()
     assert "# max_alignments = 20" in text

@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dovetail.data import (
     Classification,
+    FixedSummary,
     Minibatches,
     NumberSummary,
     Summary,
@@ -271,7 +272,7 @@ class Holder(Party):
     def _encode(self, encodings: Mapping[str, str], wire: str) -> None:
         for name, table in self.data.train.tables.items():
             try:
-                encoder = TableEncoder.from_json(json.loads(encodings[name]))
+                encoder = TableEncoder.from_json(json.loads(encodings[name])).on_site(table)
             except (ValueError, DovetailError) as error:
                 raise MessageError(f"{wire}: it cannot be read ({error})") from None
             if encoder.columns != table.names:
@@ -620,4 +621,6 @@ def _can_be(summary: Summary) -> bool:
     if isinstance(summary, NumberSummary):
         numbers = (summary.count, summary.missing, summary.squares)
         return min(numbers) >= 0 and math.isfinite(summary.mean) and math.isfinite(summary.squares)
+    if isinstance(summary, FixedSummary):
+        return summary.missing >= 0
     return min(summary.missing, *summary.counts.values(), 0) >= 0

@@ -1,0 +1,75 @@
+"""What a party asks for its columns: ``[party.encode]`` of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Encode(BaseModel):
+    """How one column is read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # text: words, or a model's; picture: files by name; hash, frequency: of many values; number: of
+    # a date its days alone; category: one feature a value
+    kind: Literal["text", "picture", "hash", "frequency", "number", "category"]
+    # a frozen encoder: an .onnx file, or package.module:Name of an installed package
+    model: str | None = None
+    # what the class or function that is named is called with
+    arguments: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    size: int = Field(default=32, ge=1, le=4096)  # features of text without a model, and of hash
+    folder: str = "."  # of pictures
+    pixels: int = Field(default=224, ge=1, le=4096)  # width and height that a model is given
+
+    @model_validator(mode="after")
+    def _fits(self) -> Encode:
+        if self.model is None and self.kind == "picture":
+            raise ValueError(
+                "pictures need model = an .onnx file, or package.module:Name of an installed "
+                "package"
+            )
+        if self.model is not None and self.kind not in ("text", "picture"):
+            raise ValueError(f"a model reads text or pictures, not kind = {self.kind!r}")
+        return self
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is the same at each party, whatever its rows are."""
+        return self.model is not None or self.kind == "hash"
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it needs the values of one party's training rows."""
+        return self.kind in ("text", "frequency") and not self.is_fixed
+
+    def within(self, folder: Path) -> Encode:
+        """With absolute paths, of paths from this folder."""
+        model = self.model
+        if model is not None and is_file(model):
+            model = str((folder / model).resolve())
+        return self.model_copy(
+            update={"model": model, "folder": str((folder / self.folder).resolve())}
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a party asks for its columns.
+
+    Attributes:
+        columns: column -> how it is read.
+        store: the file of frozen encoders' vectors that the site keeps; None: in memory.
+    """
+
+    columns: Mapping[str, Encode]
+    store: Path | None = None
+
+
+def is_file(model: str) -> bool:
+    """Whether a frozen encoder is a file, not an import path."""
+    return model.lower().endswith(".onnx")

@@ -1,0 +1,370 @@
+"""How one raw column becomes features, as fitted on a party's training rows.
+
+number     impute the training median; (value - mean) / scale
+date       the same of days since 1970; two triangle waves of the year, the week and, of times, the
+           day, a quarter apart: together they say when in it (exact in any library, as sines are
+           not: trees split between neighbouring numbers)
+category   one 0/1 feature per training category; missing: all zeros
+both       a 0/1 feature "is missing", if any training value was
+
+What becomes several numbers without a feature for each value stands in ``vectors.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import repeat
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field
+
+from dovetail.data.tables import Column, What
+from dovetail.errors import DataError
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+#: Quantiles between the bins of what training saw: twenty bins of about as many rows.
+_SEEN_AT = np.arange(1, 20) / 20
+
+#: Codes of values that have no feature of their own.
+_MISSING, UNSEEN_CODE = -1, -2
+
+#: Days after which a date comes round again: a year, a week, a day.
+PERIODS = {365.2425: "year", 7.0: "week", 1.0: "day"}
+
+
+@dataclass(frozen=True)
+class NumbersSeen:
+    """What a column of numbers had in the training rows, for those who watch later ones.
+
+    Attributes:
+        edges: between bins, rising: quantiles; a bin ends with its edge.
+        counts: rows with a value in each bin; one more than edges.
+        missing: rows without one.
+        low, high: the least and the most.
+        what: see ``Column``.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    edges: tuple[_Finite, ...]
+    counts: tuple[int, ...]
+    missing: int
+    low: _Finite
+    high: _Finite
+    what: What = "number"
+
+    @classmethod
+    def of(cls, numbers: np.ndarray, missing: int, what: What = "number") -> NumbersSeen | None:
+        """Of these values and so many missing ones; None where there is no value."""
+        if not len(numbers):
+            return None
+        edges = np.unique(np.quantile(numbers, _SEEN_AT, method="lower"))
+        edges = edges[edges < numbers.max()]
+        empty = cls(
+            tuple(edges.tolist()), (), missing, float(numbers.min()), float(numbers.max()), what
+        )
+        return replace(empty, counts=tuple(empty.count(numbers).tolist()))
+
+    def count(self, numbers: np.ndarray) -> np.ndarray:
+        """How many of these values, missing ones apart, fall into each bin."""
+        bins = np.searchsorted(np.array(self.edges), numbers, side="left")
+        return np.bincount(bins, minlength=len(self.edges) + 1)
+
+
+@dataclass(frozen=True)
+class CategoriesSeen:
+    """What a column of categories had in the training rows.
+
+    Attributes:
+        counts: rows of each of its categories.
+        other: rows of categories without a feature of their own.
+        missing: rows without a value.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    counts: tuple[int, ...]
+    other: int
+    missing: int
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """How a column of numbers or dates becomes features.
+
+    Attributes:
+        name: the column's.
+        median: what stands in for a missing value.
+        mean, scale: of the training values, after imputation.
+        flag: whether there is a feature "is missing".
+        periods: days after which a date comes round; each has two waves.
+        seen: what the training rows had; None in models of earlier versions.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    median: _Finite
+    mean: _Finite
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    flag: bool
+    kind: Literal["number"] = "number"
+    seen: NumbersSeen | None = None
+    periods: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+
+    is_text = False
+
+    @property
+    def feature_names(self) -> list[str]:
+        rounds = [PERIODS.get(period, f"{period:g} days") for period in self.periods]
+        return [
+            self.name,
+            *(f"{self.name} in the {each}{at}" for each in rounds for at in ("", ", shifted")),
+            *[f"{self.name} is missing"] * self.flag,
+        ]
+
+    @classmethod
+    def fit(cls, name: str, column: Column, where: str, *, calendar: bool) -> NumberColumn:
+        """Of a column that has a value; ``calendar``: whether dates come round."""
+        values = column.values.astype(np.float64)
+        present = values[~column.missing]
+        _check_finite(present, where)
+        median = float(np.median(present))
+        values[column.missing] = median
+        with np.errstate(over="ignore"):  # refused below
+            mean, scale = float(values.mean()), float(values.std())
+        if not (np.isfinite(mean) and np.isfinite(scale)):
+            raise DataError(f"{where} has values too large to standardise; give it another unit")
+        # Rounding leaves a constant column's std a little above 0.
+        if values.min() == values.max() or not scale:
+            mean, scale = median, 1.0
+        periods: tuple[float, ...] = ()
+        if calendar and column.what == "date":
+            has_times = bool((present != np.floor(present)).any())
+            periods = tuple(PERIODS)[: 2 + has_times]
+        return cls(name, median, mean, scale, bool(column.missing.any()), periods=periods)
+
+    def watching(self, column: Column) -> NumberColumn:
+        """With what the training rows had."""
+        numbers = column.values[~column.missing].astype(np.float64)
+        seen = NumbersSeen.of(numbers, int(column.missing.sum()), column.what)
+        return self if seen is None else replace(self, seen=seen)
+
+    def encode(
+        self, out: np.ndarray, column: Column, where: str, *, allow_unseen: bool = False
+    ) -> None:
+        """Fill ``out`` (N, features).
+
+        Raises:
+            DataError: text that is no number, or values that float32 does not hold.
+        """
+        values = column.values
+        if column.is_text:
+            values = np.zeros(len(values))
+            values[~column.missing] = self._present(column, where)
+        _check_finite(values[~column.missing], where)
+        self.fill(out, np.where(column.missing, self.median, values), where)
+        if self.flag:
+            out[:, -1] = column.missing
+
+    def fill(self, out: np.ndarray, values: np.ndarray, where: str) -> None:
+        """Fill ``out`` (N, features) but for "is missing" with (N,) float64 values.
+
+        Raises:
+            DataError: values that float32 does not hold.
+        """
+        for index, period in enumerate(self.periods):
+            part = np.fmod(np.fmod(values, period) + period, period) / period
+            for shift in (0, 1):
+                moved = np.fmod(part + 0.25 * shift, 1.0)
+                out[:, 1 + 2 * index + shift] = 4 * np.abs(moved - 0.5) - 1
+        centred = values - self.mean
+        with np.errstate(over="ignore"):  # refused below
+            np.divide(centred, self.scale, out=out[:, 0], casting="same_kind")
+        if not np.isfinite(out[:, 0]).all():
+            raise DataError(
+                f"{where} has the value {values[np.abs(centred).argmax()]:g}, too far from the "
+                f"training mean {self.mean:g} for float32; correct it"
+            )
+
+    def raw(self, column: Column, where: str) -> np.ndarray:
+        """(N,) float64, NaN where a value is missing.
+
+        Raises:
+            DataError: text that is no number.
+        """
+        numbers = np.full(len(column.values), np.nan)
+        numbers[~column.missing] = self._present(column, where)
+        return numbers
+
+    def watched(self, raw: np.ndarray) -> np.ndarray:
+        """(N,) float64 of what is watched of (N,) raw values: the values."""
+        return raw
+
+    def _present(self, column: Column, where: str) -> np.ndarray:
+        """float64 of the values that are there."""
+        present = column.values[~column.missing]
+        if {*present} <= {"false", "true"}:  # a model of numbers that stood for them
+            present = np.array(["01"[text == "true"] for text in present])
+        try:
+            numbers: np.ndarray = present.astype(np.float64)
+        except ValueError:
+            is_date = self.seen is not None and self.seen.what == "date"
+            saw = "dates there (ISO 8601, such as 2026-01-31)" if is_date else "numbers there"
+            raise DataError(
+                f"{where} has the text {_first_not_number(present)!r}, but training saw {saw}"
+            ) from None
+        return numbers
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """How a column of categories becomes features.
+
+    Attributes:
+        name: the column's.
+        categories: those with a feature of their own, sorted.
+        other: whether all others share a feature.
+        flag: whether there is a feature "is missing".
+        seen: as of ``NumberColumn``.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    categories: tuple[str, ...]
+    other: bool
+    flag: bool
+    kind: Literal["category"] = "category"
+    seen: CategoriesSeen | None = None
+
+    is_text = True
+
+    @property
+    def feature_names(self) -> list[str]:
+        return [
+            *(f"{self.name} = {category}" for category in self.categories),
+            *[f"{self.name} is another"] * self.other,
+            *[f"{self.name} is missing"] * self.flag,
+        ]
+
+    @classmethod
+    def fit(cls, name: str, column: Column, max_categories: int) -> CategoryColumn:
+        """Of a column that has a value."""
+        counts = _counts(column)
+        # The most frequent first; of equally frequent ones, the first by name.
+        ranked = sorted(counts, key=lambda category: (-counts[category], category))
+        return cls(
+            name,
+            tuple(sorted(ranked[:max_categories])),
+            other=len(ranked) > max_categories,
+            flag=bool(column.missing.any()),
+        )
+
+    def watching(self, column: Column) -> CategoryColumn:
+        """With what the training rows had."""
+        counted = _counts(column)
+        counts = tuple(counted[category] for category in self.categories)
+        missing = int(column.missing.sum())
+        return replace(self, seen=CategoriesSeen(counts, counted.total() - sum(counts), missing))
+
+    def encode(
+        self, out: np.ndarray, column: Column, where: str, *, allow_unseen: bool = False
+    ) -> None:
+        """Fill ``out`` (N, features) with zeros and ones; it comes all zeros.
+
+        Raises:
+            DataError: a category that training did not see, unless these are taken as missing.
+        """
+        codes = self.codes(column)
+        unseen = codes == UNSEEN_CODE
+        if self.other:
+            codes[unseen] = len(self.categories)
+        elif unseen.any() and not allow_unseen:
+            value = as_text(column.values[unseen][:1])[0]
+            same = int(unseen.sum())
+            raise DataError(
+                f"{where} has {same} row{'s' * (same != 1)} with a value that training did not "
+                f"see, such as {value!r}; allow_unseen (--allow-unseen) takes them as missing, "
+                "partial (--partial) predicts the other rows"
+            )
+        rows = np.flatnonzero(codes >= 0)
+        out[rows, codes[rows]] = 1
+        if self.flag:
+            out[:, -1] = codes < 0
+
+    def raw(self, column: Column, where: str) -> np.ndarray:
+        """(N,) texts, "" where a value is missing."""
+        return texts_of(column)
+
+    def codes(self, column: Column) -> np.ndarray:
+        """(N,) int64 index of each row's category; -1 where it is missing, -2 where unseen."""
+        index = {category: code for code, category in enumerate(self.categories)}
+        if self.categories == ("false", "true") and not column.is_text:
+            index |= {"0": 0, "1": 1}
+        if column.is_text:
+            # map and fromiter loop in C: five million rows take about a second.
+            codes = np.fromiter(
+                map(index.get, column.values, repeat(UNSEEN_CODE)), np.int64, len(column.values)
+            )
+        else:
+            values, inverse = np.unique(column.values, return_inverse=True)
+            indices = [index.get(text, UNSEEN_CODE) for text in as_text(values)]
+            codes = np.array(indices, dtype=np.int64)[inverse]
+        codes[column.missing] = _MISSING
+        return codes
+
+
+def date_text(days: float) -> str:
+    """Days since 1970 as a date."""
+    return date.fromordinal(date(1970, 1, 1).toordinal() + math.floor(days)).isoformat()
+
+
+def _check_finite(present: np.ndarray, where: str) -> None:
+    num_infinite = int((~np.isfinite(present)).sum())
+    if num_infinite:
+        raise DataError(
+            f"{where} has {num_infinite} infinite values; replace them, or leave them empty to "
+            "have them taken as missing"
+        )
+
+
+def _first_not_number(texts: np.ndarray) -> str:
+    for text in texts:
+        try:
+            float(text)
+        except ValueError:
+            return str(text)
+    raise AssertionError("every text is a number")
+
+
+def _counts(column: Column) -> Counter[str]:
+    """Category -> the rows that have it."""
+    present = column.values[~column.missing]
+    if column.is_text:
+        return Counter(present.tolist())
+    values, counts = np.unique(present, return_counts=True)
+    return Counter(dict(zip(as_text(values), counts.tolist(), strict=True)))
+
+
+def texts_of(column: Column) -> np.ndarray:
+    """(N,) objects that are all ``str``; "" where a value is missing."""
+    if column.is_text:
+        return column.values
+    values, inverse = np.unique(column.values, return_inverse=True)
+    texts = np.array(as_text(values), dtype=object)[inverse]
+    texts[column.missing] = ""
+    return texts
+
+
+def as_text(values: np.ndarray) -> list[str]:
+    """Categories as text; 3 and 3.0 are one, however the file stores them."""
+    return [
+        str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+        for value in values.tolist()
+    ]
