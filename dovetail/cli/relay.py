@@ -61,7 +61,7 @@ def relay(
     try:
         import uvicorn  # noqa: F401
 
-        from dovetail.node.relay.application import Rate, Relay
+        from dovetail.node.relay.application import MAX_CONNECTIONS, MAX_REQUESTS, Rate, Relay
     except ImportError:
         raise ConfigError(
             "a relay needs packages that are not installed here; pip install 'dovetail-fl[relay]'"
@@ -93,7 +93,8 @@ def relay(
         listen(
             Relay(store, Rate(rate, round(10 * rate)), signatures).application(),
             address,
-            max_requests=256,
+            max_requests=MAX_REQUESTS,
+            max_of_peer=MAX_CONNECTIONS if mutual_tls else None,
             print_line=(lambda url: None)
             if quiet or json_log
             else lambda url: print_line(f"relay at {url}"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
@@ -30,7 +31,8 @@ from dovetail.network.addresses import check_address
 #: Seconds that a connection has to say what it asks.
 REQUEST_S = 5.0
 
-#: Requests that are answered at a time; further connections are closed.
+#: Connections at a time; of more the one that has been there longest is closed, so that those who
+#: connect and say nothing, or a byte now and then, do not keep a prober out.
 MAX_REQUESTS = 16
 
 
@@ -111,20 +113,24 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}  # the oldest first
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        with self._lock:
+            self._open[request] = None
+            if len(self._open) > MAX_REQUESTS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends by that
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+        super().process_request_thread(request, client_address)
+        with self._lock:
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A prober that hangs up is no news."""

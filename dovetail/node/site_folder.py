@@ -55,6 +55,20 @@ def site_folder_of(party_file: Path) -> Path:
     return party_file.with_name(f"{party_file.stem}.site")
 
 
+#: Seconds that a folder is waited for in any case: a room that looks holds it for a moment.
+_LOOKED_AT_S = 0.5
+
+
+def is_used(path: Path) -> bool:
+    """Whether a process uses a site's folder now; takes it for a moment to find out."""
+    lock = FileLock(path / ".lock", mode=0o600, thread_local=False)
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
 class SiteFolder:
     """The party's folder; one process at a time uses it, and only its owner reads what is written.
 
@@ -83,7 +97,7 @@ class SiteFolder:
         make_folder(self.path)
         self._lock = FileLock(self.path / ".lock", mode=0o600, thread_local=False)
         try:
-            self._lock.acquire(timeout=self._wait_s, poll_interval=0.2)
+            self._lock.acquire(timeout=max(self._wait_s, _LOOKED_AT_S), poll_interval=0.05)
         except Timeout:
             raise ConfigError(
                 f"another dovetail command uses {self.path}; stop it, or give dovetail join a "

@@ -44,8 +44,11 @@ from dovetail.room.watch import Watch
 from dovetail.runs.proposing import page
 from dovetail.service.origins import SameOriginOnly
 
-#: Bytes of a form, and of one field.
-MAX_FORM = 2 * MAX_PROPOSAL
+#: Bytes of a form, and of one field; seconds that it has to come.
+MAX_FORM, FORM_S = 2 * MAX_PROPOSAL, 30.0
+
+#: Pages that wait for events at a time: half of the connections that a room takes.
+MAX_EVENTS = 256
 
 
 @cache
@@ -88,19 +91,17 @@ class Room:
         self._entry = entry
         self._hosts = hosts
         self.watch = Watch(room.files, room.state)
+        self._pages = _OwnerPages(room) if isinstance(room, OwnerRoom) else _DriverPages(room)
 
     def application(self) -> Starlette:
         routes = [
-            Route("/", self.page),
+            Route("/", self._pages.overview),
             Route("/events", self.events),
             Route("/room.css", _style),
             Route("/room.js", _script),
             Route("/favicon.ico", _no_icon),
+            *self._pages.routes(),
         ]
-        if isinstance(self.room, OwnerRoom):
-            routes += _OwnerPages(self.room).routes()
-        else:
-            routes += _DriverPages(self.room).routes()
         guard = [Middleware(SameOriginOnly), Middleware(Guarded, entry=self._entry)]
         if self._hosts is not None:
             guard.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=self._hosts))
@@ -130,14 +131,14 @@ class Room:
             jobs.add_metric([state], float(number))
         yield jobs
 
-    async def page(self, request: Request) -> Response:
-        """What the room is about."""
-        if isinstance(self.room, OwnerRoom):
-            return await _OwnerPages(self.room).overview(request)
-        return await _DriverPages(self.room).overview(request)
-
     async def events(self, _: Request) -> Response:
-        """Says when to look again."""
+        """Says when to look again.
+
+        Raises:
+            HTTPException: as many wait as may; others' pages and forms are answered all the same.
+        """
+        if self.watch.open >= MAX_EVENTS:
+            raise HTTPException(503, "too many pages of this room are open; close some")
         return StreamingResponse(
             self.watch.events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
@@ -371,13 +372,17 @@ async def _form(request: Request) -> dict[str, str]:
     length = request.headers.get("content-length", "")
     if not length.isdigit() or int(length) > MAX_FORM:
         raise HTTPException(413, f"a form has {MAX_FORM:,} bytes at most, and says how many")
-    async with request.form(max_files=1, max_fields=20, max_part_size=MAX_FORM) as form:
-        return {
-            key: (await value.read()).decode("utf-8", "replace")
-            if isinstance(value, UploadFile)
-            else value
-            for key, value in form.items()
-        }
+    read = request.form(max_files=1, max_fields=20, max_part_size=MAX_FORM)
+    try:
+        async with asyncio.timeout(FORM_S), read as form:
+            return {
+                key: (await value.read()).decode("utf-8", "replace")
+                if isinstance(value, UploadFile)
+                else value
+                for key, value in form.items()
+            }
+    except TimeoutError:
+        raise HTTPException(408, f"a form has {FORM_S:g} s to come") from None
 
 
 def _quoted(text: str) -> str:

@@ -24,6 +24,9 @@ from dovetail.room.jobs import GOING, Job, Jobs
 #: Folders of runs that are listed, and bytes of rows that a model is tried on.
 _MOST, MAX_ROWS_BYTES = 500, 64 * 1024
 
+#: Before the name of a run, what its audit is called.
+_AUDIT = "audit of "
+
 
 @dataclass(frozen=True)
 class Line:
@@ -60,7 +63,7 @@ class DriverRoom:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._run_files = run_files
-        self.jobs = Jobs(folder, at_a_time=at_a_time)
+        self.jobs = Jobs(folder, accepts=self._is_ours, at_a_time=at_a_time)
         self._read: dict[str, tuple[object, Run]] = {}
 
     @property
@@ -226,17 +229,38 @@ class DriverRoom:
         Raises:
             ConfigError: no such run file or proposal, or a name that is taken.
         """
-        if file not in self.run_files():
-            raise ConfigError(f"there is no run file {file!r} in {self._run_files}")
+        if name.startswith(_AUDIT):
+            raise ConfigError(f"a run is not called {_AUDIT!r}..., as audits are")
         if (self.folder / name).exists() and not resume:
             raise ConfigError(f"there is a run {name!r} already; give it another name")
+        return self.jobs.add(name, self._arguments(file, name, proposal, resume))
+
+    def _arguments(self, file: str, name: str, proposal: str, resume: bool) -> list[str]:
+        """Raises ConfigError: no such run file or proposal."""
+        if file not in self.run_files():
+            raise ConfigError(f"there is no run file {file!r} in {self._run_files}")
         path = str((self._run_files / file).resolve())
         arguments = ["train", path, "--out", str((self.folder / name).resolve())]
         if proposal:
             if proposal not in self.proposals():
                 raise ConfigError(f"there is no proposal {proposal!r} in {self._run_files}")
             arguments += ["--proposal", str((self._run_files / proposal).resolve())]
-        return self.jobs.add(name, [*arguments, *(["--resume"] if resume else [])])
+        return [*arguments, *(["--resume"] if resume else [])]
+
+    def _is_ours(self, job: Job) -> bool:
+        """Whether a command that waits is one that this room would begin."""
+        try:
+            kind, path, *options = job.arguments
+            if kind == "audit":
+                expected = self._audit(job.name.removeprefix(_AUDIT))
+            else:
+                file, resume = Path(path).name, "--resume" in options
+                of = options.index("--proposal") + 1 if "--proposal" in options else None
+                proposal = "" if of is None else Path(options[of]).name
+                expected = self._arguments(file, job.name, proposal, resume)
+        except (ConfigError, IndexError, TypeError, ValueError):
+            return False
+        return [*job.arguments] == expected
 
     def audit(self, name: str) -> Job:
         """Let an audit of a run wait for its turn: ``dovetail audit``.
@@ -246,7 +270,10 @@ class DriverRoom:
         """
         if not all(seed.finished for seed in self.run(name).seeds):
             raise ConfigError(f"the run {name!r} is not done; an audit needs its models")
-        return self.jobs.add(f"audit of {name}", ["audit", str(self._path(name).resolve())])
+        return self.jobs.add(f"{_AUDIT}{name}", self._audit(name))
+
+    def _audit(self, name: str) -> list[str]:
+        return ["audit", str(self._path(name).resolve())]
 
     def stop(self, name: str) -> None:
         """End a run that waits or trains; what it has finished is kept.

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -77,6 +77,8 @@ class Jobs:
 
     Args:
         folder: where logs and the queue are kept, in ``.room``.
+        accepts: whether a command that an earlier room of the folder left waiting may run: whoever
+            can write the folder could have written it.
         at_a_time: commands that run side by side.
         cwd: where they run.
 
@@ -84,8 +86,16 @@ class Jobs:
         ConfigError: the queue of an earlier room cannot be read.
     """
 
-    def __init__(self, folder: Path, *, at_a_time: int = 1, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        accepts: Callable[[Job], bool],
+        at_a_time: int = 1,
+        cwd: Path | None = None,
+    ) -> None:
         self._folder = folder / ".room"
+        self._accepts = accepts
         self._at_a_time = at_a_time
         self._cwd = cwd
         self._lock = threading.RLock()
@@ -104,7 +114,7 @@ class Jobs:
             ConfigError: a name that no folder can have, one that waits or runs already, or too
                 many that wait.
         """
-        if not re.fullmatch(r"[\w][\w .-]{0,79}", name) or name.endswith("."):
+        if not _is_name(name):
             raise ConfigError(
                 f"a run's name has letters, digits, blanks, dots and dashes, got {name[:80]!r}"
             )
@@ -220,12 +230,17 @@ class Jobs:
             return
         try:
             kept = [Job(**values) for values in json.loads(path.read_text(encoding="utf-8"))]
+            for job in kept:
+                job.arguments = tuple(map(str, job.arguments))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"{path} cannot be read ({error}), so nobody knows what waits; delete it"
             ) from None
+        kept = [job for job in kept if _is_name(job.name)]  # it is a file's name, too
         for job in kept:
-            job.arguments = tuple(job.arguments)
+            if job.state == "waiting" and not self._accepts(job):
+                _log.warning("%s does not run: this room would not begin it", job.command)
+                job.state = "failed"
             if job.state in ("running", "stopping"):  # its room ended; the command may have gone on
                 job.state = "stopped"
         self._jobs = kept
@@ -235,6 +250,10 @@ class Jobs:
         for job in ended[: max(0, len(ended) - _MOST_ENDED)]:
             self._jobs.remove(job)
         write_text(self._folder / "queue.json", json.dumps([asdict(job) for job in self._jobs]))
+
+
+def _is_name(name: str) -> bool:
+    return bool(re.fullmatch(r"[\w][\w .-]{0,79}", str(name))) and not str(name).endswith(".")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

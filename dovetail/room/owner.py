@@ -8,21 +8,20 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.methods.party import Site
-from dovetail.network.ledger import verify
+from dovetail.network.ledger import files_of, verify
 from dovetail.node.partyfile import open_site
 from dovetail.node.proposal import Proposal, Signature, parse_proposal
 from dovetail.node.reviewing import Reviewer, changes
-from dovetail.node.site_folder import site_folder_of, warnings_of
+from dovetail.node.site_folder import is_used, site_folder_of, warnings_of
 from dovetail.room.jobs import Job, Jobs
 from dovetail.runs.proposing import review
 
@@ -110,7 +109,9 @@ class OwnerRoom:
         self.site_folder = site_folder or site_folder_of(self.site.path)
         self._certificates = certificates
         self._drivers = tuple(drivers)
-        self.jobs = Jobs(self.site_folder)
+        self._looking = threading.Lock()
+        self._verified: tuple[object, tuple[list[Left], str]] | None = None
+        self.jobs = Jobs(self.site_folder, accepts=self._is_join)
 
     @property
     def title(self) -> str:
@@ -171,26 +172,21 @@ class OwnerRoom:
         )
 
     def left(self) -> tuple[list[Left], str]:
-        """What has left it, by receiver; and why its ledger cannot be read, if it cannot."""
+        """What has left it, by receiver; and why its ledger cannot be read, if it cannot.
+
+        The whole ledger is verified, once for as long as its files stay as they are.
+        """
         path = self.site_folder / "ledger.jsonl"
         if not path.exists():
             return [], ""
         try:
-            lines = list(verify(path, keep=False).lines())
-        except DovetailError as error:
+            about = [each.stat() for each in files_of(path)]
+            stamp = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in about]
+        except (DovetailError, OSError) as error:
             return [], str(error)
-        found: dict[str, Left] = {}
-        for line in lines:
-            name, before = line["to"], found.get(line["to"])
-            costs = [cost for cost in (line.get("epsilon"), before and before.epsilon) if cost]
-            found[name] = Left(
-                name,
-                line["count"] + (before.messages if before else 0),
-                line["bytes"] + (before.bytes if before else 0),
-                max(line["last"], before.last if before else ""),
-                max(costs) if costs else None,
-            )
-        return list(found.values()), ""
+        if self._verified is None or self._verified[0] != stamp:
+            self._verified = stamp, _left(path)
+        return self._verified[1]
 
     @property
     def budget(self) -> float | None:
@@ -218,12 +214,8 @@ class OwnerRoom:
         job = self.jobs.of(JOIN)
         if job is not None and job.state in ("running", "stopping"):
             return "room"
-        lock = FileLock(self.site_folder / ".lock", mode=0o600, thread_local=False)
-        try:
-            with lock.acquire(timeout=0):
-                return ""
-        except Timeout:
-            return "elsewhere"
+        with self._looking:  # two pages at a time would take each other for somebody
+            return "elsewhere" if is_used(self.site_folder) else ""
 
     def files(self) -> Iterator[Path]:
         """What changes when anything that is shown does."""
@@ -256,17 +248,18 @@ class OwnerRoom:
             )
         if self.serving():
             raise ConfigError("drivers are answered already")
-        arguments = [
-            "join",
-            str(self.party_file.resolve()),
-            "--site",
-            str(self.site_folder.resolve()),
-        ]
+        return self.jobs.add(JOIN, self._arguments())
+
+    def _arguments(self) -> list[str]:
+        found = ["join", str(self.party_file.resolve()), "--site", str(self.site_folder.resolve())]
         for each in self._drivers:
-            arguments += ["--driver", each]
+            found += ["--driver", each]
         if self._certificates is not None:
-            arguments += ["--certificates", str(self._certificates.resolve())]
-        return self.jobs.add(JOIN, arguments)
+            found += ["--certificates", str(self._certificates.resolve())]
+        return found
+
+    def _is_join(self, job: Job) -> bool:
+        return job.name == JOIN and [*job.arguments] == self._arguments()
 
     def stop(self) -> None:
         """Answer nobody any more.
@@ -317,6 +310,26 @@ class OwnerRoom:
         answer = self.reviewer.answer(serving.proposal, others, refuse=refuse)
         _log.info("proposal %s: %s", serving.name, answer.decision)
         return answer
+
+
+def _left(path: Path) -> tuple[list[Left], str]:
+    """What a ledger says has left, by receiver; or why it cannot be read."""
+    try:
+        lines = list(verify(path, keep=False).lines())
+    except DovetailError as error:
+        return [], str(error)
+    found: dict[str, Left] = {}
+    for line in lines:
+        name, before = line["to"], found.get(line["to"])
+        costs = [cost for cost in (line.get("epsilon"), before and before.epsilon) if cost]
+        found[name] = Left(
+            name,
+            line["count"] + (before.messages if before else 0),
+            line["bytes"] + (before.bytes if before else 0),
+            max(line["last"], before.last if before else ""),
+            max(costs) if costs else None,
+        )
+    return list(found.values()), ""
 
 
 def _last_lines(path: Path, most: int) -> list[str]:

@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,15 +116,18 @@ def certified_name(folder: Path) -> str:
     return names[0]
 
 
-def _protocol(revoked: Revoked | None) -> type:
+def _protocol(revoked: Revoked | None, max_of_peer: int | None) -> type:
     """uvicorn's protocol, which closes connections that keep a place and ask nothing.
 
-    Those of certificates that no longer count, too.
+    Those of certificates that no longer count, too, and of one that has too many.
     """
+    of_peer: Counter[bytes] = Counter()
+
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         app_state: dict[str, Any]
+        _shown = b""  # its peer's certificate
         _late: Any = None  # what closes it, while the head of a request is due
 
         def connection_made(self, transport: Any) -> None:
@@ -132,6 +136,11 @@ def _protocol(revoked: Revoked | None) -> type:
             tls = transport.get_extra_info("ssl_object")
             shown = b"" if tls is None else tls.getpeercert(binary_form=True) or b""
             self.app_state = {**self.app_state, "certificate": shown}
+            self._shown = shown
+            of_peer[shown] += 1
+            if max_of_peer is not None and of_peer[shown] > max_of_peer:
+                transport.abort()
+                return
             if revoked is None:
                 return
             try:
@@ -148,6 +157,9 @@ def _protocol(revoked: Revoked | None) -> type:
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            of_peer[self._shown] -= 1
+            if not of_peer[self._shown]:
+                del of_peer[self._shown]
             if self._late is not None:
                 self._late.cancel()
 
@@ -255,6 +267,7 @@ def listen(
     max_requests: int,
     print_line: Callable[[str], None],
     revoked: Revoked | None = None,
+    max_of_peer: int | None = None,
 ) -> None:
     """Answer by an ASGI application until told to stop; requests in flight are answered first.
 
@@ -266,6 +279,7 @@ def listen(
         max_requests: at one time.
         print_line: told the URL, once it listens.
         revoked: looked at with each connection's certificate, where these are asked for.
+        max_of_peer: connections at one time that show the same certificate; None: any number.
 
     Raises:
         ConfigError: it cannot listen there.
@@ -284,7 +298,7 @@ def listen(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
-        http=_protocol(revoked),
+        http=_protocol(revoked, max_of_peer),
         **tls,
     )
     try:

@@ -208,8 +208,8 @@ def test_a_service_does_not_open_a_bomb(exported: bytes, tmp_path: Path) -> None
     (tmp_path / "clinic.onnx").write_bytes(bomb(exported, "constant of shape"))
     service = Federation(tmp_path, free_port(), ()).start("serve", "clinic.onnx", "--port", "0")
     assert service.ended() == 2
-    assert "clinic.onnx takes 8,19" in service.said()
-    assert "Traceback" not in service.said()
+    assert "clinic.onnx takes 8,19" in service.printed()
+    assert "Traceback" not in service.printed()
 
 
 @pytest.mark.parametrize("learner", [Linear(), Boosting()], ids=["linear", "boosting"])

@@ -232,7 +232,7 @@ def test_a_command_that_waits_outlives_its_room(tmp_path: Path) -> None:
     (tmp_path / ".room").mkdir()
     kept = [Job("now", ("--version",)).__dict__, Job("was", ("--version",), "running").__dict__]
     (tmp_path / ".room" / "queue.json").write_text(json.dumps(kept))
-    jobs = Jobs(tmp_path)
+    jobs = Jobs(tmp_path, accepts=lambda job: True)
     try:
         until(lambda: jobs.of("now").state == "done")  # type: ignore[union-attr]
         assert "dovetail" in jobs.log("now")
@@ -245,7 +245,7 @@ def test_a_queue_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / ".room").mkdir()
     (tmp_path / ".room" / "queue.json").write_text("[{")
     with pytest.raises(ConfigError, match=r"queue\.json cannot be read"):
-        Jobs(tmp_path)
+        Jobs(tmp_path, accepts=lambda job: True)
 
 
 @pytest.mark.parametrize("name", ["", "../x", ".x", "a/b", "x\n", "x" * 81])
@@ -255,7 +255,7 @@ def test_a_name_that_no_folder_should_have_is_refused(driver: DriverRoom, name: 
 
 
 def test_what_waits_is_stopped_before_it_begins(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path, at_a_time=0)
+    jobs = Jobs(tmp_path, accepts=lambda job: True, at_a_time=0)
     try:
         jobs.add("first", ["--version"])
         jobs.stop("first")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,7 @@ from dovetail.network.mailbox.letters import (
     read_name,
     seal,
 )
-from dovetail.network.mailbox.places import MAIL, Place
+from dovetail.network.mailbox.places import MAIL, Place, UnfitError
 from dovetail.network.mailbox.watching import Watch
 from dovetail.network.messages import open_message
 
@@ -137,10 +138,10 @@ class Mailman:
         if self._is_old(named, last):
             self._refuse(driver, file, self._why_old(driver, named, last))
             return False
-        data = self._place.get(file, self._host.max_bytes + MAX_EXTRA_BYTES)
-        if data is None:
-            return False
         try:
+            data = self._place.get(file, self._host.max_bytes + MAX_EXTRA_BYTES)
+            if data is None:
+                return False
             letter = read_letter(data, named.name, self._host.name, self._identity)
             if not may_listen(letter.certificate):
                 raise LetterError(
@@ -154,6 +155,10 @@ class Mailman:
             next_one = last.key if label.conversation == last.conversation else ""
             body = letter.open([*map(private_key, filter(None, [next_one])), *self._keys.private])
             opened = open_message(body)
+        except UnfitError as error:  # it holds up no other letter
+            what = f"request {named.number} of {driver!r} is no letter: {error}"
+            self._refuse(driver, file, what)
+            return False
         except TornError as error:
             if self._watch.is_torn(named.name):
                 what = f"request {named.number} of {driver!r} is torn: {error}"
@@ -237,4 +242,5 @@ class Mailman:
         """Write it down, tell it, and take the letter away."""
         self._host.refuse(driver, why)
         self._watch.tell(why)
-        self._place.remove(file)
+        with suppress(UnfitError):  # a folder, say
+            self._place.remove(file)

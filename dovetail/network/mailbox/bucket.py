@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.errors import ConfigError
-from dovetail.network.mailbox.places import MAX_NAMES, PlaceError
+from dovetail.network.mailbox.places import MAX_NAMES, PlaceError, UnfitError
 from dovetail.network.printable import printable
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Bucket:
         def read() -> bytes:
             found = self._obstore.get(self._store, name)
             if found.meta["size"] > most:
-                raise PlaceError(
+                raise UnfitError(
                     f"{self.where}/{name} has {found.meta['size']} bytes; at most {most} are read"
                 )
             return bytes(found.bytes())

@@ -8,12 +8,13 @@ letters need no other protection. Links and devices that somebody puts there are
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
 from pathlib import Path
 
-from dovetail.network.mailbox.places import MAX_NAMES, PlaceError
+from dovetail.network.mailbox.places import MAX_NAMES, PlaceError, UnfitError
 from dovetail.network.retry import patiently
 
 #: Reading ends at links, and waits for no pipe.
@@ -23,6 +24,9 @@ _READ = (
     | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_BINARY", 0)
 )
+
+#: Errors of one file, that a link, a socket, a folder or somebody else's rights give.
+_OF_ONE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES, errno.EPERM)
 
 
 class Folder:
@@ -80,9 +84,9 @@ class Folder:
             with open(os.open(self._path / name, _READ), "rb") as file:
                 found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode):
-                    raise PlaceError(f"{self._path / name} is no file; remove it")
+                    raise UnfitError(f"{self._path / name} is no file; remove it")
                 if found.st_size > most:
-                    raise PlaceError(
+                    raise UnfitError(
                         f"{self._path / name} has {found.st_size} bytes; at most {most} are read"
                     )
                 return file.read(most + 1)
@@ -121,4 +125,5 @@ class Folder:
             raise PlaceError(f"the folder {self._path} is not there any more; mount it again")
 
     def _failed(self, what: str, name: str, error: OSError) -> PlaceError:
-        return PlaceError(f"cannot {what} {self._path / name}: {error.strerror or error}")
+        kind = UnfitError if error.errno in _OF_ONE_FILE else PlaceError
+        return kind(f"cannot {what} {self._path / name}: {error.strerror or error}")

@@ -17,6 +17,10 @@ class PlaceError(NetworkError):
     """A place cannot be reached, or does not do as it was asked."""
 
 
+class UnfitError(PlaceError):
+    """What lies there under a letter's name is longer than any letter, or no file."""
+
+
 class Place(Protocol):
     """Files by name, which is ``FOLDER/NAME`` or ``FOLDER/FOLDER/NAME``; each is there whole.
 
@@ -35,7 +39,7 @@ class Place(Protocol):
         """A file; None if it is not there.
 
         Raises:
-            PlaceError: it is longer than ``most`` bytes; nothing was read then.
+            UnfitError: it is longer than ``most`` bytes, or no file; nothing was read then.
         """
 
     def names(self, folder: str) -> list[str]:

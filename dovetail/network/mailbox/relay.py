@@ -16,7 +16,7 @@ from urllib.parse import quote
 from dovetail.errors import ConfigError
 from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
-from dovetail.network.mailbox.places import MAX_NAMES, PlaceError
+from dovetail.network.mailbox.places import MAX_NAMES, PlaceError, UnfitError
 from dovetail.network.mailbox.signed import PROCESS, sign_request
 from dovetail.network.printable import printable
 from dovetail.network.renewal import Renewed
@@ -27,6 +27,9 @@ TRIES = 5
 
 #: Seconds that a request may take to begin to be answered.
 TIMEOUT_S = 30.0
+
+#: Connections at a time; a relay takes twice as many of one party.
+MAX_CONNECTIONS = 16
 
 #: Bytes of an answer that is not a letter.
 MAX_ANSWER_BYTES = 2**24
@@ -78,7 +81,8 @@ class Relay:
             self._client = self._httpx.Client(
                 base_url=self.where,
                 verify=_context(credentials, self._proxy_ca),
-                timeout=TIMEOUT_S,
+                timeout=self._httpx.Timeout(TIMEOUT_S, pool=None),
+                limits=self._httpx.Limits(max_connections=MAX_CONNECTIONS),
                 follow_redirects=False,
             )
             self._used = credentials
@@ -126,7 +130,7 @@ class Relay:
             for piece in answer.iter_raw():
                 body += piece
                 if len(body) > (most if answer.status_code == 200 else MAX_ANSWER_BYTES):
-                    raise PlaceError(
+                    raise UnfitError(
                         f"{self.where}/{name} is longer than {most} bytes, and is not read"
                     )
             return answer.status_code, answer.headers.get(PROCESS, ""), bytes(body)

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -32,7 +33,7 @@ from dovetail.network.mailbox.letters import (
     read_name,
     seal,
 )
-from dovetail.network.mailbox.places import MAIL, Place, PlaceError
+from dovetail.network.mailbox.places import MAIL, Place, PlaceError, UnfitError
 from dovetail.network.mailbox.watching import Watch, clock
 from dovetail.network.messages import MAX_MESSAGE_BYTES, PROTOCOL, Data, open_message
 
@@ -279,7 +280,7 @@ class Correspondence:
         file = f"{MAIL}{shared.driver}/{named.name}"
         if named.conversation != shared.conversation:
             if named.conversation < shared.conversation:  # of a process before this
-                shared.place.remove(file)
+                self._drop(file)
             return None
         what = f"answer {named.number} of {self._party!r}"
         if named.name in self._read:
@@ -288,10 +289,10 @@ class Correspondence:
                 "letters",
                 f"repeated {self._party}",
             )
-            shared.place.remove(file)
+            self._drop(file)
             return None
         if named.number != self._number:
-            shared.place.remove(file)
+            self._drop(file)
             return None
         try:
             data = shared.place.get(file, shared.most)
@@ -299,6 +300,10 @@ class Correspondence:
                 return None
             letter = read_letter(data, named.name, shared.driver, shared.identity)
             body = self._opened(letter)
+        except UnfitError as error:
+            self._read.add(named.name)  # also where it cannot be taken away
+            self._spoilt(file, f"{what} is no letter: {error}")
+            return None
         except TornError as error:
             if shared.watch.is_torn(named.name):
                 self._spoilt(file, f"{what} is torn: {error}")
@@ -309,7 +314,7 @@ class Correspondence:
         self._read.add(named.name)
         self.process = letter.label.process
         shared.watch.late(letter.label, self._looked)
-        shared.place.remove(file)
+        self._drop(file)
         return body
 
     def _opened(self, letter: Letter) -> bytes:
@@ -322,8 +327,12 @@ class Correspondence:
             raise LetterError("it has no key for the next request") from None
         return body
 
+    def _drop(self, file: str) -> None:
+        with suppress(UnfitError):  # a folder, say
+            self._shared.place.remove(file)
+
     def _spoilt(self, file: str, why: str) -> None:
-        self._shared.place.remove(file)
+        self._drop(file)
         self._again(why)
 
     def _again(self, why: str) -> None:

@@ -37,8 +37,12 @@ from dovetail.network.mailbox.places import CARDS, MAIL
 from dovetail.network.mailbox.signed import PROCESS, Signatures, Statement, UnsignedError
 from dovetail.node.relay.store import FullError, Store
 
-#: Seconds that the next piece of a body may take.
-PIECE_S = 30.0
+#: Seconds that the next piece of a body may take; bytes a second that all of it has to come at,
+#: so that a byte now and then does not hold a connection for good.
+PIECE_S, LEAST_BYTES_S = 30.0, 2**16
+
+#: Connections of one party at a time, of ``MAX_REQUESTS``: none can hold them all.
+MAX_CONNECTIONS, MAX_REQUESTS = 32, 256
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +100,7 @@ class Relay:
 
     async def _card(self, request: Request) -> Response:
         signed, party = self._signed(request), _owner(request)
-        if request.method == "GET":
+        if request.method in ("GET", "HEAD"):
             return await self._get(CARDS + party)
         if signed.party != party:
             self._refuse(signed, f"a card of {party!r} is left by that party alone")
@@ -117,9 +121,10 @@ class Relay:
             if signed.party != named.sender:
                 self._refuse(signed, f"a letter of {named.sender!r} is left by it alone")
             return await self._put(request, signed, name, self._store.bounds.most)
-        if signed.party != party and (request.method == "GET" or signed.party != named.sender):
+        reads = request.method in ("GET", "HEAD")  # HEAD comes with GET
+        if signed.party != party and (reads or signed.party != named.sender):
             self._refuse(signed, f"a letter to {party!r} is for that party alone")
-        if request.method == "GET":
+        if reads:
             return await self._get(name)
         await run_in_threadpool(self._store.remove, name)
         return Response(status_code=204)
@@ -140,11 +145,12 @@ class Relay:
         try:
             with self._store.receive(name, num_bytes) as receiving:
                 pieces = request.stream().__aiter__()
-                with suppress(StopAsyncIteration):
-                    while True:
-                        piece = await asyncio.wait_for(anext(pieces), PIECE_S)
-                        digest.update(piece)
-                        await run_in_threadpool(receiving.write, piece)
+                async with asyncio.timeout(PIECE_S + num_bytes / LEAST_BYTES_S):
+                    with suppress(StopAsyncIteration):
+                        while True:
+                            piece = await asyncio.wait_for(anext(pieces), PIECE_S)
+                            digest.update(piece)
+                            await run_in_threadpool(receiving.write, piece)
                 if digest.hexdigest() != signed.sha256:
                     raise HTTPException(401, "the body is not the one that was signed")
                 whole = await run_in_threadpool(receiving.done)

@@ -113,8 +113,8 @@ class Store:
     def keep(self, name: str, fresh: Path, num_bytes: int) -> None:
         """A file has come whole; one of its name is replaced."""
         path = self._folder / name
-        make_folder(path.parent)
         with self._lock:
+            make_folder(path.parent)
             self._forget(name)
             os.replace(fresh, path)
             self._files[name] = _File(sender_of(name), num_bytes, self._clock())
@@ -152,8 +152,7 @@ class Store:
         with self._lock:
             if self._forget(name):
                 self._counts["removed"] += 1
-                with suppress(FileNotFoundError):
-                    (self._folder / name).unlink()
+                self._unlink(name)
 
     def refused(self) -> None:
         """Something else was refused."""
@@ -181,8 +180,16 @@ class Store:
         for name in old:
             self._forget(name)
             self._counts["expired"] += 1
-            with suppress(FileNotFoundError):
-                (self._folder / name).unlink()
+            self._unlink(name)
+
+    def _unlink(self, name: str) -> None:
+        """Remove a file, and its folder with the last one: any name may have had letters."""
+        path = self._folder / name
+        with suppress(FileNotFoundError):
+            path.unlink()
+        if name.startswith(MAIL):
+            with suppress(OSError):
+                path.parent.rmdir()
 
     def metrics(self) -> Iterator[Metric]:
         """Letters that lie here, and what became of others, for Prometheus."""
