@@ -77,6 +77,9 @@ KEPT_RUNS = 16
 
 _log = logging.getLogger(__name__)
 
+#: What a party is in the middle of between agreeing on rows and the last question about them.
+_PREDICTING = "a prediction is under way, and the rows that it is of are nowhere"
+
 #: Messages of an alignment.
 _ALIGNS = (*Responder.accepts, relay.Carry, relay.Narrow)
 
@@ -191,17 +194,26 @@ class Watched:
 
 
 class Aligning:
-    """A responder whose rows are kept as soon as an alignment has found them."""
+    """A responder whose rows are kept as soon as an alignment has found them.
+
+    Args:
+        responder: aligns.
+        keep: keeps the rows.
+        held: what a process that ends now would lose of what it has kept; "" if nothing.
+    """
 
     accepts = Responder.accepts
 
-    def __init__(self, responder: Responder, keep: Callable[[Tensor], None]) -> None:
+    def __init__(
+        self, responder: Responder, keep: Callable[[Tensor], None], held: Callable[[], str] = str
+    ) -> None:
         self._responder = responder
         self._keep = keep
+        self._held = held
 
     def unsaved(self) -> str:
         """What a process that ends now would lose."""
-        return self._responder.unsaved()
+        return self._responder.unsaved() or self._held()
 
     def handle(self, message: Message) -> Message:
         answer = self._responder.handle(message)
@@ -373,7 +385,12 @@ class Runs:
         return self._agreements.approve(run, agreed, policy, driver, samples=samples)
 
     def account(self, run: str, driver: str) -> str:
-        """What it says of the runs of a driver that is about to leave; "" of no proposal."""
+        """What it says of the runs of a driver that is about to leave; "" of no proposal.
+
+        Rows that were agreed on with it for predictions are forgotten.
+        """
+        for each in [each for each in self._asked_rows if each[0] == driver]:
+            del self._asked_rows[each]
         _, agreed = split_run(run)
         if not agreed:
             return ""
@@ -424,7 +441,11 @@ class Runs:
             keep = self._hold if is_predicting(run) else self._keep
             guard = self._limits.of(driver, run, watched=not is_predicting(run))
             responder = self._responder.guarded(guard)
-            return Aligning(responder, lambda rows_S: keep(run, driver, rows_S))
+            return Aligning(
+                responder,
+                lambda rows_S: keep(run, driver, rows_S),
+                lambda: _PREDICTING if (driver, run) in self._asked_rows else "",
+            )
         if algorithm not in self._makers:  # one that goes with another, which is not allowed
             raise ConfigError(
                 f"refuses {algorithm!r}: its policy allows no method that it is a part of; the "

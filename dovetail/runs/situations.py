@@ -2,8 +2,8 @@
 
     method       labels at            samples                         columns
     APFed        exactly one party    others share some with it       others have some it lacks
-    FedOptimus   two or more parties  disjoint shards of labels;      at two or more parties without
-                                      column owners have all of them  labels; few at label owners
+    FedOptimus   any parties          column owners have some of      at parties without labels;
+                                      each label owner's              label owners' are ignored
     CHFL         every party          different at each               some at all, the rest at one
     HyFEM        every party          any                             some at several parties
 
@@ -15,7 +15,7 @@ FedOptimus and the other two exclude each other by who has labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
@@ -44,6 +44,9 @@ _NEARLY_DISJOINT = 0.05
 
 #: Label owners' own columns are few if they are at most this much of the column owners'.
 _FEW_COLUMNS = 0.1
+
+#: What CHFL and HyFEM are where all parties hold the same columns.
+_SAME = "all hold the same columns, so it is plain federated averaging"
 
 #: Widths of a column of CHFL, and of an extractor of HyFEM.
 _COLUMN = (512, 256, 128)
@@ -410,21 +413,16 @@ def _fedoptimus(situation: _Situation) -> Fit:
     owners = situation.owners
     data_owners = [name for name in situation.without if situation.columns[name]]
     wrong = []
-    if len(owners) < 2:
-        have = f"only {owners[0]} has labels" if owners else "no party has labels"
-        wrong.append(f"{have}; FedOptimus is meant for two or more parties with labels")
-    if len(data_owners) < 2:
-        if not situation.without:
-            have = "every party has labels"
-        elif not data_owners:
-            have = (
-                f"{name_list(situation.without)} {_has(situation.without)} neither labels nor "
-                "columns"
-            )
-        else:
-            have = f"only {data_owners[0]} has columns and no labels"
-        nearest_name = "is meant for two or more parties with columns and no labels"
-        wrong.append(f"{have}; FedOptimus {nearest_name}")
+    if not owners:
+        wrong.append("no party has labels; FedOptimus needs one that has, or several")
+    if not data_owners:
+        have = "every party has labels"
+        if situation.without:
+            verb = _has(situation.without)
+            have = f"{name_list(situation.without)} {verb} neither labels nor columns"
+        wrong.append(f"{have}; FedOptimus needs a party with columns and no labels, or several")
+    if mixed := situation.mixed_labels():
+        wrong.append(mixed)
     if wrong:
         return _no("fedoptimus", *wrong)
     held = frozenset().union(*(situation.columns[name] for name in data_owners))
@@ -432,19 +430,15 @@ def _fedoptimus(situation: _Situation) -> Fit:
     rich = [
         f"{name} {count}" for name, count in num_columns.items() if count > _FEW_COLUMNS * len(held)
     ]
-    if mixed := situation.mixed_labels():
-        wrong.append(mixed)
     groups = situation.overlaps.groups
     if groups is None:
-        if wrong:
-            return _no("fedoptimus", *wrong)
         return Fit(
             "fedoptimus",
             False,
-            "unknown: labels must lie on different samples and all column owners must hold them; "
+            "unknown: all column owners must hold some labelled samples of each party with labels; "
             "counts of overlaps alone do not show that",
         )
-    wrong += _shards_wrong(groups, data_owners)
+    wrong, notes = _shards(groups, owners, data_owners)
     if wrong:
         return _no("fedoptimus", *wrong)
     batch_size, code_width = situation.sizes.batch_size, situation.sizes.code_width
@@ -477,41 +471,52 @@ def _fedoptimus(situation: _Situation) -> Fit:
     unused = f" ({count_text(sum(num_columns.values()), 'column')} there would be ignored)"
     if rich:
         unused = f" (it would ignore the columns that they have themselves: {name_list(rich)})"
+    whose = (
+        f"{count_text(len(owners), 'party', 'parties')} ({name_list(owners)}) have labels"
+        if len(owners) > 1
+        else f"only {owners[0]} has labels, as in classic vertical learning"
+    )
     return Fit(
         "fedoptimus",
         True,
-        f"yes: {count_text(len(owners), 'party', 'parties')} ({name_list(owners)}) have labels of "
-        f"different samples, {sum(situation.labelled[name] for name in owners):,} in all"
-        f"{unused if any(num_columns.values()) else ''}; {len(data_owners)} others "
-        f"({name_list(data_owners)}) hold {count_text(len(held), 'column')} for every one of these",
+        f"yes: {whose}, {sum(situation.labelled[name] for name in owners):,} in all"
+        f"{unused if any(num_columns.values()) else ''}; {len(data_owners)} "
+        f"{'other' if len(data_owners) == 1 else 'others'} ({name_list(data_owners)}) "
+        f"{'holds' if len(data_owners) == 1 else 'hold'} {count_text(len(held), 'column')} {notes}",
         "dovetail train RUN --set method=fedoptimus",
         tuple(sizes),
     )
 
 
-def _shards_wrong(groups: Groups, data_owners: Sequence[str]) -> Iterator[str]:
-    """What keeps labels from being disjoint shards of samples that every data owner has."""
-    labelled_G = groups.labelled_GP.sum(axis=1)
-    twice = int(groups.counts_G[labelled_G > 1].sum())
-    if twice:
-        several = groups.labelled_GP[labelled_G > 1].any(axis=0)
-        who = [name for name, is_one in zip(groups.parties, several, strict=True) if is_one]
-        yield (
-            f"{count_text(twice, 'sample')} {'is' if twice == 1 else 'are'} labelled at more than "
-            f"one of {name_list(who)}; each label must be at one party"
-        )
-    num_labelled = int(groups.counts_G[labelled_G > 0].sum())
+def _shards(
+    groups: Groups, owners: Sequence[str], data_owners: Sequence[str]
+) -> tuple[list[str], str]:
+    """What keeps label owners from training with all data owners; and what of their samples."""
     index = {name: p for p, name in enumerate(groups.parties)}
-    lacking = []
-    for name in data_owners:
-        lacks = int(groups.counts_G[(labelled_G > 0) & ~groups.held_GP[:, index[name]]].sum())
-        if lacks:
-            lacking.append(f"{name} lacks {lacks:,}")
-    if lacking:
-        yield (
-            f"of the {count_text(num_labelled, 'labelled sample')}, {name_list(lacking)}; keep "
-            "those that all column owners hold"
-        )
+    counts_G, labelled_GP = groups.counts_G, groups.labelled_GP
+    everywhere_G = groups.held_GP[:, [index[name] for name in data_owners]].all(axis=1)
+    wrong = [
+        f"no labelled sample of {owner} is at all of {name_list(data_owners)}; leave out who has "
+        "the fewest"
+        for owner in owners
+        if not counts_G[labelled_GP[:, index[owner]] & everywhere_G].sum()
+    ]
+    labelled_G = labelled_GP.sum(axis=1)
+    twice = int(counts_G[labelled_G > 1].sum())
+    num_labelled = int(counts_G[labelled_G > 0].sum())
+    shared = int(counts_G[(labelled_G > 0) & everywhere_G].sum())
+    notes = f"for {'every one' if shared == num_labelled else f'{shared:,}'} of these"
+    if shared < num_labelled:
+        lacking = [
+            f"{name} lacks {lacks:,}"
+            for name in data_owners
+            if (lacks := int(counts_G[(labelled_G > 0) & ~groups.held_GP[:, index[name]]].sum()))
+        ]
+        notes += f", and it trains on those ({name_list(lacking)})"
+    if twice:
+        times = "is labelled twice, and counts" if twice == 1 else "are labelled twice, and count"
+        notes += f"; {count_text(twice, 'sample')} {times} at each"
+    return wrong, notes
 
 
 def _everyone_labels(situation: _Situation, method: Method) -> list[str]:
@@ -551,11 +556,6 @@ def _chfl(situation: _Situation) -> Fit:
     }
     if not common:
         wrong.append("no column is at every party")
-    if not partly and not any(num_private.values()):
-        wrong.append(
-            f"all parties hold the same {count_text(len(common), 'column')}; plain federated "
-            "averaging does for them"
-        )
     kinds = {name: frozenset(situation.declared(name) or ()) for name in situation.names}
     if len(set(kinds.values())) > 1:
         first, other = next(
@@ -567,18 +567,17 @@ def _chfl(situation: _Situation) -> Fit:
             f"{other}); CHFL needs one set of classes"
         )
         wrong += spelled_alike({name: situation.declared(name) or () for name in (first, other)})
-    uncounted = 0
+    uncounted, overlap = 0, ""
     for one, other in combinations(situation.names, 2):
         shared = situation.shared(one, other)
         smaller = min(situation.overlaps.rows[one], situation.overlaps.rows[other])
         if shared is None:
             uncounted += 1
-        elif shared > _NEARLY_DISJOINT * smaller:
-            wrong.append(
-                f"{one} and {other} share {count_text(shared, 'sample')} "
-                f"({share_text(shared, smaller)} of the smaller); CHFL expects different samples"
+        elif shared > _NEARLY_DISJOINT * smaller and not overlap:
+            overlap = (
+                f"; {one} and {other} share {count_text(shared, 'sample')} "
+                f"({share_text(shared, smaller)} of the smaller), which count at each"
             )
-            break  # one pair tells enough
     if wrong:
         return _no("chfl", *wrong)
     private = {
@@ -586,7 +585,7 @@ def _chfl(situation: _Situation) -> Fit:
         for name in situation.names
     }
     local_counts = _range(list(private.values()), "column")
-    aside = ""
+    aside = "" if partly or any(num_private.values()) else f"; {_SAME}"
     if partly:
         verb = "is" if len(partly) == 1 else "are"
         aside = (
@@ -602,9 +601,9 @@ def _chfl(situation: _Situation) -> Fit:
     return Fit(
         "chfl",
         True,
-        f"yes: every party has labels, on different samples{clause}; "
+        f"yes: every party has labels{'' if overlap else ', on different samples'}{clause}; "
         f"{count_text(len(common), 'column')} {'is' if len(common) == 1 else 'are'} at all "
-        f"{len(everyone)} parties, and each has {local_counts} of its own{aside}",
+        f"{len(everyone)} parties, and each has {local_counts} of its own{aside}{overlap}",
         "dovetail train RUN --set method=chfl",
         tuple(
             MessageSize(name, "coordinator", "round", size, size, assuming)
@@ -624,13 +623,8 @@ def _hyfem(situation: _Situation) -> Fit:
         return _no("hyfem", *wrong)
     several = {holders: names for holders, names in situation.blocks.items() if len(holders) > 1}
     if not several:
-        return _no("hyfem", "no two parties have a column in common; HyFEM shares those")
-    if len(situation.blocks) == 1:
-        ((_, names),) = several.items()
         return _no(
-            "hyfem",
-            f"all parties hold the same {count_text(len(names), 'column')}; plain federated "
-            "averaging does for them",
+            "hyfem", "no two parties have a column in common; HyFEM would share a classifier alone"
         )
     outputs = situation.num_outputs
     extractor = {
@@ -657,6 +651,8 @@ def _hyfem(situation: _Situation) -> Fit:
     lonely = [name for name in situation.names if not any(name in holders for holders in several)]
     kinds = {frozenset(classes or ()) for classes in situation.classes.values()}
     notes = ""
+    if len(situation.blocks) == 1:
+        notes += f"; {_SAME}"
     if lonely:
         notes += f"; {name_list(lonely)} {_has(lonely)} no column in common with another"
     if len(kinds) > 1:

@@ -101,7 +101,7 @@ def test_the_next_command_is_one_that_exists(method):
         ),
         (
             "fedoptimus",
-            "yes: 2 parties (clinic-0 and clinic-1) have labels of different samples, 10 in all; "
+            "yes: 2 parties (clinic-0 and clinic-1) have labels, 10 in all; "
             "3 others (lab-0, lab-1 and lab-2) hold 6 columns for every one of these",
         ),
         (
@@ -166,33 +166,18 @@ def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
             [part("bank", [1, 2], "", [0, 1]), part("shop", [1], "a")],
             "bank has labels but no columns to predict from",
         ),
-        ("fedoptimus", apfed(), "only bank has labels; FedOptimus is meant for two or more"),
-        ("fedoptimus", chfl(), "every party has labels; FedOptimus is meant for two or more"),
+        ("fedoptimus", [part("bank", [1], "a"), part("shop", [1], "b")], "no party has labels"),
+        ("fedoptimus", chfl(), "every party has labels; FedOptimus needs a party with columns"),
         (
             "fedoptimus",
-            [*fedoptimus()[:3], part("lab-1", range(8), "c")],
-            "of the 10 labelled samples, lab-1 lacks 2",
-        ),
-        (
-            "fedoptimus",
-            [part("clinic", [0, 1], "", [0, 1]), *fedoptimus()[1:], part("new", [5], "", [1])],
-            "1 sample is labelled at more than one of clinic-1 and new",
+            [*fedoptimus()[:3], part("lab-1", range(5), "c")],
+            "no labelled sample of clinic-1 is at all of lab-0 and lab-1",
         ),
         ("chfl", apfed(), "shop has no labels; CHFL needs them at every party"),
         (
             "chfl",
             hyfem(),
             "no column is at every party",
-        ),
-        (
-            "chfl",
-            [*chfl()[:2], part("clinic-2", range(25, 75), "age sex own2", halves(50))],
-            "clinic-0 and clinic-2 share 25 samples (50.0 % of the smaller)",
-        ),
-        (
-            "chfl",
-            [part("a", range(9), "x", halves(9)), part("b", range(9, 18), "x", halves(9))],
-            "all parties hold the same 1 column",
         ),
         (
             "chfl",
@@ -210,17 +195,54 @@ def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
             [part("a", [1], "x", [0]), part("b", [2], "y", [0])],
             "no two parties have a column in common",
         ),
-        (
-            "hyfem",
-            [part("a", [1], "x y", [0]), part("b", [2], "x y", [0])],
-            "all parties hold the same 2 columns; plain federated averaging does",
-        ),
     ],
 )
 def test_a_method_that_does_not_fit_says_what_is_missing(method, parts, missing):
     fitting = fit(parts, method)
     assert not fitting.applies
     assert missing in fitting.reason
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "note"),
+    [
+        (
+            "fedoptimus",
+            [part("bank", range(9), "", halves(9)), part("shop", range(9), "b")],
+            "only bank has labels, as in classic vertical learning, 9 in all; 1 other (shop) holds "
+            "1 column for every one of these",
+        ),
+        (
+            "fedoptimus",
+            [*fedoptimus()[:3], part("lab-1", range(8), "c")],
+            "for 8 of these, and it trains on those (lab-1 lacks 2)",
+        ),
+        (
+            "fedoptimus",
+            [part("clinic", [0, 1], "", [0, 1]), *fedoptimus()[1:], part("new", [5], "", [1])],
+            "1 sample is labelled twice, and counts at each",
+        ),
+        (
+            "chfl",
+            [*chfl()[:2], part("clinic-2", range(25, 75), "age sex own2", halves(50))],
+            "clinic-0 and clinic-2 share 25 samples (50.0 % of the smaller), which count at each",
+        ),
+        (
+            "chfl",
+            [part("a", range(9), "x", halves(9)), part("b", range(9, 18), "x", halves(9))],
+            "all hold the same columns, so it is plain federated averaging",
+        ),
+        (
+            "hyfem",
+            [part("a", [1], "x y", [0]), part("b", [2], "x y", [0])],
+            "all hold the same columns, so it is plain federated averaging",
+        ),
+    ],
+)
+def test_what_trains_and_is_not_as_the_paper_has_it_fits_with_a_note(method, parts, note):
+    fitting = fit(parts, method)
+    assert fitting.applies
+    assert note in fitting.reason
 
 
 def test_where_none_fits_none_is_recommended():
