@@ -55,7 +55,7 @@ def test_the_terminal_shows_it_all_in_80_columns(capsys):
         "good, bad",
         "Samples shared with bank, which has 20 rows; 15 are at every party",
         "yes: only bank has labels (10 of 20 rows)",
-        "no: only bank has labels; FedOptimus",
+        "yes: only bank has labels, as in classic vertical learning",
         "Recommended: APFed",
         "Next: dovetail train run.toml --set method=apfed-s",
     ):
@@ -92,6 +92,7 @@ def test_json_says_the_same(capsys):
         "blocks": {"account": ["age", "balance"]},
         "labelled": 10,
         "classes": ["good", "bad"],
+        "read": {},
     }
     assert report["parties"][1]["classes"] is None
     assert report["overlaps"] == {
@@ -100,7 +101,7 @@ def test_json_says_the_same(capsys):
         "common": 15,
         "ids_compared": True,
     }
-    assert [fit["applies"] for fit in report["methods"]] == [True, False, False, False]
+    assert [fit["applies"] for fit in report["methods"]] == [True, True, False, False]
     assert report["recommended"] == "apfed"
     assert report["next_command"] == "dovetail train run.toml --set method=apfed-s"
 
