@@ -7,7 +7,8 @@ labels and shared rows are drawn from the others. Numbers are made in the clear:
 decryption gives. Of labelled rows that no partner has, three things may stand for the numbers:
 
     none     nothing: these rows have no part in the teacher
-    outputs  what the own outputs say of a number (entity augmentation): all labelled rows train
+    outputs  what own outputs say of a number (entity augmentation), for students alone:
+             ``apfed.sealed.fill``
     map      what own columns say of it, by a map learnt on all shared rows (VFedTrans-like)
 
 Figures are AUC or accuracy in %, of the solo model and of the joint one with the partner there.
@@ -32,11 +33,11 @@ from benchmarks import _results
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
 from dovetail.methods.baselines import features
 from dovetail.models.learners import LEARNERS, NO_FOLD, best_of, fit_all, hard_targets, make_folds
-from dovetail.models.learners.assisted import Inputs, all_columns, targets
+from dovetail.models.learners.assisted import all_columns, num_targets, targets
 from dovetail.models.learners.assisted_joint import blended
-from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher, own_outputs
-from dovetail.models.learners.base import Fitted
+from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
 from dovetail.models.learners.distil import DistilConfig, Owner, distil
+from dovetail.models.learners.rows import Rows, first_fold_only
 from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.runs.runfile import load_run
@@ -63,14 +64,19 @@ def joint_outputs(joint: JointTeacher, own_NC: Tensor, z_NZ: Tensor) -> Tensor:
     return mean_outputs(blended(each, regression=False), regression=False)
 
 
-def by_outputs(z_RZ: Tensor, owner: Owner, alone: Fitted) -> Tensor:
-    """The numbers, and of other labelled rows what the own outputs say of them."""
-    num, known = owner.targets_RC.shape[1], ~z_RZ.isnan().any(dim=1)
-    own_RC = own_outputs(alone, owner)[owner.folds_R.clamp(min=0), torch.arange(len(known))]
-    both = known & owner.labelled
-    inputs = Inputs.fit(own_RC[both], z_RZ[both], num, regression=False)
-    said_RZ = inputs.of(own_RC, z_RZ)[:, num:] * inputs.z_Z
-    return torch.where((owner.labelled & ~known)[:, None], said_RZ, z_RZ)
+def by_map(z_RZ: Tensor, owner: Owner, seed: int) -> Tensor:
+    """The numbers, and of other labelled rows what own columns say of them."""
+    known, num = ~z_RZ.isnan().any(dim=1), owner.targets_RC.shape[1]
+    z_NT = z_RZ[known][:, : num_targets(num, regression=False)]
+    spread_T = z_NT.std(dim=0).clamp(min=1e-9)
+    folds_N = make_folds(z_NT, 4, seed=seed, regression=True)
+    folds_N = first_fold_only(folds_N) if len(folds_N) > 2000 else folds_N
+    rows = Rows(owner.x_RF[known], z_NT / spread_T, folds_N, regression=True)
+    fitted = fit_all(list(LEARNERS.values()), rows, seed=seed, encode_on=owner.x_RF)
+    wanted, filled_RZ = owner.labelled & ~known, z_RZ.clone()
+    said_NT = best_of(fitted, rows).outputs(owner.x_RF[wanted]) * spread_T
+    filled_RZ[wanted] = all_columns(said_NT, regression=False)
+    return filled_RZ
 
 
 def measured(case: str, labels: int, overlap: float, seed: int) -> dict[str, Any]:
@@ -122,12 +128,13 @@ def measured(case: str, labels: int, overlap: float, seed: int) -> dict[str, Any
         "local": score(own_NC, classes_N[test]),
     }
     for how in HOW:
-        numbers = by_outputs(z_RZ, owner, alone) if how == "outputs" else z_RZ
-        joint = fit_teacher(numbers, owner, alone, fill=how == "map", seed=seed)
+        numbers = by_map(z_RZ, owner, seed) if how == "map" else z_RZ
+        joint = fit_teacher(numbers, owner, alone, fill=how == "outputs")
         assert joint is not None
         done = distil(owner, joint.teacher, alone, DistilConfig(), seed=seed)
         line[f"solo, {how}"] = score(done.solo.outputs(x_NF[test]), classes_N[test])
-        line[f"joint, {how}"] = score(joint_outputs(joint, own_NC, z_test), classes_N[test])
+        if how != "outputs":  # as with "none"
+            line[f"joint, {how}"] = score(joint_outputs(joint, own_NC, z_test), classes_N[test])
         line[f"gain by held-out rows, {how}"] = done.gain
     return line
 
@@ -137,7 +144,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     of_case: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         of_case[line["table"], line["labels"], line["overlap"]].append(line)
-    keys = ["local", *(f"{what}, {how}" for what in ("solo", "joint") for how in HOW)]
+    keys = ["local", *(f"solo, {how}" for how in HOW), "joint, none", "joint, map"]
     text = f"| table | labels | shared | {' | '.join(keys)} |\n"
     text += "|---" * (3 + len(keys)) + "|\n"
     for (case, labels, overlap), found in of_case.items():

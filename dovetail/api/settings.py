@@ -131,6 +131,7 @@ class APFedPartySettings(TypedDict, total=False):
     norm: Literal['l1', 'l2']
     encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional
     distil: APFedPartnerConfig
+    pictures: Literal['patches', 'flat']
 
 
 class CostGoal(TypedDict, total=False):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dovetail.errors import ModelError
 from dovetail.models.networks import Shape
+from dovetail.models.patches import Patches, PatchesSpec
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing, smoother_of
 
 
@@ -84,6 +85,7 @@ class SmoothingSpec:
     num_bins: int
     least_rows: float
     sizes: SealedTargets
+    pictures: PatchesSpec | None = None
 
     def build(self, input_shape: Shape, embedding: int) -> KeptSmoothing:
         """The network, of zeros.
@@ -93,7 +95,9 @@ class SmoothingSpec:
         """
         if embedding != len(self.smoothers) * self.sizes.columns:
             raise ModelError(f"it gives no {embedding} numbers; copy the whole folder again")
-        num_features = torch.Size(input_shape).numel()
+        view, num_features = None, torch.Size(input_shape).numel()
+        if self.pictures is not None:
+            view, num_features = Patches(self.pictures), self.pictures.num_columns
         labelled = self.sizes.labelled
         smoothing = Smoothing(
             Kernels(num_features, self.num_bins),
@@ -101,6 +105,7 @@ class SmoothingSpec:
             torch.zeros(labelled, num_features),
             torch.zeros(labelled, dtype=torch.int64),
             self.least_rows,
+            view,
         )
         return KeptSmoothing(smoothing, self.sizes)
 
@@ -111,6 +116,7 @@ class SmoothingSpec:
             "num_bins": self.num_bins,
             "least_rows": self.least_rows,
             "sizes": asdict(self.sizes),
+            "pictures": None if self.pictures is None else asdict(self.pictures),
         }
 
     @classmethod
@@ -120,4 +126,5 @@ class SmoothingSpec:
             int(stored["num_bins"]),
             float(stored["least_rows"]),
             SealedTargets.from_json(stored["sizes"]),
+            PatchesSpec.from_json(pictures) if (pictures := stored.get("pictures")) else None,
         )

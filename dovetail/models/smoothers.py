@@ -203,10 +203,11 @@ class Smoothing(nn.Module):
     Args:
         kernels: of the party's columns.
         smoothers: J kernels and ridges.
-        x_LF: the labelled rows.
+        x_LF: the labelled rows, as the kernels see them.
         folds_L: theirs.
         least_rows: a row of weights is spread over so many labelled rows at the least; see
             ``spread_out``.
+        view: how rows become what the kernels see, such as ``Patches`` of pictures.
     """
 
     x_LF: Tensor
@@ -219,9 +220,11 @@ class Smoothing(nn.Module):
         x_LF: Tensor,
         folds_L: Tensor,
         least_rows: float = 1.0,
+        view: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.kernels = kernels
+        self.view = nn.Identity() if view is None else view
         self.smoothers = tuple(smoothers)
         self.least_rows = least_rows
         self.register_buffer("x_LF", x_LF)
@@ -243,10 +246,10 @@ class Smoothing(nn.Module):
         """
         every = torch.arange(len(self.x_LF))
         if known_B is None or not (known_B >= 0).any():
-            return self._among(x_BF, self.smoothers[index], every)
+            return self._among(self.view(x_BF), self.smoothers[index], every)
         weights_BL = torch.empty(len(x_BF), len(every))
         known = known_B >= 0
-        weights_BL[~known] = self._among(x_BF[~known], self.smoothers[index], every)
+        weights_BL[~known] = self._among(self.view(x_BF[~known]), self.smoothers[index], every)
         weights_BL[known] = self.left_out(index)[known_B[known]]
         return weights_BL
 

@@ -29,10 +29,13 @@ from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_digests
 from dovetail.methods.limits import SealedLimits
+from dovetail.models import load_bottom
+from dovetail.models.kept_smoothing import SmoothingSpec
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, targets
 from dovetail.models.learners.assisted_joint import Answers
 from dovetail.models.learners.distil import Owner
+from dovetail.models.patches import Pictures, kernels_of
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
 from dovetail.privacy import encrypted
@@ -480,6 +483,35 @@ def test_numbers_of_new_rows_are_the_smoother_in_the_clear(tmp_path: Path, class
     found = ask(torch.arange(120, 150))
     assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
     assert torch.equal(ask(torch.arange(120, 150).flip(0)).flip(0), found)  # to the bit
+
+
+@pytest.mark.parametrize("pictures", ["patches", "flat"])
+def test_a_partners_pictures_are_seen_alike_in_training_and_later(
+    tmp_path: Path, pictures: Pictures
+) -> None:
+    owner, _ = made(3)
+    rng = torch.Generator().manual_seed(4)
+    images = torch.randint(256, (150, 1, 12, 10), generator=rng).byte()
+    shared = SharedRows("shop", images, torch.arange(150))
+    party = second_question.Partner(shared, None, Local("shop"), pictures=pictures)
+    active = active_of(owner, {"shop": torch.arange(120)})
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    rows_L, x = active.labelled("shop"), images.flatten(1) / 255
+    local = Local("shop")
+    local.begin(3)
+    view, kernels = kernels_of(x, torch.Size((1, 12, 10)), local.generator("kernels"), pictures)
+    smoothing = Smoothing(kernels, SMOOTHERS, view(x[rows_L]), owner.folds_R[rows_L], 10, view)
+    clear = smoothing.weights(x, 0)
+    clear[rows_L] = smoothing.left_out(0)
+    clear = all_columns(clear @ targets(owner, rows_L), regression=False)
+    error = float((active.numbers["shop"] - clear[:120]).abs().max())
+    assert error < 1e-4 * float(clear.std())
+    kept = load_bottom(party.bottom_model().save(tmp_path / "kept"))
+    assert isinstance(kept.spec, SmoothingSpec)
+    assert (kept.spec.pictures is None) == (pictures == "flat")
+    weights = kept.network.smoothing.weights(x[120:], 0)
+    later = all_columns(weights @ targets(owner, rows_L), regression=False)
+    torch.testing.assert_close(later, clear[120:], rtol=1e-3, atol=1e-5)
 
 
 def test_a_row_counts_once_a_run_however_often_it_is_asked_about(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joi
         first.append(torch.arange(z_RZ.shape[1]) < num)
     z_RZ = torch.cat(list(active.numbers.values()), dim=1)
     first_F = torch.cat(first) if active.asked_more else None
-    return fit_teacher(z_RZ, owner, alone, first_F, fill=active.fill, seed=active.seed)
+    return fit_teacher(z_RZ, owner, alone, first_F, fill=active.fill)
 
 
 def pays(work: Distilling, active: second_question.Active) -> bool:
@@ -139,7 +139,7 @@ def network_of(
         answers=tuple(Answers.from_json(active.answers[name]) for name in active.partners),
         teachers=len(joint.members),
         folds=len(joint.members[0].weights_KCF),
-        temperature=joint.teacher.temperature,
+        temperature=joint.joint.temperature,
     )
     return AssistedJoint.of(spec, alone.network, solo.network, joint.inputs, joint.members)
 
@@ -219,12 +219,12 @@ def _about(
     if joint is None or done is None:
         why = "too few rows are both labelled and shared"
         return {**about, "why": why if active.partners else "no partner answered"}
-    aligned = joint.known
+    aligned = joint.joint.aligned
     about |= {
         "choice": done.choice,
         "pays": done.pays,
-        "teacher": joint.teacher.name,
-        "temperature": joint.teacher.temperature,
+        "teacher": joint.joint.name,
+        "temperature": joint.joint.temperature,
         "held_out_gain": done.gain,
         "standard_error": done.standard_error,
         "joint_ahead_by_errors": done.teacher_gain,

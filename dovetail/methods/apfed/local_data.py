@@ -24,6 +24,7 @@ from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
 from dovetail.methods.released import Once, released_columns
 from dovetail.models import Bottom, EncoderSpec, OptimizerConfig, Secret, derive_seed
 from dovetail.models.learners import hold_out
+from dovetail.models.patches import Pictures
 from dovetail.network import Message
 from dovetail.privacy import Release
 
@@ -45,6 +46,7 @@ class PartnerData:
         test: its test rows by shared sample; None if it has none.
         input: how raw columns become its rows, if they do.
         side: what it takes part in.
+        pictures: what its kernels of APFed-S see of pictures.
         sealed_limits: what it gives of each row in APFed-S; None: no policy says.
         given: how much it has given; None: nobody counts over runs.
         from_file: its network and rate are its own in comparisons too, as a party file's are; else
@@ -59,6 +61,7 @@ class PartnerData:
     test: SharedRows | None = None
     input: Input | None = None
     side: Side = "apfed"
+    pictures: Pictures = "patches"
     sealed_limits: SealedLimits | None = None
     given: NumbersGiven | None = None
     from_file: bool = False
@@ -152,6 +155,7 @@ def _sealed_partner(local_data: PartnerData, local: Local) -> Party:
         local_data.sealed_limits,
         given=local_data.given,
         input=local_data.input,
+        pictures=local_data.pictures,
     )
 
 

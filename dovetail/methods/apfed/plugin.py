@@ -217,6 +217,7 @@ def partner_data(fields: PassiveFields) -> PartnerData:
         apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
         encoder_spec(fields.encoder),
         fields.distil,
+        pictures=fields.pictures,
     )
 
 

@@ -49,7 +49,8 @@ from dovetail.methods.limits import SealedLimits
 from dovetail.models import Bottom, Secret, generator, key_of
 from dovetail.models.learners.assisted import targets
 from dovetail.models.learners.distil import Owner
-from dovetail.models.smoothers import Kernels, Smoother, Smoothing
+from dovetail.models.patches import Pictures, kernels_of
+from dovetail.models.smoothers import Smoother, Smoothing
 from dovetail.network import Bytes, Draws, Engine, Integers, Message
 from dovetail.privacy import encrypted
 
@@ -101,6 +102,8 @@ class Partner(Party):
         limits: of its policy; None in simulation, which has none.
         given: how many numbers of each row it has given before; None: nobody counts.
         input: how raw columns become its rows, to be kept.
+        pictures: what kernels see of pictures: "patches" as ``models/patches.py`` describes them,
+            or "flat" pixels.
     """
 
     goes_on = False  # a run is one question
@@ -114,7 +117,9 @@ class Partner(Party):
         *,
         given: NumbersGiven | None = None,
         input: Input | None = None,
+        pictures: Pictures = "patches",
     ) -> None:
+        self.pictures: Pictures = pictures
         self.local, self.shared, self.test = local, shared, test
         self.limits, self.given, self.input = limits or UNLIMITED, given, input
 
@@ -125,9 +130,11 @@ class Partner(Party):
         dither = torch.randint(256, (32,), generator=self.local.generator("dither")).byte()
         wire = message.key_1W[0], message.targets_PV, message.nonce_32, dither
         self.product = Multiplying(self.asked.layout, *wire)
-        kernels = Kernels.fit(features(self.shared.x), self.local.generator("kernels"))
+        x_NF, shape = features(self.shared.x), self.shared.x.shape[1:]
+        view, kernels = kernels_of(x_NF, shape, self.local.generator("kernels"), self.pictures)
+        x_LE, least_rows = view(self.asked.x_LF), self.limits.least_rows
         self.smoothing = Smoothing(
-            kernels, self.asked.smoothers, self.asked.x_LF, message.folds_L, self.limits.least_rows
+            kernels, self.asked.smoothers, x_LE, message.folds_L, least_rows, view
         )
         return self.answered(self.asked)
 

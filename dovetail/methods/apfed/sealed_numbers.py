@@ -23,6 +23,7 @@ from dovetail.errors import MessageError
 from dovetail.models.kept_smoothing import KeptSmoothing, SealedTargets, SmoothingSpec
 from dovetail.models.learners.assisted import all_columns
 from dovetail.models.learners.assisted_joint import Answers
+from dovetail.models.patches import Patches
 from dovetail.models.smoothers import Smoothing
 from dovetail.privacy import encrypted
 
@@ -127,7 +128,14 @@ class Multiplying:
         for name, values in wire.items():
             getattr(kept, name).copy_(values)
         num_bins = len(smoothing.kernels.encoding.column_M)
-        return kept, SmoothingSpec(smoothing.smoothers, num_bins, smoothing.least_rows, sizes)
+        spec = SmoothingSpec(
+            smoothing.smoothers,
+            num_bins,
+            smoothing.least_rows,
+            sizes,
+            smoothing.view.spec if isinstance(smoothing.view, Patches) else None,
+        )
+        return kept, spec
 
     @classmethod
     def again(cls, kept: KeptSmoothing, sizes: SealedTargets) -> Multiplying:

@@ -74,7 +74,7 @@ class Active(sealed.Active):
 
     Args:
         more: smoothers of the second question.
-        fill: whether own columns say the numbers of labelled rows that no partner has.
+        fill: whether labelled rows that no partner has are learnt from, where these are many.
 
     Attributes:
         asked_more: partners that were asked twice.

@@ -12,6 +12,7 @@ from dovetail.methods.apfed.sealed_checks import MAX_SMOOTHERS
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.section import EncoderField
+from dovetail.models.patches import Pictures
 from dovetail.models.smoothers import Kernel, Smoother
 
 #: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
@@ -83,7 +84,7 @@ class SealedSection(BaseModel):
     ridges: tuple[Annotated[float, Field(gt=0, lt=1e6)], ...] = Field(default=(1.0,), min_length=1)
     # kernels that are asked for once more where held-out rows say that it pays; () asks once
     more: tuple[Kernel, ...] = Field(default=(), max_length=MAX_SMOOTHERS)
-    # where few labelled rows are shared: own columns say the others' numbers, for the teacher
+    # where few labelled rows are shared: the others teach, too, own outputs in a number's place
     fill: bool = True
     rows: int = Field(default=8000, ge=1)  # shared rows without label, asked about at most
     timeout_s: float | None = Field(default=None, gt=0)  # how long a partner may take
@@ -133,3 +134,5 @@ class PassiveFields(apfed.PassiveConfig):
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
     encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
     distil: PartnerConfig = PartnerConfig()  # of APFed-D
+    # of APFed-S, what kernels see of pictures: patches, learnt without labels, or pixels
+    pictures: Pictures = "patches"
