@@ -2,8 +2,8 @@
 
     python -m benchmarks.psi_timing
 
-Set intersections that tell a size only (``count_overlap``): 400 ids a side, of which none or all
-are shared, in turn, 20 of each. Thread time of the party that answers, by message: processor time
+Set intersections that tell a size only (``count_overlap``, ``count_by_keys``): 400 rows a side, of
+two kinds in turn, 20 of each. Thread time of the party that answers, by message: processor time
 has what a clock on the line would see, and less noise. t is Welch's; beyond 3 or so the time would
 tell the two apart.
 """
@@ -18,7 +18,15 @@ import numpy as np
 from scipy.stats import ttest_ind
 
 from benchmarks import _results
-from dovetail.alignment import Responder, count_overlap
+from dovetail.alignment import (
+    KeyResponder,
+    Reading,
+    Responder,
+    count_by_keys,
+    count_overlap,
+)
+from dovetail.alignment.matchkeys import KeyValues, key_values, match_key
+from dovetail.data import table_from_arrays
 from dovetail.network import InProcess, Message
 
 NUM, TRIALS = 400, 20
@@ -39,34 +47,60 @@ class Timed:
         return answer
 
 
-def trial(make: Callable[[list[str]], Any], ids: list[str], theirs: list[str]) -> dict[str, float]:
-    """Message -> seconds of the party that answers."""
-    timed = Timed(make(theirs))
-    count_overlap(InProcess({"shop": timed}, driver="bank"), ids)
-    return timed.seconds | {"all": sum(timed.seconds.values())}
+def ids_of(turn: int, shared: bool) -> dict[str, float]:
+    """Message -> seconds of the party that answers about ids."""
+    local = [f"P-{turn:03d}-{index:06d}" for index in range(NUM)]
+    theirs = local if shared else [f"Q-{turn:03d}-{index:06d}" for index in range(NUM)]
+    timed = Timed(Responder("shop", list(theirs)))
+    count_overlap(InProcess({"shop": timed}, driver="bank"), local)
+    return timed.seconds
 
 
-def rows(what: str, make: Callable[[list[str]], Any]) -> list[dict[str, Any]]:
+def keys_of(names: list[str | None]) -> list[KeyValues]:
+    """The only match key of a table of names."""
+    table = table_from_arrays("t", {"name": np.array(names, dtype=object)})
+    return [key_values(match_key(["text(name)"]), {"name": table.column("name")}, Reading())]
+
+
+def matched(turn: int, shared: bool) -> dict[str, float]:
+    """The same about names, by a match key."""
+    local: list[str | None] = [f"P {turn} {index}" for index in range(NUM)]
+    theirs = local if shared else [f"Q {turn} {index}" for index in range(NUM)]
+    timed = Timed(KeyResponder("shop", keys_of([*theirs])))
+    count_by_keys(InProcess({"shop": timed}, driver="bank"), keys_of(local))
+    return timed.seconds
+
+
+def missing(turn: int, whole: bool) -> dict[str, float]:
+    """The same; nobody is shared, and half of the party's names are missing, or none."""
+    theirs = [f"Q {turn} {index}" if whole or index % 2 else None for index in range(NUM)]
+    timed = Timed(KeyResponder("shop", keys_of(theirs)))
+    count_by_keys(
+        InProcess({"shop": timed}, driver="bank"),
+        keys_of([f"P {turn} {index}" for index in range(NUM)]),
+    )
+    return timed.seconds
+
+
+def rows(what: str, trial: Callable[[int, bool], dict[str, float]]) -> list[dict[str, Any]]:
     """A row a message."""
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for turn in range(2 * TRIALS + 2):
-        shared = turn % 2 == 0
-        local = [f"P-{turn:03d}-{index:06d}" for index in range(NUM)]
-        others = local if shared else [f"Q-{turn:03d}-{index:06d}" for index in range(NUM)]
-        seconds = trial(make, local, list(others))
+        case = turn % 2 == 0
+        seconds = trial(turn, case)
         if turn > 1:  # the first two warm up
-            found[shared].append(seconds)
+            found[case].append(seconds | {"all": sum(seconds.values())})
     table = []
     for name in found[True][0]:
-        all_, none = (np.array([each[name] for each in found[case]]) for case in (True, False))
-        t, _ = ttest_ind(all_, none, equal_var=False)
+        second, first = (np.array([each[name] for each in found[case]]) for case in (True, False))
+        t, _ = ttest_ind(second, first, equal_var=False)
         table.append(
             {
-                "ids": what,
+                "what differs": what,
                 "message": name,
-                "none shared, ms": round(1000 * float(none.mean()), 3),
-                "all shared, ms": round(1000 * float(all_.mean()), 3),
-                "spread, ms": round(1000 * float(none.std()), 3),
+                "first, ms": round(1000 * float(first.mean()), 3),
+                "second, ms": round(1000 * float(second.mean()), 3),
+                "spread, ms": round(1000 * float(first.std()), 3),
                 "t": round(float(t), 1),
             }
         )
@@ -74,7 +108,11 @@ def rows(what: str, make: Callable[[list[str]], Any]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    reported = rows("as they are", lambda ids: Responder("shop", ids))
+    reported = [
+        *rows("ids: none or all shared", ids_of),
+        *rows("match keys: none or all shared", matched),
+        *rows("match keys: half of the names missing, or none", missing),
+    ]
     _results.write("psi_timing", "Set intersection: does time tell the count?", reported)
 
 

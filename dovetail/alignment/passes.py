@@ -315,13 +315,16 @@ class KeyResponder(Responder):
         return Passing(self._num_rows)
 
     def _enter_all(self) -> None:
-        """All rows enter a pass of a count; a random point stands for one without a key."""
-        padded = self._points[self._pass_index].copy()
-        without = np.ones(self._num_rows, dtype=bool)
-        without[self._usable_K] = False
-        rows = np.flatnonzero(without)
-        if len(rows):
-            padded[rows] = self._workers.hash([os.urandom(POINT_BYTES) for _ in rows])
+        """All rows enter a pass of a count; a random point stands for one without a key.
+
+        One is drawn for each row: the time of drawing those that are needed told how many lack a
+        key (``benchmarks/psi_timing.py``).
+        """
+        if not self._num_rows:
+            self._points_M32 = self._points[self._pass_index]
+            return
+        padded = self._workers.hash([os.urandom(POINT_BYTES) for _ in range(self._num_rows)])
+        padded[self._usable_K] = self._points[self._pass_index][self._usable_K]
         self._points_M32 = padded
 
     def _check_size(self, num_rows: int, sender: str) -> None:

@@ -103,7 +103,7 @@ def flare_site(
     Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
     in local/resources.json.
     """
-    from dovetail.node.flaresite import prepare_site
+    from dovetail.node.flaresite import loose, prepare_site
     from dovetail.node.partyfile import open_site
 
     site: dict[str, str | None] = {"driver": driver}
@@ -115,6 +115,8 @@ def flare_site(
     for path in prepare_site(folder, site):
         if not quiet:
             print(f"wrote {path}")
+    for line in loose(folder):
+        print(f"note: {line}", file=sys.stderr)
     if not quiet:
         print("Next: restart the site, so that NVFlare reads its resources again")
 

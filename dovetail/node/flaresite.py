@@ -54,11 +54,36 @@ def prepare_site(folder: Path, values: Mapping[str, str | None]) -> list[Path]:
         allowed = resources.setdefault("class_allow_list", [])
         missing = [] if "*" in allowed else [each for each in CLASSES if each not in allowed]
         allowed += missing
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{settings_file} cannot be read as NVFlare's resources ({error})"
         ) from None
     return [path, write_resources(folder, resources)]
+
+
+def loose(folder: Path) -> list[str]:
+    """What a site lets jobs build beside Dovetail's four classes, in sentences; [] for nothing.
+
+    A job's config names classes and their arguments, and NVFlare builds those of class_allow_list
+    in a process that may read what the party may.
+    """
+    try:
+        resources = json.loads((folder / "local" / "resources.json").read_text(encoding="utf-8"))
+        allowed, mode = resources["class_allow_list"], resources.get("class_list_enforcement_mode")
+        others = [each for each in allowed if each not in CLASSES]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ["resources.json does not say which classes jobs may name, so NVFlare's list holds"]
+    if "*" in others:
+        return ['"*" of class_allow_list lets whoever may submit jobs run any code here; remove it']
+    if mode == "warn":
+        return ['class_list_enforcement_mode is "warn", so jobs may run any code here; remove it']
+    if others:
+        number = f"{len(others)} class{'' if len(others) == 1 else 'es'}"
+        return [
+            f"jobs may also name {number} of others, which run with this party's rights; a site of "
+            "its own, with Dovetail's four alone, is safer"
+        ]
+    return []
 
 
 def write_resources(folder: Path, resources: Mapping[str, Any]) -> Path:
