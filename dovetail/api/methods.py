@@ -147,7 +147,9 @@ class APFed(_Paper):
         defaults = {"loss": variant} if variant in LOSSES else {}
         self.passive: dict[str, Any] = {**defaults, **(passive or {})}
         fields = self._method.PartySettings or Section
-        validate(fields, self.passive, where="dovetail.APFed, passive")
+        checked = validate(fields, self.passive, where="dovetail.APFed, passive")
+        if "encoder" in self.passive:  # a network of one's own, as settings have it
+            self.passive["encoder"] = checked.model_dump(mode="json")["encoder"]
 
     def __repr__(self) -> str:
         variant = "" if self.variant == "sealed" else repr(self.variant)

@@ -14,9 +14,12 @@ from dovetail.api.scores import Scores
 from dovetail.errors import ConfigError
 from dovetail.models import Model
 from dovetail.models.joined import open_model
+from dovetail.report.folder import number_of, read_run
 from dovetail.report.make import make_report
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dovetail.api.auditing import Audited
     from dovetail.api.valuing import Values
 
@@ -103,6 +106,28 @@ class Run:
             raise ConfigError(f"seed {seed} was not run; seeds are {list(self.seeds)}")
         folder = self.folder if "seeds" not in self.result else self.folder / f"seed-{seed}"
         return Models(folder, self)
+
+    def curves(self) -> pd.DataFrame:
+        """A line for each epoch or round that was scored or timed, of each seed and variant.
+
+        Columns: ``seed``, ``variant``, ``number`` (the epoch or round, from 1), then whatever was
+        measured: ``seconds``, losses, scores on the test rows. Several parties' scores are means;
+        ``parties`` of ``metrics.jsonl`` has each.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("curves() needs pandas: pip install pandas") from None
+        rows = [
+            {"seed": seed.seed, "variant": variant, "number": number_of(line), **_numbers_of(line)}
+            for seed in read_run(self.folder).seeds
+            for variant, lines in seed.lines.items()
+            for line in lines
+        ]
+        return pandas.DataFrame(rows)
 
     def report(self, path: str | Path | None = None, *, data: bool = True) -> Path:
         """Write a page about the run, of one file that any browser opens; gives its path.
@@ -201,6 +226,15 @@ class Run:
 
     def _repr_html_(self) -> str:
         return self.scores._repr_html_() + self.scores.picture()
+
+
+def _numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """What a line measured, but for the number of its epoch or round."""
+    return {
+        name: float(value)
+        for name, value in line.items()
+        if name not in ("epoch", "round") and isinstance(value, int | float)
+    }
 
 
 def temporary(folder: Path) -> Run:

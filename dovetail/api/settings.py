@@ -100,7 +100,7 @@ class APFedSettings(TypedDict, total=False):
     decorrelate: float | None
     gradients: Release | None
     trade_off: float | Mapping[str, float]
-    encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional
+    encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional | Any
     head: Sequence[int]
     dropout: float
     distil: APFedDistil
@@ -129,7 +129,7 @@ class APFedPartySettings(TypedDict, total=False):
     loss: Literal['contrastive', 'reconstruction', 'vicreg']
     temperature: float
     norm: Literal['l1', 'l2']
-    encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional
+    encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional | Any
     distil: APFedPartnerConfig
     pictures: Literal['patches', 'flat']
 
@@ -250,7 +250,7 @@ class HyFEMSettings(TypedDict, total=False):
     class_weights: bool
     loss_weights: Literal['balanced'] | Mapping[str, float] | None
     decide: ThresholdSettings | None
-    extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet18]
+    extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet18 | Any]
     widths: Sequence[int] | Mapping[str | Literal['*'], Sequence[int]]
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None

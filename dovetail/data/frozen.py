@@ -5,9 +5,8 @@ What is called is a torch module, a function or an object with ``encode``; a cla
 that is given arguments is called with these first. Texts come as a list, pictures as (B, 3, P, P)
 float32 of 0..1. Each vector is brought to length sqrt(S), so that its numbers are about 1.
 
-A saved model names its encoder and holds no code. A file is taken where its SHA-256 is the same; an
-import path only where this process was told to trust it: by a party's own file or arguments, or by
-``DOVETAIL_ENCODERS``, a list of files, folders and import paths with commas between.
+A saved model names its encoder and holds no code. A file is taken where its SHA-256 is the same, an
+import path only where it is trusted: ``installed.py``.
 
 Letters: B rows of a batch, N rows, S numbers a row, P pixels.
 """
@@ -15,13 +14,11 @@ Letters: B rows of a batch, N rows, S numbers a row, P pixels.
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -31,15 +28,20 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import ConfigDict, Field
 
 from dovetail.data.asked import is_file
+from dovetail.data.installed import (
+    TRUSTED,
+    entries,
+    imported,
+    is_trusted,
+    tensor_of,
+    trust,
+    version_of,
+)
 from dovetail.errors import ConfigError, DataError, ModelError
 
 _BATCH = 64
 #: So many vectors are remembered without a site's folder.
 _MOST = 100_000
-#: Files, folders and import paths that saved models may name.
-TRUSTED = "DOVETAIL_ENCODERS"
-
-_trusted: set[str] = set()
 _memory: dict[bytes, np.ndarray] = {}
 
 
@@ -91,8 +93,8 @@ class Frozen:
         Raises:
             ConfigError: no such encoder, or one that gives no numbers.
         """
-        identity = _version(model) if not is_file(model) else _sum(Path(model))
-        _trusted.add(model)
+        identity = version_of(model) if not is_file(model) else _sum(Path(model))
+        trust(model)
         look = cls(model, identity, 1, reads, dict(arguments), folder, pixels)
         made = replace(look, size=look._run([look._content(str(texts[0]))]).shape[1])
         object.__setattr__(made, "_store", store)
@@ -175,18 +177,18 @@ class Frozen:
 def _opened(model: str, identity: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     """What is called with a batch."""
     if not is_file(model):
-        if model not in _trusted and model not in _entries():
+        if not is_trusted(model):
             raise ModelError(
                 f"the model reads a column by {model}, code of a package; if you trust it, name it "
                 f"in the environment: {TRUSTED}={model}"
             )
-        if _version(model) != identity:
+        if version_of(model) != identity:
             raise ModelError(
                 f"the model was trained with {model} of version {identity}, here is "
-                f"{_version(model)}; install that version"
+                f"{version_of(model)}; install that version"
             )
         return _called(imported(model), dict(arguments))
-    places = [Path(model), *(Path(each) for each in _entries())]
+    places = [Path(model), *(Path(each) for each in entries())]
     places += [each / Path(model).name for each in places[1:] if each.is_dir()]
     for path in places:
         if path.is_file() and _sum(path) == identity:
@@ -194,43 +196,6 @@ def _opened(model: str, identity: str, arguments: tuple[tuple[str, Any], ...]) -
     raise ModelError(
         f"the model reads a column by {model} (SHA-256 {identity[:12]}...), which is not there; "
         f"name the file, or its folder, in the environment: {TRUSTED}=PATH"
-    )
-
-
-def imported(path: str) -> Any:
-    """What an import path names, of a package that is installed here.
-
-    Raises:
-        ConfigError: none, or one that is not installed.
-    """
-    _version(path)
-    module, _, name = path.partition(":")
-    try:
-        found = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever a package's code raises
-        raise ConfigError(f"{path} cannot be imported ({type(error).__name__}: {error})") from None
-    return found
-
-
-def _version(path: str) -> str:
-    """The version of an import path's installed package.
-
-    Raises:
-        ConfigError: no import path, or a module that no installed package has.
-    """
-    package = path.partition(":")[0].partition(".")[0]
-    if not package.isidentifier() or not path.partition(":")[2]:
-        raise ConfigError(
-            f"expected the path of an .onnx file, or package.module:Name, got {path!r}"
-        )
-    for name in [package, *metadata.packages_distributions().get(package, ())]:
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    raise ConfigError(
-        f"{path}: no installed package has the module {package!r}; pip install it. Code beside a "
-        "file is not run"
     )
 
 
@@ -246,17 +211,6 @@ def _called(found: Any, arguments: dict[str, Any]) -> Any:
             return tensor_of(call(given))
 
     return run
-
-
-def tensor_of(output: Any) -> Any:
-    """The numbers of what a network gives: a tensor, the first of several, or a Hugging Face
-    output's logits, pooled output or mean of the last hidden states."""
-    for name in ("logits", "pooler_output"):
-        if getattr(output, name, None) is not None:
-            return getattr(output, name)
-    if getattr(output, "last_hidden_state", None) is not None:
-        return output.last_hidden_state.mean(dim=1)
-    return output[0] if isinstance(output, tuple) else output
 
 
 def _onnx(path: Path) -> Any:
@@ -296,10 +250,6 @@ def _pixels(content: bytes, pixels: int) -> np.ndarray:
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise DataError(f"a picture cannot be read ({error})") from None
     return np.asarray(shown, dtype=np.float32).transpose(2, 0, 1) / 255
-
-
-def _entries() -> list[str]:
-    return [each.strip() for each in os.environ.get(TRUSTED, "").split(",") if each.strip()]
 
 
 @lru_cache(maxsize=32)

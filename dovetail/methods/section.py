@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+)
+from torch import nn
 
-from dovetail.errors import ConfigError
-from dovetail.models import TABLE_3, TABLE_4, Convolutional, EncoderSpec, Perceptron
+from dovetail.errors import ConfigError, ModelError
+from dovetail.models import TABLE_3, TABLE_4, Convolutional, EncoderSpec, OwnNetwork, Perceptron
 from dovetail.network.addresses import ADDRESS
 
 
@@ -32,8 +41,10 @@ AnyEncoder = EncoderName | tuple[int, ...] | ConvolutionalSection
 _ENCODERS: Mapping[EncoderName, EncoderSpec] = {"table-3": TABLE_3, "table-4": TABLE_4}
 
 
-def encoder_spec(field: AnyEncoder) -> EncoderSpec:
+def encoder_spec(field: AnyEncoder | OwnNetwork) -> EncoderSpec:
     """The encoder that a file names: widths, a table of the paper, or layers."""
+    if isinstance(field, OwnNetwork):
+        return field
     if isinstance(field, str):
         return _ENCODERS[field]
     if isinstance(field, tuple):
@@ -49,7 +60,50 @@ def _can_be_built(field: AnyEncoder) -> AnyEncoder:
     return field
 
 
-EncoderField = Annotated[AnyEncoder, AfterValidator(_can_be_built)]
+def own_network(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
+    """A network that is given from Python, or that was in this process; else what a file says."""
+    if isinstance(field, OwnNetwork):
+        return field
+    if isinstance(field, nn.Module) or callable(field):
+        return OwnNetwork.given(field)
+    if isinstance(field, Mapping) and set(field) == {"own"}:
+        try:
+            return OwnNetwork.again(str(field["own"]))
+        except ModelError as error:
+            raise ValueError(str(error)) from None
+    return rest(field)
+
+
+def _installed(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
+    """The same, or an import path of an installed package."""
+    if isinstance(field, str) and ":" in field:
+        try:
+            return OwnNetwork.installed(field)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+    return own_network(field, rest)
+
+
+def own_written(field: Any, rest: SerializerFunctionWrapHandler) -> Any:
+    """Its name, by which this process knows it again."""
+    if not isinstance(field, OwnNetwork):
+        return rest(field)
+    return {"own": field.name}
+
+
+EncoderField = Annotated[
+    AnyEncoder,
+    AfterValidator(_can_be_built),
+    WrapValidator(own_network),
+    WrapSerializer(own_written),
+]
+#: Of a party's own file: also an import path.
+PartyEncoderField = Annotated[
+    AnyEncoder,
+    AfterValidator(_can_be_built),
+    WrapValidator(_installed),
+    WrapSerializer(own_written),
+]
 
 
 def _party_name(name: str) -> str:

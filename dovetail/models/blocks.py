@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models.networks import (
-    Convolutional,
-    Perceptron,
+    EncoderSpec,
     Shape,
     encoder_from_json,
     output_shape,
@@ -175,7 +174,7 @@ class Unchanged:
         return {"kind": "unchanged"}
 
 
-Extractor = Perceptron | Convolutional | SmallCnn | ResNet18 | Unchanged
+Extractor = EncoderSpec | SmallCnn | ResNet18 | Unchanged
 
 
 def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
@@ -192,7 +191,7 @@ def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
             return ResNet18(int(stored["width"]), stored["stem"])
         case "unchanged":
             return Unchanged()
-        case "perceptron" | "convolutional":
+        case "perceptron" | "convolutional" | "own":
             return encoder_from_json(dict(stored))
     raise ModelError(
         "an extractor is 'perceptron', 'convolutional', 'small-cnn', 'resnet-18' or 'unchanged', "

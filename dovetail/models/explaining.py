@@ -29,7 +29,7 @@ from dovetail.data import Classification, TableEncoder, Task
 from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.vectors import VectorColumn
-from dovetail.errors import ModelError
+from dovetail.errors import ConfigError, ModelError
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
 from dovetail.models.metrics import headline, headline_score, score
@@ -115,6 +115,29 @@ class Explanation:
         """Column -> the mean size of what it adds, the most first."""
         sizes = np.abs(self.shares).mean(axis=0)
         return {self.columns[each]: float(sizes[each]) for each in np.argsort(-sizes)}
+
+    def to_shap(self, values: np.ndarray) -> Any:
+        """A ``shap.Explanation`` of these shares, which shap's plots take.
+
+        Args:
+            values: (N, K) of the columns, as numbers or text.
+
+        Raises:
+            ConfigError: shap is not installed.
+        """
+        try:
+            import shap
+        except ImportError:
+            raise ConfigError(
+                "a shap.Explanation needs a package that is not installed; pip install shap"
+            ) from None
+        return shap.Explanation(
+            values=self.shares,
+            base_values=self.start,
+            data=values,
+            feature_names=list(self.columns),
+            output_names=self.along,
+        )
 
     def __repr__(self) -> str:
         """How many rows and columns, and the columns that matter most."""

@@ -5,6 +5,8 @@ Letters: B rows, C channels, H height, W width, F features, D code width (flatte
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.installed import TRUSTED, imported, is_trusted, tensor_of, trust
 from dovetail.errors import ConfigError, ModelError
 
 Shape = tuple[int, ...]
@@ -138,7 +141,107 @@ class Convolutional:
         return {"kind": "convolutional", **asdict(self)}
 
 
-EncoderSpec = Perceptron | Convolutional
+@dataclass(frozen=True, eq=False)
+class OwnNetwork:
+    """An encoder of a user's own: any torch module, with what it gives flattened into a code.
+
+    A Lightning module's ``forward`` and a Hugging Face model do as they are: see ``tensor_of``.
+
+    Attributes:
+        name: an import path; of a module that was given, its class and the sum of its weights.
+        made: the module, of which each party and seed trains a copy; or a class or function that
+            makes one from the shape of a row.
+    """
+
+    name: str
+    made: Any
+
+    @classmethod
+    def given(cls, made: Any) -> OwnNetwork:
+        """The module, class or function that was given from Python."""
+        kind = type(made) if isinstance(made, nn.Module) else made
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if isinstance(made, nn.Module):
+            weights = hashlib.sha256(repr(made).encode())
+            for value in made.state_dict().values():
+                weights.update(value.detach().cpu().contiguous().view(-1).numpy().tobytes())
+            name = f"{name}#{weights.hexdigest()[:12]}"
+        _own[name] = made
+        return cls(name, made)
+
+    @classmethod
+    def installed(cls, path: str) -> OwnNetwork:
+        """That of an installed package, which a party itself names.
+
+        Raises:
+            ConfigError: it cannot be imported.
+        """
+        trust(path)
+        return cls(path, imported(path))
+
+    @classmethod
+    def again(cls, name: str) -> OwnNetwork:
+        """That which a saved model or a run's settings name.
+
+        Raises:
+            ModelError: nobody here gave or trusted it.
+        """
+        if name in _own:
+            return cls(name, _own[name])
+        path = name.partition("#")[0]
+        if path == name and is_trusted(path):
+            return cls(name, imported(path))
+        raise ModelError(
+            f"its encoder is a network of your own, {name}, and no folder's code is run: give it "
+            f"again, load(folder, network=...), or name it in the environment: {TRUSTED}={path}"
+        )
+
+    def encoder(self, input_shape: Shape) -> nn.Module:
+        """(B, *input_shape) -> a code.
+
+        Raises:
+            ConfigError: what was given makes no module.
+        """
+        is_module = isinstance(self.made, nn.Module)
+        made = copy.deepcopy(self.made) if is_module else self.made(tuple(input_shape))
+        if not isinstance(made, nn.Module):
+            raise ConfigError(
+                f"{self.name} makes a {type(made).__name__}; give a torch module, or a class or "
+                "function that makes one from the shape of a row"
+            )
+        return _FirstTensor(made).to(torch.empty(0).device)  # where a model is rebuilt: no memory
+
+    def decoder(self, code_shape: Shape, output_shape: Shape) -> nn.Module:
+        """None: it encodes.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"{self.name} encodes, and a partner that learns by reconstruction decodes; set "
+            'loss = "contrastive", or name widths such as encoder = [64, 32]'
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "own", "name": self.name}
+
+
+class _FirstTensor(nn.Module):
+    """A network whose output is one tensor, whatever it puts out."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = tensor_of(self.network(x))
+        return output
+
+
+#: What was given in this process, by name.
+_own: dict[str, Any] = {}
+
+EncoderSpec = Perceptron | Convolutional | OwnNetwork
 
 #: APFed Table 3 (MNIST, Fashion-MNIST); its "31" channels are 32, as the next layer reads 32.
 TABLE_3 = Convolutional(channels=(32, 64), kernels=(5, 5), strides=(1, 1))
@@ -185,8 +288,10 @@ def encoder_from_json(stored: dict[str, Any]) -> EncoderSpec:
                 tuple(stored["strides"]),
                 int(stored["padding"]),
             )
+        case "own":
+            return OwnNetwork.again(str(stored["name"]))
     raise ModelError(
-        f"an encoder is 'perceptron' or 'convolutional', got {stored.get('kind')!r}; "
+        f"an encoder is 'perceptron', 'convolutional' or 'own', got {stored.get('kind')!r}; "
         "copy the whole folder again"
     )
 

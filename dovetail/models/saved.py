@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dovetail.data.frames import Frame, series_like
 from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, ModelError
@@ -28,9 +29,9 @@ from dovetail.models.decisions import Decision, decision_after_calibration
 from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
-from dovetail.models.networks import Shape, network_input
+from dovetail.models.networks import OwnNetwork, Shape, network_input
 from dovetail.models.prediction import Prediction
-from dovetail.models.raw import read_rows, usable_rows
+from dovetail.models.raw import read_rows, table_of, usable_rows
 from dovetail.models.shown import few, html_table
 from dovetail.models.specs import NetworkSpec, spec_from_json
 from dovetail.models.threads import one_thread
@@ -298,7 +299,8 @@ class Model:
         shared_rows: int = 200,
         seed: int = 0,
         allow_unseen: bool = False,
-    ) -> Explanation:
+        to: Literal["shap"] | None = None,
+    ) -> Explanation | Any:
         """Which columns it leans on: importance, what each adds to a row, and along the first few.
 
         Args:
@@ -307,17 +309,28 @@ class Model:
             shared_rows: the first so many rows are told of one by one.
             seed: of the draws.
             allow_unseen: take categories unseen in training as missing.
+            to: "shap": a ``shap.Explanation`` of what each column adds to a row, for shap's plots.
 
         Raises:
             DataError: columns that do not fit.
             ModelError: a model that takes no raw columns.
+            ConfigError: shap is not installed.
         """
         rows = read_rows(self, x, label=label, allow_unseen=allow_unseen)
-        if rows.labels is None or rows.labels.missing.all():
-            return explain(self, rows.x, shared_rows=shared_rows, seed=seed)
-        name = str(self.about.get("label") if label is None else label)
-        inputs, truth = rows.labelled(self.task, name)
-        return explain(self, inputs, truth, shared_rows=shared_rows, seed=seed)
+        inputs, truth, told_of = rows.x, None, np.arange(len(rows.ids))
+        if rows.labels is not None and not rows.labels.missing.all():
+            name = str(self.about.get("label") if label is None else label)
+            inputs, truth = rows.labelled(self.task, name)
+            told_of = np.flatnonzero(~rows.labels.missing)
+        explanation = explain(self, inputs, truth, shared_rows=shared_rows, seed=seed)
+        if to is None:
+            return explanation
+        table, values = table_of(x).take(told_of[:shared_rows]), dict[str, np.ndarray]()
+        for encoder in self.inputs.values():
+            if isinstance(encoder, TableEncoder):
+                values |= encoder.raw(table)
+        columns = [values[name].astype(object) for name in explanation.columns]
+        return explanation.to_shap(np.column_stack(columns))
 
     def save(self, folder: str | Path) -> Path:
         """Write the model's folder, whole or not at all; an older model there is replaced.
@@ -347,12 +360,14 @@ def _num_rows(blocks: Mapping[str, Tensor]) -> int:
     return len(next(iter(blocks.values())))
 
 
-def load(folder: str | Path, *, network: nn.Module | None = None) -> Model:
+def load(folder: str | Path, *, network: Any = None) -> Model:
     """The model in a folder that ``Model.save`` wrote.
 
     Args:
-        network: for a model that was trained with a network of your own: the same network, whose
-            weights are then replaced. APFed's is ``EncoderHeadNetwork(encoder, head)``.
+        network: for a model that was trained with a network of your own: the module, class or
+            function that was its ``encoder``, or the import path of an installed package that is
+            one. Its weights are replaced by the model's. Nothing in the folder names code that is
+            run.
 
     Raises:
         ModelError: no model there, files that cannot be read or do not belong together.
@@ -377,20 +392,22 @@ def described(folder: str | Path) -> Model:
         return _around(description, nn.Identity(), None)
 
 
-def _build(description: dict[str, Any], weights: bytes, network: nn.Module | None) -> Model:
+def _build(description: dict[str, Any], weights: bytes, network: Any) -> Model:
     task = task_from_json(description["task"])
     blocks = description["blocks"]
     if not blocks:
         raise ModelError("a model has one block or more; copy the whole folder again")
     shapes = {name: _shape(name, block["shape"]) for name, block in blocks.items()}
     tensors = safetensors.torch.load(weights)
-    spec = None
-    if network is None:
-        spec = spec_from_json(description["network"])
-        network = _rebuilt(spec, shapes, task, tensors)
-    else:
+    stored = description["network"]
+    if network is not None and stored.get("kind") == "custom":
         network.load_state_dict(tensors)
-    return _around(description, network, spec)
+        return _around(description, network, None)
+    if network is not None:
+        own = OwnNetwork.installed if isinstance(network, str) else OwnNetwork.given
+        stored = {**stored, "encoder": own(network).to_json()}
+    spec = spec_from_json(stored)
+    return _around(description, _rebuilt(spec, shapes, task, tensors), spec)
 
 
 def _around(description: Mapping[str, Any], network: nn.Module, spec: NetworkSpec | None) -> Model:

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, WrapValidator
 
 from dovetail import methods
 
@@ -64,7 +64,12 @@ def _kinds(section: type[Any]) -> Iterator[tuple[str, Any]]:
     """Key -> its type."""
     if issubclass(section, BaseModel):
         for key, known in section.model_fields.items():
-            yield key, known.annotation
+            yield (
+                key,
+                Annotated[known.annotation, *known.metadata]
+                if known.metadata
+                else known.annotation,
+            )
         return
     hints = get_type_hints(section, include_extras=True)
     for each in fields(section):
@@ -80,7 +85,8 @@ def _text(kind: Any, title: str, written: dict[str, str]) -> str:
         return _text(each, title, written)
 
     if origin is Annotated:
-        return of(given[0])
+        is_wider = any(isinstance(each, WrapValidator) for each in given[1:])
+        return of(given[0]) + " | Any" * is_wider  # also a network, from Python
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, given))}]"
     if origin in (Union, types.UnionType):

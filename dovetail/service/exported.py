@@ -168,12 +168,13 @@ class OnnxModel:
         return {IMAGES: pixels.numpy()}
 
 
-def load(path: str | Path, *, network: torch.nn.Module | None = None) -> Model | OnnxModel:
+def load(path: str | Path, *, network: Any = None) -> Model | OnnxModel:
     """The model in a folder that ``Model.save`` wrote, or in a file of ``dovetail export``.
 
     Args:
         path: the folder, or that of a run with one model, or a file whose name ends in ``.onnx``.
-        network: for a model that was trained with a network of your own: the same network.
+        network: for a model that was trained with a network of your own: the module, class,
+            function or import path that was its ``encoder``.
 
     Raises:
         ModelError: no model there, files that cannot be read or do not belong together.

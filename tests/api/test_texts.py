@@ -1,6 +1,7 @@
 """A table with a column of text, dates and a code: trained, saved, exported, served, inspected."""
 
 import asyncio
+import sys
 
 import httpx
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 
 import dovetail as dt
+from dovetail.errors import ConfigError
 from dovetail.service.application import Limits, Service
 from dovetail.service.export import export
 from dovetail.service.served import Shelf
@@ -98,6 +100,36 @@ def test_inspect_says_how_each_column_is_read(parties):
     }
     assert lab["read"] == {"crp": "number"}
     assert "clinic reads notes as text" in str(found)
+
+
+def test_shares_go_to_shap_with_the_values_they_are_about(model, visits):
+    shap = pytest.importorskip("shap")
+    explained = model.explain(visits[:30], to="shap")
+    assert isinstance(explained, shap.Explanation)
+    assert explained.shape == (30, 4)
+    assert explained.feature_names == ["age", "notes", "seen", "doctor"]
+    assert explained.data[0, 1] == visits.notes[0]
+    ours = model.explain(visits[:30])
+    np.testing.assert_allclose(
+        explained.base_values + explained.values.sum(axis=1), ours.outputs, rtol=0.02, atol=0.02
+    )
+
+
+def test_without_shap_a_sentence_says_what_to_install(model, visits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shap", None)
+    with pytest.raises(ConfigError, match="pip install shap"):
+        model.explain(visits[:30], to="shap")
+
+
+def test_curves_are_a_line_an_epoch_of_each_variant(parties):
+    method = dt.APFed("contrastive", epochs=3, patience=None)
+    run = dt.fit(method, parties, test=0.3, baselines=["alone"], seeds=2, quiet=True)
+    curves = run.curves()
+    assert set(curves.variant) == {"apfed", "alone"}
+    assert set(curves.seed) == {0, 1}
+    one = curves[(curves.variant == "apfed") & (curves.seed == 1)]
+    assert one.number.tolist() == [1, 2, 3]
+    assert one.accuracy.between(0, 1).all()
 
 
 def test_what_moves_a_prediction_is_told_by_column_not_by_feature(model, visits):

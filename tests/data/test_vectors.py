@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
-from dovetail.data import TableEncoder, agree, summarise
+from dovetail.data import TableEncoder, agree, installed, summarise
 from dovetail.data import frozen as frozen_encoders
 from dovetail.data.asked import Asked, Encode
 from dovetail.data.frames import table_from_frame
@@ -270,7 +270,7 @@ def package(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-texts\nVersion: 1.0\n")
     (info / "top_level.txt").write_text("tiny_texts\n")
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(frozen_encoders, "_trusted", set())
+    monkeypatch.setattr(installed, "_trusted", set())
     frozen_encoders._opened.cache_clear()
     yield info
     sys.modules.pop("tiny_texts", None)
@@ -290,7 +290,7 @@ def test_a_saved_model_runs_no_package_that_nobody_here_named(package, monkeypat
     source = table(TINY, notes=letters(30)[0])
     encoder = fitted(source)
     x = encoder.transform(source)
-    monkeypatch.setattr(frozen_encoders, "_trusted", set())
+    monkeypatch.setattr(installed, "_trusted", set())
     frozen_encoders._opened.cache_clear()
     frozen_encoders._memory.clear()
     sys.modules.pop("tiny_texts")

@@ -14,13 +14,11 @@ from dovetail.data import Input, PartyData, Task
 from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Local
 from dovetail.models import (
-    Convolutional,
     EncoderHead,
     EncoderHeadNetwork,
     EncoderSpec,
     Head,
     Model,
-    Perceptron,
     output_shape,
 )
 from dovetail.network import State
@@ -82,7 +80,7 @@ def partner_network(
         )
     if not contrasts:
         return _decoder(made, begin, row_shape, local).to(local.device)
-    if isinstance(made, Perceptron | Convolutional):
+    if isinstance(made, EncoderSpec):
         network: nn.Module = made.encoder(row_shape)
     else:
         network = made if isinstance(made, nn.Module) else made(begin.code_shape, row_shape)
@@ -108,7 +106,7 @@ def _decoder(
 ) -> nn.Module:
     if isinstance(made, nn.Module):
         return made
-    if not isinstance(made, Perceptron | Convolutional):
+    if not isinstance(made, EncoderSpec):
         return made(begin.code_shape, row_shape)
     with torch.device("meta"):  # takes no memory, and draws no random number
         sizes = made.decoder(begin.code_shape, row_shape).parameters()

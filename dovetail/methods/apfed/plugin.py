@@ -50,7 +50,7 @@ from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.training import Training, Variant
 from dovetail.methods.validation import validate
-from dovetail.models import Head
+from dovetail.models import Head, OwnNetwork
 from dovetail.models.model_folders import JOINT
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.privacy import Release, within
@@ -109,6 +109,12 @@ def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFie
             raise ConfigError(
                 f"{where}: [passive.{name}] is no party of this run; passive parties are "
                 f"{sorted(names)}"
+            )
+    for section in (for_all, *by_party.values()):
+        if isinstance(section.get("encoder"), str) and ":" in section["encoder"]:
+            raise ConfigError(
+                f"{where}: [passive] encoder = {section['encoder']!r} is code of a package, which "
+                "only a party's own file may name, below [apfed]"
             )
     return {
         name: validate(
@@ -412,6 +418,10 @@ class Apfed(Method):
             ConfigError: partners are elsewhere, and their columns or ids are needed here.
         """
         section, data = run.settings("apfed", ApfedSection), loaded.data
+        if loaded.active is not None and loaded.active in loaded.sites:  # its file may name its own
+            encoder: Any = loaded.sites[loaded.active].settings("apfed", PassiveFields).encoder
+            if isinstance(encoder, OwnNetwork):
+                section = section.model_copy(update={"encoder": encoder})
         variants = {run.method, *run.baselines}
         if loaded.connect is not None:
             _check_elsewhere(variants, loaded)

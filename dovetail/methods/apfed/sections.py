@@ -11,7 +11,7 @@ from dovetail.methods import apfed
 from dovetail.methods.apfed.sealed_checks import MAX_SMOOTHERS
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
-from dovetail.methods.section import EncoderField
+from dovetail.methods.section import EncoderField, PartyEncoderField
 from dovetail.models.patches import Pictures
 from dovetail.models.smoothers import Kernel, Smoother
 
@@ -132,7 +132,7 @@ class PassiveFields(apfed.PassiveConfig):
     optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
     learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # alpha
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
-    encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
+    encoder: PartyEncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
     distil: PartnerConfig = PartnerConfig()  # of APFed-D
     # of APFed-S, what kernels see of pictures: patches, learnt without labels, or pixels
     pictures: Pictures = "patches"

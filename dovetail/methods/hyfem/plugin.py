@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, WrapSerializer, WrapValidator
 from torch import Tensor
 
 from dovetail import data as dd
@@ -46,9 +46,9 @@ from dovetail.methods.local_data import (
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import PartyName, Section
+from dovetail.methods.section import PartyName, Section, own_network, own_written
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
-from dovetail.models import Model, Perceptron
+from dovetail.models import Model, OwnNetwork, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
 from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine, InProcess
@@ -92,13 +92,18 @@ ExtractorField = (
 )
 
 
-def extractor(field: ExtractorField) -> Extractor:
+AnyExtractor = Annotated[ExtractorField, WrapValidator(own_network), WrapSerializer(own_written)]
+
+
+def extractor(field: ExtractorField | OwnNetwork) -> Extractor:
     """The extractor that a file names: a kind, its settings, or widths.
 
     Raises:
         ConfigError: settings that cannot be.
     """
     match field:
+        case OwnNetwork():
+            return field
         case "small-cnn":
             return SmallCnn()
         case "resnet-18":
@@ -118,7 +123,7 @@ class HyfemSection(hyfem.Settings):
 
     # Block (names take *) -> its extractor, by the longest name that matches; else a small CNN for
     # images, and one layer of 32 for columns.
-    extractors: dict[str, ExtractorField] = Field(default_factory=dict)
+    extractors: dict[str, AnyExtractor] = Field(default_factory=dict)
     # Hidden widths of a party's classifier: of all, or by party, "*" being all others.
     widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
     # Of the whole federation, where parties have files of their own; () is all that these have.

@@ -1,0 +1,170 @@
+"""Networks of a user's own: given from Python, or by an import path in a party's own file."""
+
+import copy
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import dovetail as dt
+from dovetail.data import installed
+from dovetail.errors import ConfigError, ModelError, PartyError
+from dovetail.models import networks
+
+
+class Residual(nn.Module):
+    """An encoder from the shape of a row; what it gives is not a plain tensor."""
+
+    def __init__(self, shape, width=8):
+        super().__init__()
+        self.first = nn.Linear(shape[0], width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x):
+        z = torch.relu(self.first(x))
+        return SimpleNamespace(last_hidden_state=(z + self.second(z))[:, None])  # as Hugging Face
+
+
+@pytest.fixture(scope="module")
+def frames():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 6))
+    label = np.where(x[:, 0] + x[:, 1] * x[:, 3] > 0, "yes", "no")
+    ours = pd.DataFrame(x[:, :3], columns=list("abc")).assign(id=range(300), label=label)
+    theirs = pd.DataFrame(x[:, 3:], columns=list("def")).assign(id=range(300))
+    return ours, theirs
+
+
+def parties(frames, **theirs):
+    return [
+        dt.Party("ours", frames[0], id="id", label="label"),
+        dt.Party("theirs", frames[1], id="id", **theirs),
+    ]
+
+
+def method(encoder, **more):
+    return dt.APFed("contrastive", encoder=encoder, epochs=8, projection=4, **more)
+
+
+def test_a_class_makes_a_network_a_seed_and_it_learns(frames):
+    own = dt.fit(method(Residual), parties(frames), baselines=["majority"], seeds=2, quiet=True)
+    scores = own.scores.to_dict()
+    assert scores["APFed, predicts alone"]["accuracy"] > 0.6
+    one, other = (own.models_of(seed)["ours"] for seed in (0, 1))
+    assert isinstance(one.network.encoder.network, Residual)
+    assert not torch.equal(
+        one.network.encoder.network.first.weight, other.network.encoder.network.first.weight
+    )
+
+
+def test_a_module_begins_from_its_weights_and_stays_as_it_was(frames):
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU())
+    before = copy.deepcopy(module.state_dict())
+    run = dt.fit(method(module, learning_rate=1e-9), parties(frames), quiet=True)
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    trained = run.models["ours"].network.encoder.network
+    torch.testing.assert_close(trained[0].weight, module[0].weight, atol=1e-5, rtol=0)
+
+
+def test_a_saved_model_names_its_network_and_is_given_it_again(frames, tmp_path, monkeypatch):
+    run = dt.fit(method(Residual), parties(frames), quiet=True)
+    folder = run.models["ours"].save(tmp_path / "ours")
+    expected = run.models["ours"].predict_proba(frames[0])
+    assert (dt.load(folder).predict_proba(frames[0]) == expected).all()  # this process knows it
+    monkeypatch.setattr(networks, "_own", {})  # as another does not
+    with pytest.raises(ModelError, match="no folder's code is run: give it again"):
+        dt.load(folder)
+    assert (dt.load(folder, network=Residual).predict_proba(frames[0]) == expected).all()
+    monkeypatch.setattr(networks, "_own", {})
+    with pytest.raises(ModelError, match="cannot be rebuilt"):
+        dt.load(folder, network=nn.Linear(3, 8))
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that pip would call installed, with an encoder."""
+    site = tmp_path / "site-packages"
+    (site / "tiny_nets").mkdir(parents=True)
+    (site / "tiny_nets" / "__init__.py").write_text(
+        "from torch import nn\n"
+        "class Encoder(nn.Sequential):\n"
+        "    def __init__(self, shape):\n"
+        "        super().__init__(nn.Linear(shape[0], 4), nn.Tanh())\n"
+    )
+    info = site / "tiny_nets-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-nets\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("tiny_nets\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(installed, "_trusted", set())
+    yield "tiny_nets:Encoder"
+    sys.modules.pop("tiny_nets", None)
+
+
+def test_a_partys_own_file_names_an_installed_package(frames, package):
+    given = parties(frames, apfed={"encoder": package, "loss": "contrastive"})
+    run = dt.fit(dt.APFed("partners", epochs=3, projection=4), given, quiet=True)
+    assert run.models["ours"].predict(frames[0]).isin(["yes", "no"]).all()
+    assert "tiny_nets" in sys.modules
+
+
+def test_the_label_owners_own_file_does_and_a_model_needs_it_named(
+    frames, package, tmp_path, monkeypatch
+):
+    ours = dt.Party("ours", frames[0], id="id", label="label", apfed={"encoder": package})
+    run = dt.fit(
+        dt.APFed("contrastive", epochs=3, projection=4), [ours, parties(frames)[1]], quiet=True
+    )
+    folder = run.models["ours"].save(tmp_path / "ours")
+    assert '"tiny_nets:Encoder"' in (folder / "model.json").read_text()
+    monkeypatch.setattr(installed, "_trusted", set())
+    with pytest.raises(ModelError, match="DOVETAIL_ENCODERS=tiny_nets:Encoder"):
+        dt.load(folder)
+    monkeypatch.setenv("DOVETAIL_ENCODERS", package)
+    assert len(dt.load(folder).predict(frames[0])) == 300
+    monkeypatch.delenv("DOVETAIL_ENCODERS")
+    assert len(dt.load(folder, network=package).predict(frames[0])) == 300
+
+
+def test_a_run_file_names_no_code(frames, package, tmp_path):
+    for given in (package, {"own": package}):
+        with pytest.raises(ConfigError):
+            dt.APFed(encoder=given)
+    head = 'method = "apfed-c"\n[data]\nsource = "breast_cancer"\n'
+    dealt = '{ a = ["mean *"], b = ["worst *"] }'
+    head += f'partition = {{ kind = "columns", active = "a", parties = {dealt} }}\n'
+    for section in ("apfed", "passive", "passive.b"):
+        (tmp_path / "run.toml").write_text(f'{head}[{section}]\nencoder = "{package}"\n')
+        with pytest.raises(ConfigError, match="encoder"):
+            dt.inspect(tmp_path / "run.toml", quiet=True)
+    assert "tiny_nets" not in sys.modules
+
+
+def test_a_partner_that_decodes_is_told_what_to_set(frames):
+    given = parties(frames, apfed={"encoder": Residual})
+    with pytest.raises(PartyError, match="encodes, and a partner that learns by reconstruction"):
+        dt.fit(dt.APFed("reconstruction", epochs=2), given, quiet=True)
+
+
+def test_what_makes_no_module_is_refused_in_a_sentence(frames):
+    with pytest.raises(ConfigError, match="makes a tuple; give a torch module"):
+        dt.fit(method(lambda shape: shape), parties(frames), quiet=True)
+
+
+def test_hyfems_extractors_are_networks_of_ones_own(frames):
+    ours, theirs = frames
+    both = ours.merge(theirs, on="id")
+    blocks = {"here": ["a", "b", "c"], "there": ["d", "e", "f"]}
+    given = [
+        dt.Party(name, both[start::2], id="id", label="label", blocks=blocks)
+        for start, name in enumerate(("one", "two"))
+    ]
+    run = dt.fit(dt.HyFEM(extractors={"here": Residual, "*": [4]}, rounds=3), given, quiet=True)
+    assert {"one", "two"} <= set(run.models)
+    kinds = [type(each) for each in run.models["one"].network.modules()]
+    assert Residual in kinds
