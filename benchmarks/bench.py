@@ -42,7 +42,7 @@ def bench(
         Path | None, typer.Option(help="The run files. [./runs, or those Dovetail brings]")
     ] = None,
     show: Annotated[
-        bool, typer.Option("--list", help="List the table's cells and what is done; run nothing.")
+        bool, typer.Option("--status", help="Say what is done of a table, or of all; run nothing.")
     ] = False,
     into: Annotated[
         Path | None,

@@ -76,7 +76,7 @@ def chosen_cells(table: Table, only: Sequence[str]) -> list[Cell]:
         if not any(fnmatchcase(cell.name, pattern) for cell in table.cells):
             raise ConfigError(
                 f"--only {pattern!r} matches no cell of {table.name}; its cells are "
-                f"{table.cells[0].name!r} and so on: dovetail bench {table.name} --list"
+                f"{table.cells[0].name!r} and so on: dovetail bench {table.name} --status"
             )
     return [
         cell

@@ -30,6 +30,8 @@ from benchmarks.tables.text import time_text
 from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError
 
+_RESULTS = Path(__file__).parent.parent / "results" / "bench"
+
 
 def run_bench(
     name: str | None,
@@ -178,6 +180,16 @@ def _list(
         console().print(_grid(f"{table.name}: {table.title}", names, rows))
 
 
+def _recorded(table: str) -> int:
+    """Runs of a table, of any recipe, whose lines are in the repository."""
+    lines = [
+        json.loads(line)
+        for file in _RESULTS.glob(f"{table}*.jsonl")
+        for line in file.read_text("utf-8").splitlines()
+    ]
+    return sum(line["bench"] == table for line in lines)
+
+
 def _overview(options: Options, *, as_json: bool) -> None:
     """The tables there are, and what is done of each."""
     rows: list[dict[str, Any]] = []
@@ -215,6 +227,7 @@ def _overview(options: Options, *, as_json: bool) -> None:
                 "runs": total,
                 "done": total - len(left),
                 "left": takes,
+                "recorded": _recorded(table.name),
             }
         )
     if as_json:
@@ -224,7 +237,8 @@ def _overview(options: Options, *, as_json: bool) -> None:
     for row in rows:
         print_line(f"\n{row['table']}: {row['title']}")
         print_line(
-            f"    {row['cells']} cells, {row['runs']} runs, {row['done']} done; left: {row['left']}"
+            f"    {row['cells']} cells, {row['runs']} runs, {row['done']} done, "
+            f"{row['recorded']} on record in benchmarks/results; left: {row['left']}"
             if "runs" in row
             else f"    {row['cells']} cells; {row['left']}"
         )

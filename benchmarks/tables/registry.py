@@ -282,6 +282,18 @@ def _chfl_table_4() -> Iterator[Cell]:
         )
 
 
+def _chfl_simple() -> Iterator[Cell]:
+    """V-B5 on the splits and seeds of Table II."""
+    for data, splits in {"covertype": (0, 1, 3), "jannis": (0, 1, 2)}.items():
+        for cell in _chfl(data, 5, 30, {"data": data}, ("chfl-table2", data), splits):
+            yield replace(
+                cell,
+                overrides=(*cell.overrides, "method=simple", "baselines=[]"),
+                scores={"simple": "another simple method (V-B5)"},
+                kind=f"{data}-5-simple",
+            )
+
+
 def _chfl_share() -> Iterator[Cell]:
     for share in (10, 20, 30, 40, 50):
         paper = ("chfl-table2", "covertype") if share == 30 else None
@@ -434,6 +446,39 @@ def _hyfem_pull() -> Iterator[Cell]:
             checkpoint_every=8,
             kind="covertype-4-pull",
         )
+
+
+#: μ_1 = μ_2 of Eq. (4) to (6).
+PULLS = ("0", "0.03", "0.1", "0.3", "0.5")
+
+
+def _hyfem_printed() -> Iterator[Cell]:
+    """Algorithm 2 as printed, at the paper's rate and at the one that ships; and Remark 3."""
+    for rate, title in {"constant": "constant (the paper)", "cosine": "cosine (shipped)"}.items():
+        for mu in PULLS:
+            yield Cell(
+                name=f"covertype-4-{rate}-{mu}",
+                run=_hyfem_run("covertype-4"),
+                overrides=(
+                    "baselines=[]",
+                    f"hyfem.schedule={rate}",
+                    f"hyfem.mu_1={mu}",
+                    f"hyfem.mu_2={mu}",
+                ),
+                labels={"rate": title, "μ_1 = μ_2": mu},
+                scores=_some(HYFEM, "server", "hyfem"),
+                checkpoint_every=0,
+                kind="covertype-4-printed",
+            )
+    yield Cell(
+        name="covertype-4-fedper",
+        run=_hyfem_run("covertype-4"),
+        overrides=("method=fedper", "baselines=[]"),
+        labels={"rate": "cosine (shipped)", "μ_1 = μ_2": "0, FedPer (Remark 3)"},
+        scores={"fedper": "FedPer, parties"},
+        checkpoint_every=0,
+        kind="covertype-4-fedper",
+    )
 
 
 VIEWS = {
@@ -591,6 +636,12 @@ _EVERY = (
         "Boosted trees read all columns of a party, which has no partner.",
     ),
     Table(
+        name="chfl-simple",
+        title="CHFL, section V-B5: common columns trained first, their class probabilities read",
+        cells=tuple(_chfl_simple()),
+        note="The splits and seeds of Table II above.",
+    ),
+    Table(
         name="chfl-table3",
         title="CHFL, Table III: number of parties, covertype",
         cells=tuple(_chfl_table_3()),
@@ -639,6 +690,13 @@ _EVERY = (
         cells=tuple(_hyfem_pull()),
         note="covertype, 4 groups of columns, 6 parties that begin apart. The paper draws a curve "
         "of each μ_2 (MultiView40) without numbers: the larger, the better.",
+    ),
+    Table(
+        name="hyfem-printed",
+        title="HyFEM, Algorithm 2 with its pull: Eq. (4) to (6), and Appendix C.4's μ",
+        cells=tuple(_hyfem_printed()),
+        note="covertype, 4 groups of columns, 6 parties, each round restarted at the server's "
+        "weights. The paper draws a curve of each μ_2 (MultiView40): the larger, the better.",
     ),
     Table(
         name="hyfem-views",

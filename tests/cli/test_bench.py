@@ -178,7 +178,7 @@ def test_a_run_that_was_stopped_goes_on(
     assert done.code == 130
     folder = tmp_path / "out/bench/toy/one/seed-0"
     assert (folder / "checkpoint").exists()
-    assert "1 begun" in dovetail("bench", "toy", "--list").out
+    assert "1 begun" in dovetail("bench", "toy", "--status").out
     kept = json_lines(folder / "metrics.jsonl")[:1]
     dovetail("bench", "toy", "-q")
     assert json_lines(folder / "metrics.jsonl")[:1] == kept  # with its wall time
