@@ -31,7 +31,7 @@ ALL = np.arange(320)
 
 
 @pytest.mark.network
-def test_a_home_gives_no_row_to_who_claims_all_and_aligns_with_it_no_more(
+def test_a_site_gives_no_row_to_who_claims_all_and_aligns_with_it_no_more(
     shop_that_joins: Callable[..., Any],
 ) -> None:
     shop = shop_that_joins(SMALL)
@@ -40,7 +40,7 @@ def test_a_home_gives_no_row_to_who_claims_all_and_aligns_with_it_no_more(
     bank.claim(ALL, ALL)
     with pytest.raises(PartyError, match="320 of 320 that were checked are not of ids"):
         bank.prove(lambda asked: times(7, asked))
-    assert not (shop.data / "aligned").exists()
+    assert not (shop.site_folder / "aligned").exists()
     begin = apfed.Begin((4,), 0, 0)
     with pytest.raises(PartyError, match="is not aligned with 'bank' yet"):
         shop.engine("a1/apfed").ask({"shop": begin}, apfed.Ready).or_raise()
@@ -72,16 +72,16 @@ def test_100_000_guesses_are_refused_at_once_in_parts_and_after_a_restart(
         shop.killed_and_started_anew()
     whys = {(each["driver"], each["message"]) for each in shop.refused()}
     assert whys == {("bank", "psi.Begin")}
-    kept = json.loads((shop.data / "alignments.json").read_text())["drivers"]["bank"]
+    kept = json.loads((shop.site_folder / "alignments.json").read_text())["drivers"]["bank"]
     assert [each["num_ids"] for each in kept] == [50_000]
-    assert (shop.data / "alignments.json").stat().st_mode & 0o077 == 0
+    assert (shop.site_folder / "alignments.json").stat().st_mode & 0o077 == 0
 
 
 # --- Homes in this process ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_sets_of_one_id_are_counted_whoever_kills_the_home(shop_site: Any) -> None:
+def test_sets_of_one_id_are_counted_whoever_kills_the_site(shop_site: Any) -> None:
     """Each count of a set of one says whether that id is there."""
     for number in range(30):
         site = shop_site(SMALL, "max_alignments = 8")

@@ -345,7 +345,7 @@ def test_a_prediction_by_its_name_trains_nothing(site_of: Any) -> None:
             site.runs.open("b2/predict", algorithm, "bank")
 
 
-def test_what_a_home_agrees_to_unless_it_says_more() -> None:
+def test_what_a_site_agrees_to_unless_it_says_more() -> None:
     policy = PolicySection()
     assert policy.algorithms == ("align", "apfed")
     assert (policy.min_rows, policy.max_begins, policy.max_runs_per_day) == (16, 1, 200)
@@ -353,7 +353,7 @@ def test_what_a_home_agrees_to_unless_it_says_more() -> None:
 
 
 @pytest.mark.slow
-def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
+def test_every_run_file_that_ships_keeps_to_what_a_site_agrees_to() -> None:
     """Simulated, they have no policies; the same settings between sites are answered to the end."""
     root = Path(__file__).parents[2]
     shipped = json.loads((root / "tests" / "runs" / "run_files.json").read_text())
@@ -480,7 +480,7 @@ def test_the_limits_are_told_when_a_run_begins() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["apfed", "vertical", "distil"])
-def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
+def test_a_sites_network_is_not_the_one_that_the_seed_alone_gives(
     site_of: Any, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a method forgets to hand on, this finds: a party there draws with its secret."""

@@ -31,8 +31,15 @@ SOURCE = re.compile(r"<!-- figures ([\w./ -]+) -->")
 FIGURE = re.compile(r"(?<![\w.-])\d[\d,]*\.\d+(?![\w.])")
 
 #: Page -> tables of figures that no record has, as the page says. It may only shrink. README's is
-#: compared by tests/api/test_newcomer.py.
-UNRECORDED = {"README.md": 1, "network-team.md": 1, "network.md": 1, "privacy.md": 6, "value.md": 3}
+#: compared by tests/api/test_newcomer.py, papers.md's by tests/test_papers.py.
+UNRECORDED = {
+    "README.md": 1,
+    "network-team.md": 1,
+    "network.md": 1,
+    "papers.md": 4,
+    "privacy.md": 6,
+    "value.md": 3,
+}
 
 #: Rows that are a paper's, or computed from those above.
 NOT_RUN = ("| paper", "| mean of")

@@ -573,7 +573,7 @@ def test_what_is_written_at_home_is_for_its_owner_alone(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_a_home_is_of_one_process(tmp_path: Path) -> None:
+def test_a_site_is_of_one_process(tmp_path: Path) -> None:
     with (
         SiteFolder(tmp_path / "home") as site_folder,
         pytest.raises(

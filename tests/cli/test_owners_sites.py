@@ -345,7 +345,7 @@ def in_one_place(folder: Path, rows: np.ndarray, *owners: str) -> torch.Tensor:
     )
 
 
-def test_a_label_owner_predicts_new_samples_with_data_owners_at_home(trained: Path) -> None:
+def test_a_label_owner_predicts_new_samples_with_data_owners_at_their_sites(trained: Path) -> None:
     rows = np.random.default_rng(1).permutation(np.arange(300, 410))  # none of them its own
     hosts = joined(trained, ("clinic", "lab"), "north")
     answer = AskingHere(trained, "north", hosts).ask(people(rows))

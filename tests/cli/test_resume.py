@@ -99,7 +99,7 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["apfed-r", "alone", "tvfl"])
-def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
+def test_a_run_stopped_between_a_variants_last_epoch_and_its_end_resumes_the_same(
     dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     run = tmp_path / "run.toml"
@@ -111,7 +111,7 @@ def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
         ended(self, name, outcome)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "variant", interrupted)
+        patched.setattr(RunFolder, "keep_variant", interrupted)
         assert dovetail("train", run, "--out", "stopped", "-q").code != 0
     assert dovetail("train", run, "--out", "stopped", "--resume", "-q").code == 0
     assert contents(tmp_path / "stopped") == whole

@@ -152,7 +152,7 @@ def test_distance_correlation_is_one_of_a_copy_and_small_of_noise():
     assert distance_correlation(x, torch.randn(200, 3, generator=rng)).item() < 0.2
 
 
-def test_a_home_that_goes_back_forgets_no_release_and_draws_no_noise_twice():
+def test_a_site_that_goes_back_forgets_no_release_and_draws_no_noise_twice():
     release = Releasing(Release(clip=1.0, noise=4.0), "gradients", None)
     release("bank", torch.tensor([0]), torch.ones(1, 4))
     earlier = release.state()

@@ -565,7 +565,7 @@ def test_a_variant_that_was_stopped_after_its_last_epoch_keeps_its_scores(tmp_pa
             raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(RunFolder, "variant", variant_fails)
+            patched.setattr(RunFolder, "keep_variant", variant_fails)
             with pytest.raises(KeyboardInterrupt):
                 kept(tmp_path / "resumed", ours)
         resumed = kept(tmp_path / "resumed", ours, resume=True)
