@@ -9,11 +9,32 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError
 
+#: Rows that are shuffled among themselves.
+BLOCK = 1 << 20
+
+
+def _shuffled(num_rows: int, rng: torch.Generator) -> Tensor:
+    """(N,) int64 a permutation."""
+    if num_rows <= BLOCK:
+        return torch.randperm(num_rows, generator=rng)
+    order = torch.empty(num_rows, dtype=torch.int64)
+    filled = 0
+    for block in torch.randperm(-(-num_rows // BLOCK), generator=rng).tolist():
+        start = block * BLOCK
+        size = min(BLOCK, num_rows - start)
+        part = order[filled : filled + size]
+        torch.randperm(size, generator=rng, out=part)
+        part += start
+        filled += size
+    return order
+
 
 class Minibatches:
     """An endless iterator of (B,) int64 batches of ``rows``.
 
-    Each pass is a fresh permutation drawn from ``rng``; the last batch of a pass may be smaller.
+    Each pass is a fresh permutation drawn from ``rng``; the last batch of a pass may be smaller. Of
+    more rows than ``BLOCK``, blocks of so many come in a drawn order, each in a drawn order of its
+    own, so that batches of a table that lies on disk are read from one part of it after another.
 
     Args:
         rows: (N,) int64 rows to draw from.
@@ -55,7 +76,7 @@ class Minibatches:
 
     def __next__(self) -> Tensor:
         if self._position >= len(self._order):
-            self._order = torch.randperm(len(self._rows), generator=self._rng)
+            self._order = _shuffled(len(self._rows), self._rng)
             self._position = 0
         start, self._position = self._position, self._position + self._batch_size
         if len(self._order) - self._position < self._least:

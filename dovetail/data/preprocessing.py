@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dovetail.data.asked import Asked
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
+from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError, ModelError
@@ -152,16 +153,15 @@ class TableEncoder:
                 f"party {self.party!r}: {table.description} lacks the columns {absent}; "
                 "give all columns that the model was trained on"
             )
-        # Filled one column at a time: the whole table never exists in float64.
-        features_NF = np.zeros((table.num_rows, self.num_features), dtype=np.float32)
-        start = 0
-        for fitted in self._fitted:
-            stop = start + len(fitted.feature_names)
-            column = table.column(fitted.name)
+
+        def fill(part: int, out: np.ndarray) -> None:
+            fitted = self._fitted[part]
             where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
-            out = features_NF[:, start:stop]
-            fitted.encode(out, column, where, allow_unseen=allow_unseen)
-            start = stop
+            fitted.encode(out, table.column(fitted.name), where, allow_unseen=allow_unseen)
+
+        # Filled one column at a time: the whole table never exists in float64.
+        widths = [len(fitted.feature_names) for fitted in self._fitted]
+        features_NF = side_by_side(table.num_rows, widths, fill, self.party)
         if self.may_lack and self._fitted:
             missing = [table.column(name).missing for name in self.columns]
             features_NF[np.logical_and.reduce(missing)] = np.nan

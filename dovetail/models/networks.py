@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data.installed import TRUSTED, imported, is_trusted, tensor_of, trust
+from dovetail.data.stored import let_go
 from dovetail.errors import ConfigError, ModelError
 
 Shape = tuple[int, ...]
@@ -298,6 +299,7 @@ def encoder_from_json(stored: dict[str, Any]) -> EncoderSpec:
 
 def network_input(x: Tensor, device: torch.device | None = None) -> Tensor:
     """A block's rows as a network takes them: float32, and images of 0..255 scaled to 0..1."""
+    let_go()  # of a file that the rows were read of
     x = x.to(device)
     return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
 

@@ -13,11 +13,13 @@ from pydantic import BaseModel, create_model, model_validator
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
+from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, MissingColumnError
 from dovetail.files import did_you_mean, read_toml
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
+from dovetail.node.site_folder import site_folder_of
 
 
 def algorithms() -> Mapping[str, Algorithm]:
@@ -170,6 +172,7 @@ def make_site(
         if method.PartySettings is not None
     }
     party = file.party
+    keep_in(party.name, site_folder_of(path))
     rows = dd.read_party_table(
         party.name,
         party.table if table is None else table,

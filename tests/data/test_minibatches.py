@@ -1,9 +1,11 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.data import Minibatches
+from dovetail.data import Minibatches, minibatches
 from dovetail.errors import ConfigError
 
 
@@ -67,3 +69,15 @@ def test_a_state_over_other_rows_is_refused():
     next(batches)
     with pytest.raises(ConfigError, match="went over 5 rows, there are 6 now"):
         Minibatches(torch.arange(6), 2, generator()).restore(batches.state())
+
+
+@given(num_rows=st.integers(9, 40), seed=st.integers(0, 99))
+def test_more_rows_than_a_block_come_block_by_block(num_rows, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minibatches, "BLOCK", 8)
+        batches = Minibatches(torch.arange(num_rows), num_rows, generator(seed))
+        one, two = next(batches).tolist(), next(batches).tolist()
+    assert sorted(one) == sorted(two) == list(range(num_rows))
+    for order in (one, two):
+        blocks = [row // 8 for row in order]
+        assert len([1 for left, right in pairwise(blocks) if left != right]) == len(set(blocks)) - 1

@@ -88,6 +88,7 @@ from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, follow_back, network_input
 from dovetail.models.optimizers import gradient_of
+from dovetail.models.tiles import in_tiles
 from dovetail.network import Checkpoint, Engine, InProcess, Message, Numbers, Replies, Samples
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -172,12 +173,17 @@ def contrastive_loss(code_BD: Tensor, local_BD: Tensor, temperature: float) -> T
     """
     code_BD = F.normalize(code_BD, dim=1, eps=MIN_NORM)
     local_BD = F.normalize(local_BD, dim=1, eps=MIN_NORM)
-    across_BB = code_BD @ local_BD.T / temperature
-    within_BB = code_BD @ code_BD.T / temperature
-    itself = torch.eye(len(code_BD), dtype=torch.bool, device=code_BD.device)
-    within_BB = within_BB.masked_fill(itself, -torch.inf)  # 1[j != i]
-    logits = torch.cat([across_BB, within_BB], dim=1)
-    return F.cross_entropy(logits, torch.arange(len(code_BD), device=logits.device))
+    rows_B = torch.arange(len(code_BD), device=code_BD.device)
+
+    def losses(start: int, stop: int) -> Tensor:
+        rows_T = rows_B[start:stop]
+        across_TB = code_BD[start:stop] @ local_BD.T / temperature
+        within_TB = code_BD[start:stop] @ code_BD.T / temperature
+        within_TB = within_TB.masked_fill(rows_T[:, None] == rows_B, -torch.inf)  # 1[j != i]
+        logits_TB = torch.cat([across_TB, within_TB], dim=1)
+        return F.cross_entropy(logits_TB, rows_T, reduction="sum")
+
+    return in_tiles(losses, len(code_BD)) / len(code_BD)
 
 
 class Passive(Party):
