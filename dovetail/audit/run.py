@@ -34,7 +34,7 @@ STEERED = "a driver or a partner that breaks the protocol (gradients that are st
 #: What no audit tries, told on every page of one.
 NOT_TRIED = (
     "several partners who put together what each was shown",
-    "what the alignment tells (SECURITY.md says what that is)",
+    "what the alignment tells (docs/messages.md says what that is)",
     "knowledge from outside, such as public tables or a model of another source",
     "rows rebuilt by optimisation (DLG, TabLeak's ensembles); what is found is a lower bound",
 )

@@ -314,7 +314,7 @@ def _page(proposal: Proposal) -> Iterator[str]:
         clause = ", ".join(f"{name}: {kind}" for name, kind in message.fields.items()) or "none"
         yield f"| {_plain(message.name)} | {_plain(message.about)} | {_plain(clause)} |"
     yield ""
-    yield "No code and no table is among them. What each tells its receiver: SECURITY.md."
+    yield "No code and no table is among them. What each tells its receiver: docs/messages.md."
     yield ""
     yield "## Settings"
     yield ""

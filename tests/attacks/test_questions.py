@@ -204,7 +204,7 @@ def test_a_data_owner_embeds_for_label_owners_of_the_run_and_for_no_other_driver
 
 
 def test_one_message_of_a_selection_tells_which_rows_are_of_one_class() -> None:
-    """What an honest list needs: how far each query's goes. SECURITY.md says who should refuse."""
+    """What an honest list needs: how far each goes. docs/messages.md says who should refuse."""
     labels_N = torch.arange(300) * 7 % 11 % 2
     owner = selection.LabelOwner("lab", torch.arange(300), labels_N)
     drawn = owner.handle(selection.Choose(1, 300, 0, 0))

@@ -1,4 +1,4 @@
-"""SECURITY.md's figures of attacks are those of the record, and the audit holds in each."""
+"""docs/attacks.md's figures are those of the record, and the audit holds in each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlin
 
 
 def test_the_table_in_security_is_the_record():
-    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"<!-- attacks -->\n(.*?)<!-- /attacks -->", text, re.DOTALL)
     assert shown == table_of(ROWS)
 
