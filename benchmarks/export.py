@@ -30,7 +30,8 @@ from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners import Boosting, Learner, Linear, Network, StackedConfig
 from dovetail.models.learners.boosting import FEW_ROWS
-from dovetail.models.learners.rows import Rows, first_fold_only, hard_targets, make_folds
+from dovetail.models.learners.rows import Rows, first_fold_only, make_folds
+from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.networks import Head, Perceptron
 from dovetail.models.specs import EncoderHead
 from dovetail.service.export import TOLERANCE, apart, export
@@ -76,9 +77,16 @@ def models(name: str) -> Iterator[tuple[str, Model]]:
     _, label, number, left_out = TABLES[name]
     table = table_of(name)
     train = table.take(torch.arange(min(LABELLED, table.num_rows)).numpy())
-    for target, regression in ((label, False), (number, True)):
+    kinds: dict[str, dd.Kind] = {label: "classification", number: "regression"}
+    for target, task_kind in kinds.items():
+        regression = task_kind == "regression"
         values = table.column(target)
-        task = dd.fit_task(values.values, values.missing, regression=regression, label=target)
+        task = dd.fit_task(
+            values.values,
+            values.missing,
+            kind="regression" if regression else "classification",
+            label=target,
+        )
         columns = [each for each in table.names if each not in (target, label, *left_out)]
         encoder = dd.TableEncoder.fit(table, columns, party="reader")
         x_NF = encoder.transform(train)
@@ -98,8 +106,7 @@ def models(name: str) -> Iterator[tuple[str, Model]]:
             return Model("reader", task, network.eval(), spec, shapes, inputs, {"label": target})  # noqa: B023
 
         folds_N = first_fold_only(make_folds(y_N, 4, seed=0, regression=regression))
-        targets = hard_targets(y_N, task.num_outputs, regression=regression)
-        rows = Rows(x_NF, targets, folds_N, regression=regression)
+        rows = Rows(x_NF, targets_of(task, y_N), folds_N, loss=loss_of(task))
         for learner in SHORT:
             fitted = learner.fit(rows, seed=0)
             kind = f"APFed-D, {learner.name}{', a number' if regression else ''}"

@@ -35,7 +35,7 @@ def judged(model: Fitted, owner: Owner) -> dict[str, float]:
     rest = ~owner.labelled
     outputs_NC, targets_NC = model.outputs(owner.x_RF[rest]), owner.targets_RC[rest]
     return {
-        "log loss": round(mean_loss(outputs_NC, targets_NC, regression=False), 4),
+        "log loss": round(mean_loss(outputs_NC, targets_NC, loss=owner.loss), 4),
         "accuracy": round(float((outputs_NC.argmax(1) == targets_NC.argmax(1)).double().mean()), 4),
     }
 

@@ -34,7 +34,7 @@ from dovetail.api.fit import fit
 from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
 from dovetail.api.party import Party
-from dovetail.data import Classification, TableEncoder
+from dovetail.data import Classification, Kind, Survival, TableEncoder
 from dovetail.data.frames import table_from_frame
 from dovetail.data.task import fit_task
 from dovetail.errors import DovetailError
@@ -44,9 +44,10 @@ from dovetail.models.learners import (
     Rows,
     best_of,
     fit_all,
-    hard_targets,
     make_folds,
 )
+from dovetail.models.losses import loss_of, targets_of
+from dovetail.models.survival import c_index
 from dovetail.models.threads import one_thread
 
 _ID, _LABEL = "__id__", "__label__"
@@ -95,7 +96,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         sample_weight: Any,
         partners: Several,
         *,
-        regression: bool,
+        kind: Kind,
     ) -> None:
         """Train on (N,) numbers of classes, or values."""
         frame, names = self._frame(X, reset=True)
@@ -109,11 +110,9 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         partners = self.partners if partners is None else partners
         with _value_errors():
             if partners is None or (not isinstance(partners, Partners) and not len(partners)):
-                self.model_ = self._local(
-                    frame, names, labels_N, weights, int(seed), regression=regression
-                )
+                self.model_ = self._local(frame, names, labels_N, weights, int(seed), kind=kind)
                 return
-            owner = self._owner(X, frame, names, labels_N, weights, regression=regression)
+            owner = self._owner(X, frame, names, labels_N, weights, kind=kind)
             method = Method("apfed-s", **dict(self.settings or {}))
             here = [] if isinstance(partners, Partners) else list(partners)
             self.run_ = fit(
@@ -134,14 +133,14 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         weights_N: torch.Tensor | None,
         seed: int,
         *,
-        regression: bool,
+        kind: Kind,
     ) -> Model:
         """The best local model: of ``learners`` the mean, weighted by held-out rows."""
         unknown = [each for each in self.learners if each not in LEARNERS]
         if unknown or not self.learners:
             raise ValueError(f"learners are one or more of {', '.join(LEARNERS)}, got {unknown}")
         table = table_from_frame(frame, name="X")
-        task = fit_task(labels_N, np.zeros(len(labels_N), bool), regression=regression, label="y")
+        task = fit_task(labels_N, np.zeros(len(labels_N), bool), kind=kind, label="y")
         used = [each for each in names if not table.column(each).missing.all()]
         encoder = TableEncoder.fit(table, used, party=self.name)
         x_NF = encoder.transform(table)
@@ -149,21 +148,23 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         if not isinstance(task, Classification):
             learnt = (labels_N - task.mean) / task.scale
         labels = torch.from_numpy(np.ascontiguousarray(learnt))
+        if kind == "survival":
+            labels = labels.float()
         chosen = torch.arange(len(labels)) if weights_N is None else weights_N.nonzero().flatten()
         if len(chosen) < 2:
             raise ValueError(f"two or more labelled rows are needed, got n_samples={len(chosen)}")
         labels, rows_NF = labels[chosen], x_NF[chosen]
         rows = Rows(
             rows_NF,
-            hard_targets(labels, task.num_outputs, regression=regression),
+            targets_of(task, labels),
             make_folds(
                 labels,
                 min(_FOLDS, len(labels)),
                 seed=derive_seed(seed, self.name, "folds"),
-                regression=regression,
+                regression=kind != "classification",
             ),
             None if weights_N is None else weights_N[chosen].float(),
-            regression=regression,
+            loss=loss_of(task),
         )
         with one_thread():
             fitted = fit_all([LEARNERS[each] for each in self.learners], rows, seed=seed)
@@ -180,7 +181,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         labels_N: np.ndarray,
         weights_N: torch.Tensor | None,
         *,
-        regression: bool,
+        kind: Kind,
     ) -> Party:
         """The label owner as a party: features, ids and labels."""
         import pandas as pd
@@ -194,14 +195,14 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
             more[_ID] = self._ids(self.unlabelled)
             more = more[~more[_ID].isin(rows[_ID])]
             rows = pd.concat([rows, more], ignore_index=True)
-            if not regression:
+            if kind == "classification":
                 rows[_LABEL] = rows[_LABEL].astype("Int64")
         owner = Party(
             self.name,
             rows,
             id=_ID,
             label=_LABEL,
-            task="regression" if regression else "classification",
+            task=kind,
         )
         if weights_N is not None:
             extra = torch.ones(len(rows) - len(weights_N), dtype=weights_N.dtype)
@@ -354,7 +355,7 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
                 "Classifier can't train when only one class is present: got "
                 f"{self.classes_.tolist()}"
             )
-        self._fit(X, codes.astype(np.int64), sample_weight, partners, regression=False)
+        self._fit(X, codes.astype(np.int64), sample_weight, partners, kind="classification")
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -392,13 +393,100 @@ class SoloRegressor(RegressorMixin, _Solo):  # type: ignore[misc]
             ValueError: rows, labels or partners that do not fit.
         """
         y = _labels(self, X, y).astype(np.float64)
-        self._fit(X, y, sample_weight, partners, regression=True)
+        self._fit(X, y, sample_weight, partners, kind="regression")
         return self
 
     def predict(self, X: Any) -> Any:
         """(N,) value of each row; asks nobody."""
         given, values = self._predictions(X)
         return self._given(given, values)
+
+
+class SoloSurvival(_Solo):
+    """Time to an event, trained with partners (APFed-S), predicted without them.
+
+    By scikit-survival's contract: ``y`` is structured, of whether the event came and when a row was
+    seen last, as ``sksurv.util.Surv`` makes it; a higher prediction is a higher risk. Arguments and
+    attributes are those of ``SoloClassifier``, less ``classes_``.
+
+    Attributes:
+        unique_times_: (K,) ends of the intervals, at which survival is predicted.
+
+    >>> from sksurv.datasets import load_whas500
+    >>> X, y = load_whas500()
+    >>> model = SoloSurvival(learners=["linear"]).fit(X.astype(float), y)
+    >>> round(model.score(X.astype(float), y), 2)
+    0.78
+    """
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, partners: Several = None
+    ) -> SoloSurvival:
+        """Train; other arguments as of ``SoloClassifier.fit``.
+
+        Args:
+            X: (N, F) own rows: a DataFrame, or numbers.
+            y: (N,) structured: first whether the event came, then the time.
+            sample_weight, partners: as of ``SoloClassifier``.
+
+        Raises:
+            ValueError: rows, labels or partners that do not fit.
+        """
+        event_N, time_N = _events(y)
+        check_consistent_length(X, event_N)
+        signed_N = np.where(event_N, time_N, -time_N).astype(np.float32).astype(np.float64)
+        self._fit(X, signed_N, sample_weight, partners, kind="survival")
+        task = self.model_.task
+        assert isinstance(task, Survival)
+        self.unique_times_ = np.array(task.cuts)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """(N,) risk: events expected by the ends of all intervals; asks nobody."""
+        return self._given(X, self._named(X)["risk"])
+
+    def predict_survival_function(self, X: Any, return_array: bool = False) -> np.ndarray:
+        """Share without event until ``unique_times_``: (N,) ``StepFunction``, or (N, K) numbers."""
+        named = self._named(X)
+        shares_NK = np.stack([own for name, own in named.items() if name != "risk"], axis=1)
+        if return_array:
+            return shares_NK
+        from sksurv.functions import StepFunction
+
+        steps = [StepFunction(self.unique_times_, row, domain=(0, None)) for row in shares_NK]
+        found = np.empty(len(steps), dtype=object)
+        found[:] = steps
+        return found
+
+    def score(self, X: Any, y: Any) -> float:
+        """Harrell's C."""
+        event_N, time_N = _events(y)
+        return c_index(time_N, event_N, np.asarray(self.predict(X)))
+
+    def _named(self, X: Any) -> Mapping[str, np.ndarray]:
+        check_is_fitted(self)
+        frame, _ = self._frame(X, reset=False)
+        with _value_errors():
+            return self.model_.predictions(frame, allow_unseen=self.allow_unseen).named
+
+
+def _events(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) whether the event came, and the times.
+
+    Raises:
+        ValueError: labels that are not structured so.
+    """
+    array = np.asarray(y)
+    names = array.dtype.names or ()
+    if len(names) != 2 or array.dtype[0].kind != "b":
+        raise ValueError(
+            "y is structured, of whether the event came (bool) and the time (float), as "
+            f"sksurv.util.Surv.from_arrays makes it; got dtype {array.dtype}"
+        )
+    event_N, time_N = array[names[0]], array[names[1]].astype(np.float64)
+    if not np.isfinite(time_N).all() or (time_N <= 0).any():
+        raise ValueError("times of y are above 0 and have no NaN or infinity")
+    return event_N, time_N
 
 
 def _labels(estimator: _Solo, X: Any, y: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from dovetail.network.printable import printable
 _EVERY_S = 0.2
 
 #: The scores that are shown.
-_SCORES = ("loss", "accuracy", "auc", "rmse", "mae", "r2", "validation")
+_SCORES = ("loss", "accuracy", "auc", "rmse", "mae", "r2", "c_index", "validation")
 
 
 class Notebook(Progress):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from dovetail import data as dd
 from dovetail.api.party import keep_table
+from dovetail.data import Kind
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.errors import ConfigError
 from dovetail.methods.section import Section
@@ -271,9 +272,9 @@ def simulate(
     source: str | Path | Frame,
     partition: Partition,
     *,
-    label: str | None = None,
+    label: str | Mapping[str, Any] | None = None,
     id: str | None = None,
-    task: Literal["classification", "regression"] = "classification",
+    task: Kind = "classification",
     test_source: str | Path | Frame | None = None,
     split_column: str | None = None,
     split_seed: int = 0,
@@ -289,9 +290,10 @@ def simulate(
             ("breast-cancer", "digits", "digits-images").
         partition: who gets what: ``Columns``, ``Strips``, ``CommonUnique``, ``ByColumn``,
             ``Blocks``, ``Owners``.
-        label: the column to predict.
+        label: the column to predict; of a time to an event
+            ``{"time": "days", "event": "died"}``.
         id: the column that says which sample a row is; rows are numbered without it.
-        task: "classification" or "regression".
+        task: "classification" or "regression"; of a time and an event "survival" by itself.
         test_source: test rows of their own.
         split_column: the column that says "test" in test rows.
         split_seed: of the test share and of ``rows``.

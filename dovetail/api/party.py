@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.data import Kind
 from dovetail.data.databases import absolute_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.tables import closest
@@ -38,8 +39,9 @@ class Party:
             .parquet or .npz file or of a folder of images; a ``SELECT``; or a database's URL.
             A DataFrame is copied: what is done to it later is not seen.
         id: the column that says which sample a row is, or several that do so together.
-        label: the column to predict, of a party that has labels.
-        task: "classification" or "regression".
+        label: the column to predict, of a party that has labels; of a time to an event
+            ``{"time": "days", "event": "died"}``.
+        task: "classification" or "regression"; of a time and an event "survival" by itself.
         columns: globs of the columns to use, such as ``["mean *", "-mean area"]``; None: all
             besides id and label.
         blocks: block -> globs of its columns; instead of ``columns``.
@@ -72,8 +74,8 @@ class Party:
         table: str | Path | Frame,
         *,
         id: str | Sequence[str],
-        label: str | None = None,
-        task: Literal["classification", "regression"] = "classification",
+        label: str | Mapping[str, Any] | None = None,
+        task: Kind = "classification",
         columns: str | Sequence[str] | None = None,
         blocks: Mapping[str, Sequence[str]] | None = None,
         categorical: Sequence[str] = (),

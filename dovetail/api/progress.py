@@ -32,7 +32,7 @@ from dovetail.network.printable import printable
 _TITLE, _LEAST_BAR = 16, 10
 
 #: The scores that are shown.
-SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "validation")
+SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "c_index", "validation")
 
 
 def print_line(text: str) -> None:

@@ -187,7 +187,7 @@ def _ask(
         site.name,
         str(source),
         id=names,
-        label=label if label in table.names else None,
+        label=label if table.has(label) else None,
         columns=(),
     )
     with Asker(site, model, section, talk=talk) as asker:

@@ -59,6 +59,7 @@ from dovetail.methods.party import PolicySection
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.rows import NO_FOLD
+from dovetail.models.losses import Values
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import generator
 from dovetail.models.smoothers import Smoother
@@ -329,7 +330,7 @@ def _regressed(
         targets_RT[rows] = target_KT.float()
         folds_R = torch.full((len(table.x_RF),), NO_FOLD)
         folds_R[rows] = torch.arange(len(rows)) % 4
-        gradients = Owner(table.x_RF, targets_RT, folds_R, regression=True)
+        gradients = Owner(table.x_RF, targets_RT, folds_R, loss=Values())
         table_of = Table(table.x_RF, {party: table.samples[party]})
         active = sealed.Active(
             owner.name, gradients, table_of, None, (Smoother("mean", _RIDGE),), seed=seed

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dovetail.models import Model
 
 #: The scores that are printed; all are in the JSON.
-SHOWN = ("accuracy", "log_loss", "auc", "macro_f1", "rmse", "mae", "r2")
+SHOWN = ("accuracy", "log_loss", "auc", "macro_f1", "rmse", "mae", "r2", "c_index", "c_uno")
 
 
 def predict(
@@ -118,8 +118,9 @@ def predict(
     from dovetail.api.progress import talk_of
     from dovetail.api.reading import gather
     from dovetail.cli.remote import Elsewhere
-    from dovetail.data import write_table
+    from dovetail.data import Survival, write_table
     from dovetail.data.formulas import formulas_in, without_formulas
+    from dovetail.data.labels import prediction_name
     from dovetail.models.devices import device as device_named
     from dovetail.service.watching import shift
 
@@ -155,14 +156,14 @@ def predict(
     if show and (differing := shift(loaded.inputs, data)) is not None:
         print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
-    label = str(loaded.about.get("label", "prediction"))
+    label = prediction_name(loaded.about.get("label"))
     if loaded.decision is not None and show and len(loaded.classes) == 2:
         print(f"dovetail: {loaded.decision.text(loaded.classes[1])}", file=sys.stderr)
     table = prediction.columns(label)
     if given.answered is not None:
         table["answered"] = given.answered
     columns = {**_named(given.ids, table), **table}
-    if partial:
+    if partial or isinstance(loaded.task, Survival):
         columns = {name: _without_nan(values) for name, values in columns.items()}
     if spreadsheet:
         columns = without_formulas(columns)
@@ -186,8 +187,9 @@ def predict(
         scores = _scores(loaded, given.x, labels, label)
         if scores is not None and show:
             shown = ", ".join(f"{name} {scores[name]:.4f}" for name in SHOWN if name in scores)
+            truth = str(loaded.about.get("label", label))
             part = f" ({num_scored} of {num_rows} rows have it)" if num_scored < num_rows else ""
-            print(f"against the column {label!r}{part}: {shown}", file=sys.stderr)
+            print(f"against the column {truth!r}{part}: {shown}", file=sys.stderr)
     if as_json:
         _print_json(columns, scores, num_scored, out, given.owners)
 

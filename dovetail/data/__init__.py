@@ -38,7 +38,9 @@ from dovetail.data.tables import (
 )
 from dovetail.data.task import (
     Classification,
+    Kind,
     Regression,
+    Survival,
     Task,
     check_classes,
     encode_labels,
@@ -64,6 +66,7 @@ __all__ = [
     "ImageInput",
     "ImageRegion",
     "Input",
+    "Kind",
     "Minibatches",
     "NumberSummary",
     "Owners",
@@ -74,6 +77,7 @@ __all__ = [
     "Share",
     "SharedRows",
     "Summary",
+    "Survival",
     "Table",
     "TableEncoder",
     "Task",

@@ -186,7 +186,8 @@ def blocks(
                 f"label {part.label!r} is missing in {int(part.labels.missing.sum())} of the "
                 f"{part.num_rows} rows of {part.name}; every row needs one here, so remove them"
             )
-    task = fit_task(train.labels.values, train.labels.missing, regression=False, label=train.label)
+    values, missing = train.labels.values, train.labels.missing
+    task = fit_task(values, missing, kind="classification", label=train.label)
     assert isinstance(task, Classification)
     labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
     held = _held_blocks(shares, list(named))

@@ -91,7 +91,8 @@ def by_column(
                 f"label {dataset.label!r} is missing in {int(dataset.labels.missing.sum())} rows "
                 f"of {dataset.name}; every row needs one here, so remove them"
             )
-    task = fit_task(train.labels.values, train.labels.missing, regression=False, label=train.label)
+    values, missing = train.labels.values, train.labels.missing
+    task = fit_task(values, missing, kind="classification", label=train.label)
     all_rows = {name: _rows_of(table, column, name) for name in parties}
     seen = {
         name: {

@@ -133,7 +133,8 @@ def common_unique(
             f"label {train.label!r} is missing in {int(train.labels.missing.sum())} of the "
             f"{train.num_rows} rows of {train.name}; every row needs one here, so remove them"
         )
-    task = fit_task(train.labels.values, train.labels.missing, regression=False, label=train.label)
+    values, missing = train.labels.values, train.labels.missing
+    task = fit_task(values, missing, kind="classification", label=train.label)
     labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
     named_categories = table.select(categorical)
 

@@ -19,7 +19,7 @@ from dovetail.data.partitions import Partitioned
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, Task, encode_labels, fit_task
+from dovetail.data.task import Classification, Kind, Task, encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
 
@@ -58,7 +58,7 @@ def owners(
     seed: int = 0,
     categorical: Sequence[str] = (),
     max_categories: int = 100,
-    regression: bool = False,
+    kind: Kind = "classification",
 ) -> Owners:
     """Columns over D data owners, who have all rows; labels over N label owners, who share none.
 
@@ -79,7 +79,7 @@ def owners(
         validation: the share of each label owner's rows that only choose settings, in [0, 1).
         seed: 0 or more; which columns and rows go where.
         categorical, max_categories: see ``TableEncoder.fit``.
-        regression: predict a number rather than a class.
+        kind: of what is predicted.
 
     Raises:
         ConfigError: fewer than one owner of a kind, names that repeat, or numbers outside their
@@ -95,7 +95,7 @@ def owners(
         raise ConfigError(f"{repeated[0]!r} is a data owner and a label owner; names must differ")
     if skew is not None and not (skew > 0 and np.isfinite(skew)):
         raise ConfigError(f"skew is a concentration above 0, got {skew}")
-    if skew is not None and regression:
+    if skew is not None and kind != "classification":
         raise ConfigError("skew splits rows by class; labels here are numbers")
     if not 0 <= validation < 1:
         raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
@@ -105,9 +105,7 @@ def owners(
                 f"label {part.label!r} is missing in {int(part.labels.missing.sum())} of the "
                 f"{part.num_rows} rows of {part.name}; every row needs one here, so remove them"
             )
-    task = fit_task(
-        train.labels.values, train.labels.missing, regression=regression, label=train.label
-    )
+    task = fit_task(train.labels.values, train.labels.missing, kind=kind, label=train.label)
     labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
     rows = _deal_rows(train, labels, task, labellers, skew=skew, seed=seed)
 

@@ -18,7 +18,7 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table, nearest
-from dovetail.data.task import Task, encode_labels, fit_task
+from dovetail.data.task import Kind, Task, encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
@@ -51,7 +51,7 @@ def strips(
     active: int | str | None = 1,
     axis: Literal["height", "width"] = "height",
     names: Sequence[str] | None = None,
-    regression: bool = False,
+    kind: Kind = "classification",
 ) -> Partitioned:
     """Images cut into strips, one per party; all parties have all rows, in one order.
 
@@ -64,7 +64,7 @@ def strips(
         active: who has the labels: a place from 1, or a name; None: nobody.
         axis: the side that is cut.
         names: the parties' names, in the order of their strips; "view-1", ... if left out.
-        regression: predict a number rather than a class.
+        kind: of what is predicted.
 
     Raises:
         ConfigError: names or ``active`` that do not fit the number of strips.
@@ -92,7 +92,7 @@ def strips(
         name: ImageInput(channels, height, width, axis, index * size, (index + 1) * size)
         for index, name in enumerate(names)
     }
-    task, train_labels, test_labels = _labels(train, test, regression)
+    task, train_labels, test_labels = _labels(train, test, kind)
 
     def deal(part: Dataset, labels: Tensor) -> Federation:
         return Federation(
@@ -126,7 +126,7 @@ def columns(
     seed: int = 0,
     categorical: Sequence[str] = (),
     max_categories: int = 100,
-    regression: bool = False,
+    kind: Kind = "classification",
 ) -> Partitioned:
     """A table's columns split; the active party has the labels and all training rows.
 
@@ -144,7 +144,7 @@ def columns(
         seed: 0 or more; who has which rows, and in which order. It does so for each party apart:
             adding one leaves the others as they were.
         categorical, max_categories: see ``TableEncoder.fit``.
-        regression: predict a number rather than a class.
+        kind: of what is predicted.
 
     Raises:
         ConfigError: an active party that is not among the parties, or shares outside (0, 1].
@@ -161,7 +161,7 @@ def columns(
                 f"party {name!r} has no columns: {list(parties[name])} leaves none of "
                 f"{train.name}; give it at least one"
             )
-    task, train_labels, test_labels = _labels(train, test, regression)
+    task, train_labels, test_labels = _labels(train, test, kind)
     inputs: dict[str, TableEncoder] = {}
     held: list[PartyData] = []
     held_test: list[PartyData] = []
@@ -213,13 +213,9 @@ def columns(
     )
 
 
-def _labels(
-    train: Dataset, test: Dataset | None, regression: bool
-) -> tuple[Task, Tensor, Tensor | None]:
+def _labels(train: Dataset, test: Dataset | None, kind: Kind) -> tuple[Task, Tensor, Tensor | None]:
     """The task, and the labels of the training and the test part as networks see them."""
-    task = fit_task(
-        train.labels.values, train.labels.missing, regression=regression, label=train.label
-    )
+    task = fit_task(train.labels.values, train.labels.missing, kind=kind, label=train.label)
 
     def encode(part: Dataset) -> Tensor:
         return encode_labels(

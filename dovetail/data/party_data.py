@@ -13,7 +13,7 @@ from dovetail.data.federation import Alignment, Federation
 from dovetail.data.inputs import Input
 from dovetail.data.partitions import Partitioned
 from dovetail.data.partytables import PartyTable
-from dovetail.data.task import fit_task
+from dovetail.data.task import Kind, fit_task
 from dovetail.errors import ConfigError, DataError
 
 
@@ -23,7 +23,7 @@ def split_sites(
     alignment: Alignment,
     *,
     fit: Callable[[PartyTable], Input],
-    regression: bool,
+    kind: Kind,
     test: float | None,
     seed: int,
 ) -> tuple[Partitioned, Alignment, Alignment | None]:
@@ -37,7 +37,7 @@ def split_sites(
         owner: the party whose labels are learned.
         alignment: rows by shared sample, of all parties.
         fit: what turns a party's rows into network inputs, fitted on these.
-        regression: predict a number rather than a class.
+        kind: of what is predicted.
         test: the share of labelled rows that test; None: none.
         seed: of the split.
 
@@ -53,13 +53,13 @@ def split_sites(
             f"{owner_table.num_rows} rows; "
             "rows without one help, but some must have one"
         )
-    train_rows, test_rows = _split_rows(owner_table, test, seed, stratify=not regression)
+    train_rows, test_rows = _split_rows(owner_table, test, seed, stratify=kind == "classification")
     train_table = owner_table.take(train_rows)
     assert train_table.labels is not None
     task = fit_task(
         train_table.labels.values,
         train_table.labels.missing,
-        regression=regression,
+        kind=kind,
         label=owner_table.label,
     )
     inputs = {name: fit(train_table if name == owner else table) for name, table in tables.items()}

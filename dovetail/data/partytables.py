@@ -19,7 +19,7 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Column, Table, is_query, is_table_path, nearest, read_table
-from dovetail.data.task import Task, encode_labels, fit_task
+from dovetail.data.task import Kind, Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
 
 #: The block of images.
@@ -69,11 +69,11 @@ class PartyTable:
         """(L,) rows that have a label, in order."""
         return np.flatnonzero(~self.required_labels.missing)
 
-    def fit_task(self, *, regression: bool) -> Task:
+    def fit_task(self, *, kind: Kind) -> Task:
         """What its labels say."""
         labels, label = self.required_labels, str(self.label)
         values, missing = labels.values, labels.missing
-        return fit_task(values, missing, regression=regression, label=label, party=self.name)
+        return fit_task(values, missing, kind=kind, label=label, party=self.name)
 
     def encoded_labels(self, task: Task) -> Tensor:
         """(N,) its labels as this task has them; see ``encode_labels``.

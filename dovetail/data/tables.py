@@ -22,6 +22,7 @@ import numpy as np
 
 from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
 from dovetail.data.judged import run_judged
+from dovetail.data.labels import label_columns, signed_times, time_to_event
 from dovetail.errors import DataError, MissingColumnError
 
 if TYPE_CHECKING:
@@ -133,9 +134,17 @@ class Table:
             MissingColumnError: no such column.
             DataError: values that cannot be read.
         """
+        several = time_to_event(name)
+        if several is not None and name not in self.names:
+            parts = self.column(several.time), self.column(several.event)
+            return Column(*signed_times(*parts, several))
         self._check_has(name)
         column = self._read(name)
         return column if self._rows is None else column.take(self._rows)
+
+    def has(self, label: str | None) -> bool:
+        """Whether the columns of a label are here."""
+        return label is not None and {*label_columns(label)} <= {*self.names}
 
     def __getstate__(self) -> dict[str, Any]:
         """With its columns: another process cannot read from this one's connection."""
@@ -193,7 +202,7 @@ class Table:
         Raises:
             DataError: no such column.
         """
-        names = tuple(names)
+        names = tuple(column for name in names for column in label_columns(name))
         for name in names:
             self._check_has(name)
         left = [name for name in self.names if name not in names]

@@ -1,19 +1,25 @@
-"""What the label owner predicts: one of several classes, or a number."""
+"""What the label owner predicts: one of several classes, a number, or when an event comes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.labels import time_to_event
 from dovetail.data.party import UNLABELLED, UNSEEN
+from dovetail.data.survival import Survival as Survival
+from dovetail.data.survival import fit_survival, survival_from_json
 from dovetail.data.tables import distinct
 from dovetail.errors import DataError, ModelError
+
+#: What a label can be, as files say it.
+Kind = Literal["classification", "regression", "survival"]
 
 #: Numbers of so many values or fewer may be classes.
 _FEW_VALUES = 20
@@ -24,6 +30,8 @@ class Classification:
     """One of ``classes``; a network for it has one output (logit) per class."""
 
     classes: tuple[str | int, ...]
+
+    predicts: ClassVar[str] = "a class"
 
     @property
     def num_outputs(self) -> int:
@@ -40,6 +48,8 @@ class Regression:
     mean: float = 0.0
     scale: float = 1.0
 
+    predicts: ClassVar[str] = "a number"
+
     @property
     def num_outputs(self) -> int:
         return 1
@@ -48,7 +58,7 @@ class Regression:
         return {"kind": "regression", "mean": self.mean, "scale": self.scale}
 
 
-Task = Classification | Regression
+Task = Classification | Regression | Survival
 
 
 def task_from_json(stored: dict[str, Any]) -> Task:
@@ -79,7 +89,12 @@ def task_from_json(stored: dict[str, Any]) -> Task:
                 f"got {mean!r} and {scale!r}; save the model again"
             )
         return Regression(float(mean), float(scale))
-    raise ModelError(f"a task is a 'classification' or a 'regression', got {kind!r}")
+    if kind == "survival":
+        task = survival_from_json(stored)
+        if task is None:
+            raise ModelError("the intervals of its times to an event cannot be; save it again")
+        return task
+    raise ModelError(f"a task is one of {', '.join(get_args(Kind))}, got {kind!r}")
 
 
 def _field(stored: dict[str, Any], name: str) -> Any:
@@ -97,7 +112,7 @@ def fit_task(
     values: np.ndarray,
     missing: np.ndarray,
     *,
-    regression: bool,
+    kind: Kind,
     label: str,
     party: str | None = None,
 ) -> Task:
@@ -106,7 +121,7 @@ def fit_task(
     Args:
         values: (N,) raw labels.
         missing: (N,) bool, True where there is none.
-        regression: predict a number rather than a class.
+        kind: of the task.
         label: the column's name, for errors.
         party: whose column, for errors; None: of nobody in particular.
 
@@ -115,15 +130,15 @@ def fit_task(
             needed.
     """
     try:
-        return _task(values[~missing], regression=regression, label=label)
+        return _task(values[~missing], kind, label=label)
     except DataError as error:
         raise DataError(f"party {party!r}: {error}" if party else str(error)) from None
 
 
-def _task(present: np.ndarray, *, regression: bool, label: str) -> Task:
+def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
     if not len(present):
         raise DataError(f"label {label!r} has no value in the training rows")
-    if not regression:
+    if kind == "classification":
         check_classes(present, label=label)
         classes = tuple(distinct(present)[0].tolist())
         if len(classes) < 2:
@@ -133,6 +148,9 @@ def _task(present: np.ndarray, *, regression: bool, label: str) -> Task:
             )
         return Classification(classes)
     present = _numbers(present, label)
+    if kind == "survival":
+        several = time_to_event(label)
+        return fit_survival(present, label=label, intervals=several.intervals if several else None)
     return Regression(float(present.mean()), float(present.std()) or 1.0)
 
 
@@ -192,7 +210,7 @@ def encode_labels(
         DataError: a class that the training rows do not have; a label that is text or infinite
             where a number is needed.
     """
-    if isinstance(task, Regression):
+    if not isinstance(task, Classification):
         numbers = np.full(len(values), np.nan)
         numbers[~missing] = _numbers(values[~missing], label)
         return torch.from_numpy((numbers - task.mean) / task.scale).float()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 from torch import Tensor
@@ -220,7 +220,7 @@ class DataKeys(Protocol):
     @property
     def partition(self) -> PartitionKeys: ...
     @property
-    def task(self) -> Literal["classification", "regression"]: ...
+    def task(self) -> dd.Kind: ...
     @property
     def split_seed(self) -> int: ...
     @property

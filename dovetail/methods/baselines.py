@@ -33,9 +33,9 @@ from dovetail.models.learners import (
     best_of,
     first_fold_only,
     fit_all,
-    hard_targets,
     make_folds,
 )
+from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.networks import network_input
 
 #: Variant -> what a table calls it.
@@ -88,20 +88,21 @@ def judged_rows(rows: Rows) -> Rows:
         rows.targets_NC,
         first_fold_only(rows.folds_N),
         weights_N=rows.weights_N,
-        regression=rows.regression,
+        loss=rows.loss,
     )
 
 
 def majority_of(rows: Rows) -> Tensor:
     """(1, C) outputs that say the commonest class, or the mean."""
-    mean = rows.targets_NC.mean(dim=0, keepdim=True)
-    return mean if rows.regression else (mean + 1e-6).log()
+    return rows.loss.start(rows.targets_NC.mean(dim=0))[None]
 
 
 def held_out_decision(
     decision_settings: DecisionSettings, task: Task, fitted: Fitted, rows: Rows
 ) -> FittedThreshold | None:
     """Threshold and calibration by what models say of rows that they did not see."""
+    if decision_settings == NOTHING_ELSE:
+        return None
     judged = ~fitted.held_out_NC.isnan().any(dim=1)
     targets_NC = rows.targets_NC[judged]
     labels_N = targets_NC[:, 0] if rows.regression else targets_NC.argmax(dim=1)
@@ -159,7 +160,7 @@ def _scored(
             f"the baseline {variant!r}: party {name!r} has {len(labels)} labelled rows; a model "
             "alone needs two or more"
         )
-    targets = hard_targets(labels, party_rows.task.num_outputs, regression=regression)
+    targets = targets_of(party_rows.task, labels)
     weights_C = decision_settings.weights(party_rows.task, labels)
     rows = Rows(
         x_NF[labelled],
@@ -171,7 +172,7 @@ def _scored(
             regression=regression,
         ),
         None if weights_C is None else targets @ weights_C,
-        regression=regression,
+        loss=loss_of(party_rows.task),
     )
     rows = judged_rows(rows)
     decision = None

@@ -33,6 +33,9 @@ from dovetail.network import Message
 
 H = TypeVar("H")
 
+#: What labels of parties can be that all have labels.
+BASIC_KINDS: tuple[dd.Kind, ...] = ("classification", "regression")
+
 #: Who drives, in ledgers and policies.
 DRIVER = "coordinator"
 
@@ -184,7 +187,7 @@ def data_of_site(site: Site, settings: Any) -> LocalData:
     table = site.table
     if not isinstance(table.x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; this method learns from tables")
-    task = table.fit_task(regression=site.party.task == "regression")
+    task = table.fit_task(kind=checked_kind(site))
     labels, rows = table.encoded_labels(task), table.labelled_rows()
     if not len(rows):
         raise DataError(f"party {site.name!r} has no labelled row; leave it out")
@@ -252,7 +255,7 @@ def local_scale(site: Site, section: Any) -> dd.Regression:
         return dd.Regression(float(mean), float(scale))
     labels = _training_labels(site, section)
     label, name = str(site.table.label), site.name
-    task = dd.fit_task(labels.values, labels.missing, regression=True, label=label, party=name)
+    task = dd.fit_task(labels.values, labels.missing, kind="regression", label=label, party=name)
     assert isinstance(task, dd.Regression)
     return task
 
@@ -274,7 +277,7 @@ def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
 
 def local_task(site: Site, section: Any) -> dd.Task:
     """What a party with labels predicts by its own file."""
-    if site.party.task == "regression":
+    if checked_kind(site) == "regression":
         return local_scale(site, section)
     return dd.Classification(local_classes(site, section))
 
@@ -318,7 +321,7 @@ def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regr
     Raises:
         ConfigError: some predict numbers and some classes, or their files say different scales.
     """
-    numbers = [site.name for site in sites.values() if site.party.task == "regression"]
+    numbers = [site.name for site in sites.values() if checked_kind(site) == "regression"]
     if not numbers:
         return None
     if len(numbers) < len(sites):
@@ -341,7 +344,7 @@ def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regr
     task = dd.fit_task(
         np.concatenate([part.values for part in parts]),
         np.concatenate([part.missing for part in parts]),
-        regression=True,
+        kind="regression",
         label=str(next(iter(sites.values())).table.label),
     )
     assert isinstance(task, dd.Regression)
@@ -352,6 +355,21 @@ def _training_labels(site: Site, section: Any) -> dd.Column:
     """The labels of rows that do not test."""
     rest, _ = draw_share(site, site.table.labelled_rows(), section.test_share, "test_share")
     return site.table.required_labels.take(rest)
+
+
+def checked_kind(site: Site) -> dd.Kind:
+    """What a party's label is, a class or a number.
+
+    Raises:
+        ConfigError: another kind, which no method learns whose parties all have labels.
+    """
+    kind = site.party.task
+    if kind not in BASIC_KINDS:
+        raise ConfigError(
+            f"party {site.name!r}: a label of {kind} is for APFed and local models; "
+            'give a class or a number (task = "regression") as label, or use method = "apfed"'
+        )
+    return kind
 
 
 # --- What is refused -----------------------------------------------------------------------------
@@ -455,7 +473,7 @@ def draw_share(
         site.table.required_labels.take(rows),
         share,
         seed=0,
-        stratify=site.party.task != "regression",
+        stratify=site.party.task == "classification",
         whose=whose,
     )
     return rows[np.sort(left)], rows[np.sort(drawn)]

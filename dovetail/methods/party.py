@@ -34,6 +34,7 @@ from dovetail.alignment import (
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.data.asked import Encode
+from dovetail.data.labels import Label, with_task
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
 from dovetail.methods.limits import SealedLimits, names_samples
@@ -57,9 +58,9 @@ class PartySection(Section):
     # the column that names each sample, or several that do so together; a folder's "file"
     id: str | tuple[str, ...]
     # the column to predict; its owner drives. Of a folder of images: "folder"
-    label: str | None = None
-    # whether the label is a class or a number
-    task: Literal["classification", "regression"] = "classification"
+    label: Label | None = None
+    # what the label is: a class, a number, or (of two columns) the time to an event
+    task: dd.Kind = "classification"
     columns: tuple[str, ...] = ("*",)  # which columns to use, as globs; a leading - removes
     blocks: dict[str, tuple[str, ...]] | None = None  # block -> columns; instead of columns
     categorical: tuple[str, ...] = ()  # numeric columns that are codes, as globs
@@ -79,6 +80,11 @@ class PartySection(Section):
     # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
     # where there is one.
     revoked: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _task_of_label(cls, values: Any) -> Any:
+        return with_task(values)
 
     @model_validator(mode="after")
     def _columns_or_blocks(self) -> PartySection:

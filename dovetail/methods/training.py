@@ -438,7 +438,7 @@ class VariantRun:
         line |= {name: each[name] for name, each in others.items() if name in each}
         if validated := self.variant.validated(self):
             means = metrics_of(validated)
-            line["validation"] = means.get("accuracy", means.get("rmse"))
+            line["validation"] = means.get("accuracy", means.get("rmse", means.get("c_index")))
         return line
 
     def spent(self) -> list[dict[str, Any]]:

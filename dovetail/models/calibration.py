@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data import Classification, Task
+from dovetail.data import Classification, Regression, Task
 from dovetail.errors import DataError, ModelError
 
 Kind = Literal["temperature", "isotonic"]
@@ -154,6 +154,11 @@ def fit(
     order = np.random.default_rng(seed).permutation(len(labels_N))
     first, second = (torch.from_numpy(half) for half in np.array_split(order, 2))
     if not isinstance(task, Classification):
+        if not isinstance(task, Regression):
+            raise DataError(
+                "calibrating is for classes and numbers; what the model says of other labels is "
+                "checked by dovetail card MODEL DATA"
+            )
         if kind not in (None, "conformal"):
             raise DataError(
                 f"{kind} is for classes, and the label is a number, which has intervals only "

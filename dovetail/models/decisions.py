@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from dovetail.data import Classification, Task
+from dovetail.data import Classification, Regression, Task
 from dovetail.errors import ConfigError, DataError
 from dovetail.files import did_you_mean
 from dovetail.models.calibration import Calibrate, calibration_of, fit
+from dovetail.models.losses import loss_of, targets_of
 
 #: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
 #: that is not named.
@@ -336,4 +337,7 @@ def supervised_loss(
             reduction=reduction,
             label_smoothing=smoothing,
         )
-    return F.mse_loss(outputs_BC[:, 0], labels_B.to(outputs_BC.dtype), reduction=reduction)
+    if isinstance(task, Regression):
+        return F.mse_loss(outputs_BC[:, 0], labels_B.to(outputs_BC.dtype), reduction=reduction)
+    losses_B = loss_of(task).rows(outputs_BC, targets_of(task, labels_B))
+    return losses_B.mean() if reduction == "mean" else losses_B.sum()

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Regression, Task
+from dovetail.data import Classification, Regression, Survival, Task
 from dovetail.errors import DataError
+from dovetail.models import survival
 
 #: Times that test rows are drawn anew for an interval: so often of few rows, of many less often,
 #: as their scores hardly vary.
@@ -49,6 +50,10 @@ SCORES: Mapping[str, bool] = {
     "rmse": False,
     "mae": False,
     "r2": True,
+    "c_index": True,
+    "c_uno": True,
+    "brier_integrated": False,
+    "calibration_at_times": False,
     "validation": True,
 }
 
@@ -67,6 +72,10 @@ TITLES: Mapping[str, str] = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "c_index": "C (Harrell)",
+    "c_uno": "C (Uno)",
+    "brier_integrated": "integrated Brier score",
+    "calibration_at_times": "calibration error at times",
     "validation": "validation accuracy",
 }
 
@@ -94,6 +103,8 @@ def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
     if not len(labels):
         raise DataError("there is no test row to score on")
+    if isinstance(task, Survival):
+        return survival.score(task, outputs, labels)
     if isinstance(task, Regression):
         predicted, wanted = _values(task, outputs, labels)
         return {
@@ -133,6 +144,8 @@ def all_scores(
     from sklearn import metrics
 
     scores = score(task, outputs, labels)
+    if isinstance(task, Survival):
+        return scores | survival.all_scores(task, outputs, labels)
     if isinstance(task, Regression):
         return scores
     probabilities = outputs.double().softmax(dim=1).numpy()
@@ -193,6 +206,8 @@ def details(
         "rows": len(labels),
         "intervals": _intervals(task, outputs, labels, threshold, draws),
     }
+    if isinstance(task, Survival):
+        return report | survival.details(task, outputs, labels)
     if isinstance(task, Regression):
         report["mean"] = {"rmse": float(_values(task, outputs, labels)[1].std())}
         return report
@@ -284,11 +299,13 @@ def _intervals(
     task: Task, outputs: Tensor, labels: Tensor, threshold: float | None, draws: int
 ) -> dict[str, list[float]]:
     """Score -> its middle 95 % over draws of the rows."""
-    measure = (
-        _of_values(*_values(task, outputs, labels))
-        if isinstance(task, Regression)
-        else _of_classes(outputs.double().softmax(dim=1).numpy(), labels.numpy(), threshold)
-    )
+    measure: _Weighted
+    if isinstance(task, Survival):
+        measure = survival.measure(task, outputs, labels)
+    elif isinstance(task, Regression):
+        measure = _of_values(*_values(task, outputs, labels))
+    else:
+        measure = _of_classes(outputs.double().softmax(dim=1).numpy(), labels.numpy(), threshold)
     num_rows = len(labels)
     draws = min(draws, max(_FEWEST_DRAWS, _DRAWN_ROWS // num_rows))
     rng = np.random.default_rng(_SEED)
@@ -402,7 +419,7 @@ def headline(task: Task) -> str:
     """The score that tables show first."""
     if isinstance(task, Classification):
         return "auc" if task.num_outputs == 2 else "accuracy"
-    return "rmse"
+    return "rmse" if isinstance(task, Regression) else survival.HEADLINE
 
 
 def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
@@ -410,6 +427,8 @@ def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
 
     Thousands of draws of few rows ask for it, and scikit-learn takes 10 ms to check each.
     """
+    if isinstance(task, Survival):
+        return score(task, outputs, labels).get(headline(task))
     if not isinstance(task, Classification):
         predicted, wanted = _values(task, outputs, labels)
         return float(np.sqrt(np.square(predicted - wanted).mean()))
@@ -430,7 +449,12 @@ def shown_first(names: Collection[str]) -> list[str]:
     >>> shown_first(["log_loss", "accuracy", "auc"]), shown_first(["mae", "r2", "rmse"])
     (['auc', 'accuracy'], ['rmse', 'r2'])
     """
-    pairs = (("auc", "accuracy"), ("rmse", "r2"), ("accuracy", "macro_f1"))
+    pairs = (
+        ("auc", "accuracy"),
+        ("rmse", "r2"),
+        ("c_index", "c_uno"),
+        ("accuracy", "macro_f1"),
+    )
     pair = next((pair for pair in pairs if pair[0] in names), ())
     return [name for name in (*pair, "validation") if name in names]
 

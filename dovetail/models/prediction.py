@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dovetail.data import Regression, Survival, Task
 from dovetail.errors import ModelError
 from dovetail.models.shown import html_table
 
@@ -27,11 +28,14 @@ class Prediction:
     """What a model predicts for N rows, by name.
 
     Attributes:
-        values: (N,) the class, as its label is written, or the number.
+        values: (N,) the class, as its label is written, or the number; of times to an event the
+            median, NaN where it is after the last interval.
         probabilities: (N, C) float32 in the order of ``classes``, or None for a regression.
         classes: the C classes, or () for a regression.
         within: (N, C) bool, the classes of each row's conformal set; None unless asked for.
         low, high: (N,) each row's conformal interval; None unless asked for.
+        named: more columns of a row: of times to an event "risk" and "S(time)", the share without
+            event until then.
         errors: (N,) why a row is not predicted, "" where it is; None unless asked for. Such a row
             has the class None and the probability NaN, or the number NaN.
     """
@@ -43,6 +47,7 @@ class Prediction:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     errors: np.ndarray | None = None
+    named: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def columns(self, label: str = "prediction") -> dict[str, np.ndarray]:
         """Column -> (N,) values, as ``dovetail predict`` writes them; ``label`` names the first.
@@ -60,6 +65,7 @@ class Prediction:
             columns["set"] = np.array(sets, dtype=object)
         if self.low is not None and self.high is not None:
             columns |= {"low": self.low, "high": self.high}
+        columns |= self.named
         if self.errors is not None:
             columns["error"] = self.errors
         return columns
@@ -109,6 +115,16 @@ class Prediction:
             low=None if self.low is None else at(self.low, np.nan),
             high=None if self.high is None else at(self.high, np.nan),
             errors=errors,
+            named={name: at(values, np.nan) for name, values in self.named.items()},
+        )
+
+    def part(self, rows: slice) -> Prediction:
+        """Those of some rows; of a prediction without sets and intervals."""
+        return replace(
+            self,
+            values=self.values[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            named={name: values[rows] for name, values in self.named.items()},
         )
 
     def __len__(self) -> int:
@@ -124,3 +140,14 @@ class Prediction:
     def __repr__(self) -> str:
         """How many rows, and the columns; not their values."""
         return f"<predictions for {len(self)} rows: {', '.join(self.columns('values'))}>"
+
+
+def prediction_of(task: Task, outputs_NS: np.ndarray) -> Prediction:
+    """What outputs say of a label that is no class, in its own unit."""
+    if isinstance(task, Survival):
+        survival_NK = task.survival(outputs_NS)
+        at_ends = {f"S({cut:g})": survival_NK[:, k].round(6) for k, cut in enumerate(task.cuts)}
+        named = {"risk": task.risk(survival_NK), **at_ends}
+        return Prediction(task.median(survival_NK), named=named)
+    assert isinstance(task, Regression)
+    return Prediction(outputs_NS[:, 0] * task.scale + task.mean)

@@ -199,7 +199,7 @@ def _read_table(
         tables = held or tables  # a table that has none is told which column it lacks
     x = {name: each.transform(table, allow_unseen=allow_unseen) for name, each in tables.items()}
     known = model.about.get("label")
-    name = label if label is not None or known not in table.names else str(known)
+    name = label if label is not None or not table.has(known) else str(known)
     labels = None if name is None else table.column(name)
     if id_column is None:
         return RawRows(np.arange(table.num_rows), x, labels)

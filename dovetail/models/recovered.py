@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Task
-from dovetail.models.metrics import SCORES, headline
+from dovetail.data import Classification, Survival, Task
+from dovetail.models import survival
+from dovetail.models.metrics import SCORES, headline, headline_score
 
 #: Times that test rows are drawn anew.
 _DRAWS = 400
@@ -42,6 +43,8 @@ def recovered_share(
     if isinstance(task, Classification) and task.num_outputs == 2:
         seen = labels >= 0  # rows of other classes have no part in an order of two
         labels, solo, alone, joint = labels[seen], solo[seen], alone[seen], joint[seen]
+    if isinstance(task, Survival):
+        return _of_weights(task, labels, (solo, alone, joint), seed)
     truth = labels.double().numpy()
     predicted = [_predicted(task, outputs) for outputs in (solo, alone, joint)]
     rng = np.random.default_rng(seed)
@@ -57,6 +60,23 @@ def recovered_share(
         **dict(zip(("solo", "alone", "joint"), values, strict=True)),
         "rows": len(truth),
         **_shares(name, values, draws),
+    }
+
+
+def _of_weights(
+    task: Survival, labels: Tensor, outputs: Sequence[Tensor], seed: int
+) -> dict[str, Any]:
+    """``recovered_share`` of times, whose scores are made of pairs of rows."""
+    name, num = headline(task), len(labels)
+    weights_BN = np.random.default_rng(seed).multinomial(num, [1 / num] * num, size=_DRAWS)
+    measured = [survival.measure(task, each, labels)(weights_BN)[name] for each in outputs]
+    draws_BM = np.stack(measured, axis=1)
+    values = [headline_score(task, own, labels) or float("nan") for own in outputs]
+    return {
+        "score": name,
+        **dict(zip(("solo", "alone", "joint"), values, strict=True)),
+        "rows": num,
+        **_shares(name, values, draws_BM[np.isfinite(draws_BM).all(axis=1)].tolist()),
     }
 
 
@@ -174,6 +194,10 @@ def warnings_of(
         intervals: of its own scores over draws of the test rows, as far as they are known.
     """
     sentences = []
+    if scores.get("c_index", 1.0) < 0.5:
+        sentences.append(
+            f"{name} has a C of {scores['c_index']:.3f}, worse than a coin: do not use it"
+        )
     if scores.get("auc", 1.0) < 0.5:
         sentences.append(
             f"{name} has an AUC of {scores['auc']:.3f}, worse than a coin: do not use it"
@@ -187,7 +211,7 @@ def warnings_of(
                 f"{name} has {what} {score:.3f}, no better than {called} ({other:.3f}): look at "
                 "another score before you use it"
             )
-    for what in ("auc", "accuracy", "rmse"):
+    for what in ("auc", "accuracy", "rmse", "c_index"):
         if alone is None or what not in scores or what not in alone:
             continue
         score, other = scores[what], alone[what]

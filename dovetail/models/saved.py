@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dovetail.data.frames import Frame, series_like
 from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.labels import prediction_name
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
@@ -30,7 +31,7 @@ from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
 from dovetail.models.networks import OwnNetwork, Shape, network_input
-from dovetail.models.prediction import Prediction
+from dovetail.models.prediction import Prediction, prediction_of
 from dovetail.models.raw import read_rows, table_of, usable_rows
 from dovetail.models.shown import few, html_table
 from dovetail.models.specs import NetworkSpec, spec_from_json
@@ -100,7 +101,7 @@ class Model:
                 for key in ("label", "method", "learner")
                 if key in self.about
             ),
-            ("classes", few(self.classes)) if self.classes else ("predicts", "a number"),
+            ("classes", few(self.classes)) if self.classes else ("predicts", self.task.predicts),
             *([("columns", f"{len(columns)}: {few(columns)}")] if columns else ()),
         ]
         return html_table(rows, head=("model", ""), note="predicts alone; asks no other party")
@@ -199,7 +200,7 @@ class Model:
         prediction = self.predictions(
             x, batch_size=batch_size, allow_unseen=allow_unseen, partial=partial
         )
-        return series_like(x, prediction.values, name=str(self.about.get("label", "prediction")))
+        return series_like(x, prediction.values, name=prediction_name(self.about.get("label")))
 
     def predictions(
         self,
@@ -253,8 +254,7 @@ class Model:
             if self.decision is not None and len(classes) == 2:
                 best = (probabilities[:, 1].double() >= self.decision.threshold).long().numpy()
             return Prediction(classes[best], probabilities.numpy(), self.task.classes)
-        values = outputs[:, 0].double() * self.task.scale + self.task.mean
-        return Prediction(values.numpy())
+        return prediction_of(self.task, outputs.double().numpy())
 
     def predict_proba(
         self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False

@@ -50,6 +50,21 @@ class Bin(_Read):
     was: float
 
 
+class Curves(_Read):
+    """The share without an event: predicted, mean over the rows, and Kaplan and Meier's."""
+
+    times: list[float]
+    said: list[float]
+    was: list[float]
+
+
+class Horizon(_Read):
+    """Groups of rows at one time, by their predicted share without an event."""
+
+    time: float
+    groups: list[Bin]
+
+
 class Judged(_Read):
     """A model on test rows (``models/metrics.py``)."""
 
@@ -61,6 +76,8 @@ class Judged(_Read):
     threshold: float | None = None
     roc: list[tuple[float, float]] = []
     precision_recall: list[tuple[float, float]] = []
+    curves: Curves | None = None
+    calibration: list[Horizon] = []
 
 
 class Done(_Read):

@@ -50,7 +50,7 @@ class JudgedView:
         scores: with their intervals.
         matrix: of few classes.
         confused: of many.
-        charts: reliability, ROC, precision and recall.
+        charts: reliability, ROC, precision and recall; of times survival and calibration.
         bins: the rows of each bin of the reliability diagram.
     """
 
@@ -162,6 +162,30 @@ def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
             f"share of the rows of {second!r} that are found (ROC)",
             "share of the others that are taken for them",
             [("the model", judged_rows.roc), ("a coin", [(0.0, 0.0), (1.0, 1.0)])],
+        )
+    if judged_rows.curves is not None:
+        curves = judged_rows.curves
+        last = max(curves.times) or 1.0
+        places = [time / last for time in curves.times]
+        yield square(
+            "share without event",
+            f"time, as a share of {last:g}",
+            [
+                ("the model, mean of the rows", list(zip(places, curves.said, strict=True))),
+                ("Kaplan and Meier", list(zip(places, curves.was, strict=True))),
+            ],
+        )
+    if judged_rows.calibration:
+        yield square(
+            "how many have no event by then",
+            "what is said: the share without event, in fifths of the rows",
+            [
+                *(
+                    (f"by {each.time:g}", [(group.said, group.was) for group in each.groups])
+                    for each in judged_rows.calibration
+                ),
+                ("always true", [(0.0, 0.0), (1.0, 1.0)]),
+            ],
         )
     if judged_rows.precision_recall:
         yield square(

@@ -111,7 +111,7 @@ def _is_done(seed: Seed, name: str) -> bool:
 
 
 #: Scores in the order in which one is shown first.
-_FIRST = ("auc", "accuracy", "rmse", *SCORES)
+_FIRST = ("auc", "accuracy", "rmse", "c_index", *SCORES)
 
 
 def headline_score(run: Run) -> str | None:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Classification, Task
-from dovetail.models.learners import LEARNERS, Rows, hard_targets, make_folds
-from dovetail.models.metrics import score
+from dovetail.models.learners import LEARNERS, Rows, make_folds
+from dovetail.models.losses import loss_of, targets_of
+from dovetail.models.metrics import headline, score
 from dovetail.models.threads import one_thread
 
 #: No more labelled rows than this are looked at.
@@ -140,15 +141,16 @@ def expected(
     enough = len(classes) > 1 and int(classes.min()) >= MIN_OF_CLASS
     if len(labels) < MIN_ROWS or not (regression or enough):
         return None
-    name = "r2" if regression else ("auc" if task.num_outputs == 2 else "accuracy")
+    name = headline(task)
+    name = "r2" if name == "rmse" else name
 
     def held_out(rows: Tensor) -> Tensor | None:
         folds = make_folds(labels[rows], _FOLDS, seed=0, regression=regression)
-        targets = hard_targets(labels[rows], task.num_outputs, regression=regression)
+        targets = targets_of(task, labels[rows])
         if not regression and len(labels[rows].unique()) < len(classes):
             return None
         fitted = LEARNERS["linear"].fit(
-            Rows(x[rows], targets, folds, regression=regression), seed=0, refit=False
+            Rows(x[rows], targets, folds, loss=loss_of(task)), seed=0, refit=False
         )
         return fitted.held_out_NC
 

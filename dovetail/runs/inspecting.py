@@ -122,8 +122,8 @@ def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
     part = table.take(rows)
     assert part.labels is not None
     values, missing = part.labels.values, part.labels.missing
-    regression = site.party.task == "regression"
-    task = dd.fit_task(values, missing, regression=regression, label=table.label, party=site.name)
+    kind = site.party.task
+    task = dd.fit_task(values, missing, kind=kind, label=table.label, party=site.name)
     data = part.encoded(site.fit_input(part), task)
     assert data.labels is not None
     return expected(site.name, data.joined(), data.labels, task, unlabelled=unlabelled)
@@ -148,7 +148,7 @@ def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str
         DataError: text where numbers are needed.
     """
     values, missing = column.values, column.missing
-    if task == "regression":
+    if task != "classification":
         labels = dd.encode_labels(dd.Regression(), values, missing, label=label)
         return labels, ()
     classes = tuple(np.unique(values[~missing]).tolist())

@@ -56,7 +56,7 @@ class StripsSection(PartitionSection):
             views=self.views,
             active=self.active,
             axis=self.axis,
-            regression=section.task == "regression",
+            kind=section.task,
         )
 
 
@@ -86,7 +86,7 @@ class ColumnsSection(PartitionSection):
             seed=section.split_seed,
             categorical=section.categorical,
             max_categories=section.max_categories,
-            regression=section.task == "regression",
+            kind=section.task,
         )
 
 
@@ -112,7 +112,7 @@ class CommonUniqueSection(PartitionSection):
         return None
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        if section.task == "regression":
+        if section.task != "classification":
             raise ConfigError("common-unique splits rows with classes, not numbers, as labels")
         return dd.common_unique(
             train,
@@ -149,7 +149,7 @@ class ByColumnSection(PartitionSection):
         return None
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        if section.task == "regression":
+        if section.task != "classification":
             raise ConfigError("by-column splits rows with classes, not numbers, as labels")
         return dd.by_column(
             train,
@@ -195,7 +195,7 @@ class BlocksSection(PartitionSection):
         return None
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        if section.task == "regression":
+        if section.task != "classification":
             raise ConfigError("blocks splits rows with classes, not numbers, as labels")
         return dd.blocks(
             train,
@@ -261,7 +261,7 @@ class OwnersSection(PartitionSection):
             seed=self.seed,
             categorical=section.categorical,
             max_categories=section.max_categories,
-            regression=section.task == "regression",
+            kind=section.task,
         )
 
     @staticmethod

@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
 
 from dovetail import methods
+from dovetail.data import Kind as DataKind
+from dovetail.data.labels import Label, with_task
 from dovetail.data.tables import is_query
 from dovetail.errors import ConfigError
 from dovetail.files import check_is_run, did_you_mean, merge, override, read_run
@@ -33,10 +35,10 @@ class DataSection(Section):
     # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT
     source: str
     folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
-    label: str | None = None  # the column to predict
+    label: Label | None = None  # the column to predict, or { time = COLUMN, event = COLUMN }
     id: str | None = None  # the column that names each sample; none: the row's number
-    # whether the label is a class or a number
-    task: Literal["classification", "regression"] = "classification"
+    # what the label is: a class, a number, or (of two columns) the time to an event
+    task: DataKind = "classification"
     test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
     test_source: str | None = None  # another file, whose rows test
     split_column: str | None = None  # rows where it says "test" are the test rows
@@ -46,6 +48,11 @@ class DataSection(Section):
     categorical: tuple[str, ...] = ()  # numeric columns that are codes
     max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
     partition: AnyPartition
+
+    @model_validator(mode="before")
+    @classmethod
+    def _task_of_label(cls, values: Any) -> Any:
+        return with_task(values)
 
     @model_validator(mode="after")
     def _no_key_without_effect(self) -> DataSection:

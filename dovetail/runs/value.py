@@ -35,6 +35,7 @@ from dovetail.methods.fedoptimus import selection
 from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
 from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
 from dovetail.methods.training import Training
+from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.metrics import SCORES, all_scores, headline
 from dovetail.network import InProcess, Party
 from dovetail.runs.runfile import RunFile
@@ -286,7 +287,7 @@ class _FedOptimusGame:
                 counts = torch.bincount(labels, minlength=task.num_outputs)
                 output = ((counts + 1) / (counts + 1).sum()).log()  # no class is impossible
             else:
-                output = labels.mean()[None]
+                output = loss_of(task).start(targets_of(task, labels).mean(dim=0))
             tested = labels_data.scored["test"]
             scores[name] = all_scores(task, output.float().expand(len(tested), -1), tested)
         return scores

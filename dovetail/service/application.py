@@ -388,7 +388,11 @@ def _lines(prediction: Prediction) -> list[dict[str, Any]]:
         ends = zip(values, prediction.low.tolist(), prediction.high.tolist(), strict=True)
         return [{"prediction": value, "low": low, "high": high} for value, low, high in ends]
     if prediction.probabilities is None:
-        return [{"prediction": value} for value in values]
+        columns = {name: own.tolist() for name, own in prediction.columns().items()}
+        return [
+            {name: None if own[row] != own[row] else own[row] for name, own in columns.items()}
+            for row in range(len(values))
+        ]
     if prediction.within is not None:
         bare = _lines(replace(prediction, within=None))
         for line, within in zip(bare, prediction.within, strict=True):

@@ -89,12 +89,7 @@ def _answer(waiting: Sequence[_Waiting], run: Callable[[], Prediction]) -> None:
         start = part.stop
         if each.answer.done():
             continue
-        probabilities = (
-            None if predictions.probabilities is None else predictions.probabilities[part]
-        )
-        each.answer.set_result(
-            Prediction(predictions.values[part], probabilities, predictions.classes)
-        )
+        each.answer.set_result(predictions.part(part))
 
 
 def _run(model: Served, waiting: Sequence[_Waiting]) -> Prediction:

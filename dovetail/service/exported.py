@@ -15,7 +15,8 @@ import torch
 from dovetail import data as dd
 from dovetail.data.frames import series_like
 from dovetail.data.inputs import Input, input_from_json
-from dovetail.data.task import Classification, Task, task_from_json
+from dovetail.data.labels import prediction_name
+from dovetail.data.task import Classification, Regression, Task, task_from_json
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError, ModelError
 from dovetail.models import Model
@@ -24,7 +25,7 @@ from dovetail.models.decisions import decision_after_calibration
 from dovetail.models.metrics import all_scores
 from dovetail.models.model_folders import model_folder
 from dovetail.models.networks import Shape
-from dovetail.models.prediction import Prediction
+from dovetail.models.prediction import Prediction, prediction_of
 from dovetail.models.raw import RawRows, read_rows, table_of
 from dovetail.models.saved import Raw, line_of
 from dovetail.models.saved import load as load_folder
@@ -72,7 +73,7 @@ class OnnxModel:
     def predict(self, x: Raw, *, allow_unseen: bool = False) -> Any:
         """(N,) class or value of each row of raw columns; as of ``Model.predict``."""
         prediction = self.predictions(x, allow_unseen=allow_unseen)
-        return series_like(x, prediction.values, name=str(self.about.get("label", "prediction")))
+        return series_like(x, prediction.values, name=prediction_name(self.about.get("label")))
 
     def predictions(
         self, x: Raw, *, allow_unseen: bool = False, coverage: float | None = None
@@ -109,8 +110,9 @@ class OnnxModel:
         present = torch.from_numpy(np.flatnonzero(~rows.labels.missing))
         if prediction.probabilities is not None:
             outputs = torch.from_numpy(prediction.probabilities).clamp(min=1e-12).log()
+        elif not isinstance(self.task, Regression):
+            outputs = torch.from_numpy(self._results(self.feeds_of(x))[0])
         else:
-            assert not isinstance(self.task, Classification)
             standardised = (prediction.values - self.task.mean) / self.task.scale
             outputs = torch.from_numpy(standardised)[:, None]
         decision = decision_after_calibration(self.about)
@@ -119,6 +121,15 @@ class OnnxModel:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
         """What the file says of named inputs, unchecked."""
+        results = self._results(feeds)
+        if not isinstance(self.task, (Classification, Regression)):
+            return prediction_of(self.task, results[0])
+        if len(results) == 1:
+            return Prediction(results[0])
+        return Prediction(np.asarray(results[0]), results[1], self.classes)
+
+    def _results(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Its outputs, of some rows at a time."""
         feeds = {**feeds, **self._vectors(feeds)}
         num_rows = max(map(len, feeds.values()), default=0)
         step = self.rows or max(num_rows, 1)
@@ -126,10 +137,7 @@ class OnnxModel:
         for start in range(0, max(num_rows, 1), step):
             rows = {name: values[start : start + step] for name, values in feeds.items()}
             pieces.append(self.session.run(names, rows))
-        results = [np.concatenate(each) for each in zip(*pieces, strict=True)]
-        if len(results) == 1:
-            return Prediction(results[0])
-        return Prediction(np.asarray(results[0]), results[1], self.classes)
+        return [np.concatenate(each) for each in zip(*pieces, strict=True)]
 
     def _vectors(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The inputs of columns of which a text becomes several numbers."""

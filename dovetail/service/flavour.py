@@ -15,6 +15,7 @@ from typing import Any
 
 from dovetail import __version__
 from dovetail.data import Classification, TableEncoder
+from dovetail.data.labels import prediction_name
 from dovetail.errors import ConfigError
 from dovetail.models import Model, load
 from dovetail.service.exported import OnnxModel
@@ -41,7 +42,7 @@ class Pyfunc:
 
         unseen = bool((params or {}).get("allow_unseen", False))
         prediction = self.model.predictions(rows, allow_unseen=unseen)
-        columns = {str(self.model.about.get("label", "prediction")): prediction.values}
+        columns = {prediction_name(self.model.about.get("label")): prediction.values}
         if prediction.probabilities is not None:
             for index, name in enumerate(prediction.classes):
                 columns[f"p({name})"] = prediction.probabilities[:, index]
@@ -69,7 +70,7 @@ def signature(model: Model) -> Any:
             if getattr(column, "categories", ()) == ("false", "true"):
                 kind = AnyType()  # type: ignore[no-untyped-call]  # booleans, or text of them
             columns.append(ColSpec(kind, column.name, required=False))
-    label = str(model.about.get("label", "prediction"))
+    label = prediction_name(model.about.get("label"))
     out: list[ColSpec | TensorSpec] = [ColSpec(DataType.double, label)]
     if isinstance(model.task, Classification):
         is_text = isinstance(model.task.classes[0], str)

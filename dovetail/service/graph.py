@@ -22,6 +22,7 @@ import torch
 from onnx import TensorProto, helper, inliner, numpy_helper
 from torch import nn
 
+from dovetail.data import Survival
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.calibration import Calibration
@@ -141,6 +142,21 @@ def calibrated(graph: Graph, calibration: Calibration | None, outputs: str) -> s
     )
     other = graph.node("Sub", graph.constant(1.0, np.float64), calibrated)
     return graph.cast(graph.node("Concat", other, calibrated, axis=1))
+
+
+def survival_nodes(graph: Graph, task: Survival, outputs: str, first: str) -> list[Any]:
+    """Outputs of a model of times: log odds, and survival at the end of each interval."""
+    base = graph.constant([task.base], np.float64)
+    logits = graph.node("Add", graph.cast(outputs, TensorProto.DOUBLE), base)
+    # log(1 - hazard), summed over intervals so far.
+    logs = graph.node("Log", graph.node("Sigmoid", graph.node("Neg", logits)))
+    sums = graph.node("CumSum", logs, graph.constant(1, np.int64))
+    shares = graph.node("Exp", sums)
+    kept = graph.node("Identity", outputs)
+    return [
+        (kept, first, TensorProto.FLOAT, [1]),
+        (shares, f"{first}_survival", TensorProto.DOUBLE, [len(task.cuts)]),
+    ]
 
 
 def network_nodes(
@@ -303,7 +319,7 @@ def _trees(graph: Graph, trees: BoostedTrees, x: str) -> str:
         target_ids=(tree_of_leaf % num_scores).tolist(),  # round by round, one a score
         target_weights=forest.leaves.numpy()[:num_leaves].tolist(),
     )
-    if trees.num_outputs != 2:
+    if trees.num_outputs == num_scores:
         return scores
     zero = graph.node("Mul", scores, graph.constant(0.0, np.float32))
     return graph.node("Concat", zero, scores, axis=1)

@@ -74,7 +74,7 @@ class Served:
             "x-answer": (
                 {"kind": "class", "classes": list(self.onnx.classes)}
                 if isinstance(self.onnx.task, Classification)
-                else {"kind": "number"}
+                else {"kind": self.onnx.task.predicts.removeprefix("a ")}
             ),
         }
 

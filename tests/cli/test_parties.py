@@ -173,7 +173,7 @@ def in_the_clear(dealt: Any, overlap: str) -> bytes:
     rows = np.arange(len(label.values))
     _, test = train_test_split(rows, test_size=0.25, random_state=0, stratify=label.values)
     train = np.setdiff1d(rows, test)
-    task = dd.fit_task(label.values[train], label.missing[train], regression=False, label="y")
+    task = dd.fit_task(label.values[train], label.missing[train], kind="classification", label="y")
 
     def block(name: str, rows: np.ndarray) -> torch.Tensor:
         kept = tables[name].take(rows)

@@ -176,7 +176,7 @@ def test_numbers_can_be_dealt_out_as_categories():
 
 
 def test_a_number_can_be_predicted():
-    parts = columns(people(4), None, parties=PARTIES, active="bank", regression=True)
+    parts = columns(people(4), None, parties=PARTIES, active="bank", kind="regression")
     assert parts.task == Regression(0.5, 0.5)
     assert parts.train["bank"].labels.tolist() == [-1, 1, -1, 1]
 

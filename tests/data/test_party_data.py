@@ -50,7 +50,7 @@ def split(test: float | None = 0.3, **changed: Any) -> Any:
         "bank",
         ALIGNMENT,
         fit=lambda table: table.fit_input(),
-        regression=False,
+        kind="classification",
         test=test,
         seed=0,
     )

@@ -26,7 +26,7 @@ def none_missing(values):
 )
 def test_classes_are_those_of_the_training_rows_in_order(labels):
     values = np.array(labels, dtype=object if isinstance(labels[0], str) else None)
-    task = fit_task(values, none_missing(values), regression=False, label="y")
+    task = fit_task(values, none_missing(values), kind="classification", label="y")
     assert task == Classification(tuple(sorted(set(labels))))
     assert task.num_outputs == len(set(labels))
     encoded = encode_labels(task, values, none_missing(values), label="y")
@@ -36,7 +36,7 @@ def test_classes_are_those_of_the_training_rows_in_order(labels):
 def test_a_missing_class_is_marked():
     values = np.array(["b", "", "a"], dtype=object)
     missing = np.array([False, True, False])
-    task = fit_task(values, missing, regression=False, label="y")
+    task = fit_task(values, missing, kind="classification", label="y")
     assert task.classes == ("a", "b")
     assert encode_labels(task, values, missing, label="y").tolist() == [1, -1, 0]
 
@@ -44,7 +44,7 @@ def test_a_missing_class_is_marked():
 def test_regression_labels_are_standardised():
     values = np.array([1.0, 3.0, 0.0])
     missing = np.array([False, False, True])
-    task = fit_task(values, missing, regression=True, label="y")
+    task = fit_task(values, missing, kind="regression", label="y")
     assert task == Regression(mean=2.0, scale=1.0)
     assert task.num_outputs == 1
     encoded = encode_labels(task, values, missing, label="y")
@@ -54,7 +54,7 @@ def test_regression_labels_are_standardised():
 
 def test_a_constant_number_has_scale_one():
     values = np.array([4, 4])
-    assert fit_task(values, none_missing(values), regression=True, label="y").scale == 1
+    assert fit_task(values, none_missing(values), kind="regression", label="y").scale == 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,12 @@ def test_a_stored_task_that_cannot_be_is_refused(stored, words):
 )
 def test_labels_that_cannot_be_learned_are_refused(values, missing, regression, words):
     with pytest.raises(DataError, match=words):
-        fit_task(np.array(values), np.array(missing), regression=regression, label="y")
+        fit_task(
+            np.array(values),
+            np.array(missing),
+            kind="regression" if regression else "classification",
+            label="y",
+        )
 
 
 def test_a_class_that_training_did_not_see_is_refused():
@@ -142,17 +147,17 @@ def test_false_and_true_are_zero_and_one_of_a_table_that_has_them_so():
 @pytest.mark.parametrize("values", [np.linspace(0, 1, 50), np.arange(400) * 1000])
 def test_numbers_that_are_hardly_classes_are_asked_about(values):
     with pytest.raises(DataError, match='give task = "regression"'):
-        fit_task(values, none_missing(values), regression=False, label="price")
+        fit_task(values, none_missing(values), kind="classification", label="price")
 
 
 @pytest.mark.parametrize(
     "values", [np.arange(20), np.repeat(np.arange(5) / 2, 20), np.repeat(np.arange(100), 3)]
 )
 def test_numbers_that_come_again_are_classes(values):
-    task = fit_task(values, none_missing(values), regression=False, label="grade")
+    task = fit_task(values, none_missing(values), kind="classification", label="grade")
     assert isinstance(task, Classification)
 
 
 def test_whose_label_it_is_stands_before_what_is_wrong_with_it() -> None:
     with pytest.raises(DataError, match=r"^party 'clinic': label 'ill' has one class only"):
-        fit_task(np.ones(3), np.zeros(3, bool), regression=False, label="ill", party="clinic")
+        fit_task(np.ones(3), np.zeros(3, bool), kind="classification", label="ill", party="clinic")

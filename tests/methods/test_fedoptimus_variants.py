@@ -225,7 +225,7 @@ def test_a_number_is_learned_too():
     pooled = table()
     numbers = Column(pooled.labels.values * 10.0, pooled.labels.missing)
     data = Dataset("made", pooled.ids, pooled.x, "y", numbers)
-    part = owners(data, data, data_owners=3, label_owners=2, regression=True)
+    part = owners(data, data, data_owners=3, label_owners=2, kind="regression")
     config = CONFIG.model_copy(update={"epochs": 15, "server": "average"})
     outcomes, _ = trained(setup(data=part, config=config, evaluate_every=0))
     assert outcomes["fedoptimus"].scores["fedoptimus"]["label-1"]["rmse"] < 4

@@ -35,6 +35,7 @@ from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, targets
 from dovetail.models.learners.assisted_joint import Answers
 from dovetail.models.learners.distil import Owner
+from dovetail.models.losses import CLASSES, Values
 from dovetail.models.patches import Pictures, kernels_of
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
@@ -56,7 +57,12 @@ def made(
     known = score if regression else (score.argsort().argsort() * classes // rows)
     folds = torch.full((rows,), NO_FOLD)
     folds[:labels] = make_folds(known[:labels], 4, seed=0, regression=regression)
-    return Owner(x, hard_targets(known, classes, regression=regression), folds, regression), partner
+    return Owner(
+        x,
+        hard_targets(known, classes, regression=regression),
+        folds,
+        Values() if regression else CLASSES,
+    ), partner
 
 
 def active_of(

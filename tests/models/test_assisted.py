@@ -9,6 +9,7 @@ from dovetail.models.learners.assisted import Inputs, fit_assisted
 from dovetail.models.learners.assisted_teacher import fit_teacher
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import Owner
+from dovetail.models.losses import Values
 
 
 def test_own_outputs_stand_in_for_numbers_that_are_not_there() -> None:
@@ -36,7 +37,7 @@ def test_rows_that_lack_a_number_do_not_spoil_it_for_the_others() -> None:
     z = y + 0.1 * torch.randn(600, 1, generator=rng)
     folds = torch.arange(600) % 4
     folds[400:] = NO_FOLD
-    owner = Owner(local, y, folds, True)
+    owner = Owner(local, y, folds, Values())
     judged = folds >= 0
     errors = []
     for share in (1, 3):
@@ -60,7 +61,9 @@ def test_a_folds_teacher_reads_own_outputs_that_know_none_of_its_labels() -> Non
     folds[80:] = NO_FOLD
     said = []
     for moved in (0.0, 1.0):
-        owner = Owner(x, torch.where((folds == 2)[:, None], y + moved * x[:, 1:2], y), folds, True)
+        owner = Owner(
+            x, torch.where((folds == 2)[:, None], y + moved * x[:, 1:2], y), folds, Values()
+        )
         alone = Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0)
         found = fit_teacher(z, owner, alone)
         assert found is not None
@@ -77,7 +80,7 @@ def few_shared(shared: int) -> tuple[Owner, Fitted, torch.Tensor]:
     y = x[:, :1] + 2 * z + 0.1 * torch.randn(300, 1, generator=rng)
     folds = torch.where(torch.arange(300) < 60, torch.arange(300) % 4, NO_FOLD)
     z[shared:60] = torch.nan
-    owner = Owner(x, y, folds, True)
+    owner = Owner(x, y, folds, Values())
     return owner, Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0), z
 
 

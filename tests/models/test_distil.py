@@ -28,6 +28,7 @@ from dovetail.models.learners.distil import (
     student_rows,
 )
 from dovetail.models.learners.teacher import fit_teachers
+from dovetail.models.losses import CLASSES, Values
 
 LEARNERS: dict[str, Learner] = {
     "linear": Linear(penalties=(0.1, 0.01)),
@@ -62,7 +63,7 @@ def test_a_labelled_row_is_taught_by_members_that_did_not_see_its_label() -> Non
     outputs = torch.zeros(2, 10, 2)
     outputs[0, :, 1], outputs[1, :, 1] = 1.0, 3.0
     teacher = Teacher("t", outputs)
-    targets = teacher.targets(owner.folds_R, fold=None, regression=False)
+    targets = teacher.targets(owner.folds_R, fold=None, loss=CLASSES)
     for row in range(4):
         expected = outputs[owner.folds_R[row], row].softmax(dim=0)
         assert torch.allclose(targets[row], expected)
@@ -184,7 +185,7 @@ def test_values_are_distilled_too() -> None:
     folds = torch.full((600,), NO_FOLD)
     folds[:40] = make_folds(values[:40], 2, seed=0, regression=True)
     targets = hard_targets(values, 1, regression=True)
-    owner = Owner(x, targets, folds, regression=True)
+    owner = Owner(x, targets, folds, loss=Values())
     alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0)
     linear = {
         "linear": StackedConfig(
@@ -214,7 +215,7 @@ def test_the_teacher_is_the_one_with_the_least_held_out_loss_and_calibrated() ->
         "none": 0 * outputs_of(owner, log_odds.softmax(dim=1)),
     }
     teacher = choose_teacher({"loud": outputs["loud"]}, owner)
-    targets = teacher.targets(owner.folds_R, fold=None, regression=False)
+    targets = teacher.targets(owner.folds_R, fold=None, loss=CLASSES)
     assert float(targets.max()) == pytest.approx(0.8, abs=0.03)
     assert choose_teacher(outputs, owner).name in {"loud", "mean"}
 

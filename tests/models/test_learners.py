@@ -48,6 +48,7 @@ from dovetail.models.learners.choice import best_of, mean_of
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import fitting_temperature
 from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.losses import Values, loss_of
 
 #: Small and quick, of every kind.
 QUICK: dict[str, Learner] = {
@@ -135,7 +136,7 @@ def test_a_saved_model_is_loaded_as_it_was(
         x,
         hard_targets(truth, task.num_outputs, regression=regression),
         make_folds(truth, 2, seed=0, regression=regression),
-        regression=regression,
+        loss=loss_of(task),
     )
     fitted = learner.fit(rows, seed=0)
     shapes, inputs = {"own": (encoder.num_features,)}, {"own": encoder}
@@ -251,7 +252,7 @@ def test_the_linear_learner_of_values_is_ridge() -> None:
     data = load_diabetes()
     x, values = standardised(data.data), standardised(data.target[:, None])[:, 0]
     targets = hard_targets(values, 1, regression=True)
-    rows = Rows(x, targets, make_folds(values, 3, seed=0, regression=True), regression=True)
+    rows = Rows(x, targets, make_folds(values, 3, seed=0, regression=True), loss=Values())
     fitted = Linear(penalties=(0.02,)).fit(rows, seed=0)
     theirs = Ridge(alpha=0.02 * len(x)).fit(x.numpy(), values.numpy())
     assert np.allclose(fitted.outputs(x)[:, 0].numpy(), theirs.predict(x.numpy()), atol=2e-3)
@@ -374,7 +375,7 @@ def test_a_weighted_mean_of_models_says_that_of_their_probabilities(tmp_path: Pa
 def test_learners_of_values_count_by_how_far_off_they_are() -> None:
     rng = torch.Generator().manual_seed(0)
     truth = torch.randn(400, 1, generator=rng)
-    rows = Rows(truth, truth, torch.arange(400) % 4, regression=True)
+    rows = Rows(truth, truth, torch.arange(400) % 4, loss=Values())
     near, far = (
         replace(Linear(penalties=(1e-3,)).fit(rows, seed=0), learner=name, held_out_NC=outputs)
         for name, outputs in (
@@ -603,7 +604,7 @@ def test_trees_that_cannot_be_are_told(text: str, put: str, cause: str, tmp_path
     assert text in member.text()
     changed = member.text().replace(text, put).encode()
     member.text_T = torch.frombuffer(bytearray(changed), dtype=torch.uint8)
-    first = BoostingSpec(member.num_features, member.num_outputs, len(changed))
+    first = BoostingSpec(member.num_features, member.num_outputs, len(changed), 1)
     spec = replace(fitted.spec, members=(first, *fitted.spec.members[1:]))
     folder = replace(model, spec=spec).save(tmp_path / "bank")
     with pytest.raises(ModelError, match=cause):

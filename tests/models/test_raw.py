@@ -130,7 +130,9 @@ def test_rows_that_do_not_fit_are_told_in_a_sentence(model: Model, frame: pd.Dat
 
 def test_a_model_of_numbers_has_no_probabilities(frame: pd.DataFrame) -> None:
     pooled, _ = data.load(frame.drop(columns="diagnosis"), label="mean area")
-    parts = data.columns(pooled, None, parties={"clinic": ["*"]}, active="clinic", regression=True)
+    parts = data.columns(
+        pooled, None, parties={"clinic": ["*"]}, active="clinic", kind="regression"
+    )
     clinic = apfed.Active(
         parts.train["clinic"],
         None,

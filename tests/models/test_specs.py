@@ -42,7 +42,7 @@ SPECS: list[NetworkSpec] = [
     EnsembleSpec(
         (
             LinearSpec(4, 3),
-            BoostingSpec(4, 3, 100),
+            BoostingSpec(4, 3, 100, 3),
             EnsembleSpec((StackedSpec(2, 4, 5, (6, 3), 3, False),), 3),
         ),
         3,

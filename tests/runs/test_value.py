@@ -116,7 +116,7 @@ def dealt(*, test: bool = True, regression: bool = False, **settings: Any) -> Pa
         tested,
         parties={"bank": ["a"], "shop": ["b"], "lab": ["c"], "noise": ["d"]},
         active="bank",
-        regression=regression,
+        kind="regression" if regression else "classification",
         **settings,
     )
 

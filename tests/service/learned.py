@@ -7,6 +7,7 @@ from dovetail import data as dd
 from dovetail.models import Model
 from dovetail.models.learners.choice import best_of, fit_all, mean_of
 from dovetail.models.learners.rows import Rows, first_fold_only, hard_targets, make_folds
+from dovetail.models.losses import loss_of
 from dovetail.models.raw import table_of
 
 
@@ -32,13 +33,18 @@ def fitted_model(table, learners, *, label="ill", regression=False, seed=0, weig
         label = "cost"
     read = table_of(table)
     labels = read.column(label)
-    task = dd.fit_task(labels.values, labels.missing, regression=regression, label=label)
+    task = dd.fit_task(
+        labels.values,
+        labels.missing,
+        kind="regression" if regression else "classification",
+        label=label,
+    )
     names = [name for name in read.names if name not in ("ill", "cost", label)]
     encoder = dd.TableEncoder.fit(read, names, party="clinic")
     y_N = dd.encode_labels(task, labels.values, labels.missing, label=label)
     targets_NC = hard_targets(y_N, task.num_outputs, regression=regression)
     folds_N = first_fold_only(make_folds(y_N, 3, seed=seed, regression=regression))
-    rows = Rows(encoder.transform(read), targets_NC, folds_N, regression=regression)
+    rows = Rows(encoder.transform(read), targets_NC, folds_N, loss=loss_of(task))
     fitted = fit_all(learners, rows, seed=seed)
     chosen = (
         mean_of([*fitted.values()], rows, weights=weights)

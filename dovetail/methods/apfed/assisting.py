@@ -24,7 +24,6 @@ from dovetail.models.learners.assisted import num_targets
 from dovetail.models.learners.assisted_joint import Answers, AssistedJoint, AssistedSpec
 from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
 from dovetail.models.learners.distil import Distilled, Owner, Teacher, distil
-from dovetail.models.learners.rows import row_losses
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
 
@@ -76,10 +75,8 @@ def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joi
     """The teacher from every partner's numbers; None where no row is labelled and answered."""
     if not active.numbers:
         return None
-    num, first = (
-        owner.targets_RC.shape[1],
-        [torch.ones(owner.targets_RC.shape[1], dtype=torch.bool)],
-    )
+    num = owner.num_outputs
+    first = [torch.ones(num, dtype=torch.bool)]
     for z_RZ in active.numbers.values():
         first.append(torch.arange(z_RZ.shape[1]) < num)
     z_RZ = torch.cat(list(active.numbers.values()), dim=1)
@@ -94,12 +91,12 @@ def pays(work: Distilling, active: second_question.Active) -> bool:
     joint = joint_of(active, owner, alone)
     if joint is None:
         return False
-    said_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    said_RC = owner.no_outputs()
     said_RC[owner.labelled] = alone.held_out_NC
     taught_RC = joint.joint.held_out(owner.folds_R)
     both = ~(said_RC + taught_RC).isnan().any(dim=1)
     losses = [
-        row_losses(each[both], owner.targets_RC[both], regression=owner.regression).double()
+        owner.loss.rows(each[both], owner.targets_RC[both]).double()
         for each in (said_RC, taught_RC)
     ]
     gains = losses[0] - losses[1]
@@ -214,7 +211,7 @@ def _about(
             (len(each["exponents"]) for each in active.answers.values()),
             default=len(active.smoothers),
         )
-        * num_targets(owner.targets_RC.shape[1], regression=owner.regression),
+        * num_targets(owner.num_outputs, regression=owner.regression),
     }
     if joint is None or done is None:
         why = "too few rows are both labelled and shared"

@@ -584,11 +584,11 @@ class Active(Driver):
         self.taught: dict[str, _Taught] = {}
         for index, name in enumerate(config.teachers):
             stream = self._stream(self.name, "active", name)
-            stack = Stack(owner.x_RF, config.stack(name), self.members, targets_NC.shape[1], stream)
+            stack = Stack(owner.x_RF, config.stack(name), self.members, owner.num_outputs, stream)
             widths = [stack.code_width, *(self.code_widths[p][index] for p in self.partners)]
             top = self._top(widths)
             with torch.no_grad():
-                start = prior(targets_NC, torch.ones(len(targets_NC)), regression=owner.regression)
+                start = prior(targets_NC, torch.ones(len(targets_NC)), owner.loss)
                 torch.nn.init.zeros_(top.head.bias).add_(start)
             stopping = EarlyStopping(patience)
             self.taught[name] = _Taught(stack, top, stopping, self._stream("dropout"))
@@ -610,7 +610,7 @@ class Active(Driver):
         self.keep, self.owed = (), {}
 
     def _top(self, widths: Sequence[int]) -> Top:
-        num_outputs = self.owner.targets_RC.shape[1]
+        num_outputs = self.owner.num_outputs
         with self._stream("top"):
             return Top(self.members, len(widths), widths, num_outputs, self.config.dropout)
 

@@ -43,7 +43,6 @@ from dovetail.models.learners import (
     Fitted,
     best_of,
     fit_all,
-    hard_targets,
     make_folds,
 )
 from dovetail.models.learners.distil import (
@@ -66,6 +65,7 @@ from dovetail.models.learners.joint import (
     fold_means,
 )
 from dovetail.models.learners.stacked import mean_outputs
+from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Engine
 from dovetail.privacy import randomised
@@ -127,12 +127,11 @@ class Distilling(LabelOwnerData):
             seed=derive_seed(self.seed, self.train.name, "folds", secret=key_of(self.secret)),
             regression=self.regression or self.label_epsilon is not None,
         )
-        known = labels.nan_to_num() if self.regression else labels.clamp(min=0)
-        targets = hard_targets(known, self.task.num_outputs, regression=self.regression)
+        targets = targets_of(self.task, labels)
         targets[folds < 0] = 0
         weights_C = self.decision_settings.weights(self.task, labels)
         x_RF, weights_R = features(self.train.joined()), self.train.weights
-        return Owner(x_RF, targets, folds, self.regression, weights_C, weights_R)
+        return Owner(x_RF, targets, folds, loss_of(self.task), weights_C, weights_R)
 
     def teaching(self, owner: Owner) -> Owner:
         """The owner as partners are shown its labels: by randomised response where that is set.
@@ -154,7 +153,7 @@ class Distilling(LabelOwnerData):
         labels = randomised(
             classes, owner.x_RF, num, self.label_epsilon, rng, stages=self.label_stages
         ).clamp(min=0)
-        targets_RC = hard_targets(labels, num, regression=False)
+        targets_RC = targets_of(self.task, labels)
         targets_RC[~owner.labelled] = 0
         return replace(owner, targets_RC=targets_RC)
 

@@ -161,7 +161,7 @@ def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Align
         active,
         alignment,
         fit=lambda table: sites[table.name].fit_input(table),
-        regression=sites[active].party.task == "regression",
+        kind=sites[active].party.task,
         test=run.test,
         seed=0,
     )

@@ -53,7 +53,7 @@ def _codes(active: distil.Active, network: Engine, party: str) -> Tensor:
         PartyError: it does not answer as asked.
         ConfigError: it shares fewer rows than it answers about.
     """
-    num_outputs = active.owner.targets_RC.shape[1]
+    num_outputs = active.owner.num_outputs
     begin = distil.Begin((RELEASED,), 1, num_outputs, active.seed)
     ready = network.ask({party: begin}, distil.Ready).or_raise()
     active.allow(limits_of(ready))
@@ -83,7 +83,7 @@ def _codes(active: distil.Active, network: Engine, party: str) -> Tensor:
 def _teacher(active: distil.Active, name: str, x_RF: Tensor) -> Tensor:
     """(K, R, C) outputs of each fold's model, NaN in rows that no partner has."""
     owner = active.owner
-    num_outputs = owner.targets_RC.shape[1]
+    num_outputs = owner.num_outputs
     outputs_KRC = torch.full((owner.num_folds, len(x_RF), num_outputs), torch.nan)
     shared = active.aligned_R
     for fold in range(owner.num_folds):
@@ -97,7 +97,7 @@ def _teacher(active: distil.Active, name: str, x_RF: Tensor) -> Tensor:
         learnt = LEARNERS[name].fit(
             Rows(
                 x_RF[rows], targets_NC, first_fold_only(folds_N), owner.weights(rows, targets_NC),
-                regression=owner.regression,
+                loss=owner.loss,
             ),
             seed=seed,
             encode_on=x_RF[shared],

@@ -27,7 +27,6 @@ from dovetail.methods.apfed.distil import (
     TeacherOutputs,
 )
 from dovetail.methods.limits import asked_for, limits_of
-from dovetail.models.learners.rows import row_losses
 from dovetail.models.optimizers import gradient_of
 from dovetail.network import Checkpoint, Engine, check_shape
 
@@ -129,9 +128,7 @@ def begin(active: Active, network: Engine) -> None:
     """
     active.new_members()
     active.begins += 1
-    message = Begin(
-        active.config.teachers, active.members, active.owner.targets_RC.shape[1], active.seed
-    )
+    message = Begin(active.config.teachers, active.members, active.owner.num_outputs, active.seed)
     ready = network.ask(dict.fromkeys(active.partners, message), Ready).or_raise()
     for party, reply in ready.items():
         if len(reply.code_widths) != len(message.stacks) or not all(
@@ -222,7 +219,7 @@ def step(active: Active, network: Engine) -> float:
         local_KBD = taught.stack.encode(rows_KB.flatten(), active.members)
         with taught.dropping:
             outputs_KBC = taught.top([local_KBD, *parts[name]])
-        losses_KB = row_losses(outputs_KBC, owner.targets_RC[rows_KB], regression=owner.regression)
+        losses_KB = owner.loss.rows(outputs_KBC, owner.targets_RC[rows_KB])
         per_member = losses_KB.mean(dim=1)
         shown += float(per_member.detach().mean()) / len(stacks)
         total = total + per_member.sum()
@@ -252,7 +249,7 @@ def judge(active: Active, network: Engine) -> dict[str, float]:
     by_stack = {}
     keep = []
     for name in stacks:
-        losses = row_losses(outputs[name], owner.targets_RC[rows_KV], regression=owner.regression)
+        losses = owner.loss.rows(outputs[name], owner.targets_RC[rows_KV])
         loss = float((losses * active.real_KV).sum() / active.real_KV.sum())
         by_stack[name] = loss
         taught = active.taught[name]
@@ -305,7 +302,7 @@ def _table_outputs(
 ) -> dict[str, Tensor]:
     """Stack -> (K, R, C) of a table's rows, NaN where no partner has the row."""
     stacks = active.config.teachers
-    shape = active.members, len(table.x_RF), active.owner.targets_RC.shape[1]
+    shape = active.members, len(table.x_RF), active.owner.num_outputs
     filled: dict[str, Tensor] = {name: torch.full(shape, torch.nan) for name in stacks}
     rows = table.held(active.partners).any(dim=0).nonzero().flatten()
     if len(rows):
@@ -422,7 +419,7 @@ def _ask(
         )
     active.owed, active.keep = {}, ()
     replies = network.ask(requests, Codes, timeout_s=active.config.timeout_s).or_raise()
-    num_outputs = active.owner.targets_RC.shape[1]
+    num_outputs = active.owner.num_outputs
     codes = {}
     for party in active.partners:
         indices = [active.config.teachers.index(name) for name in stacks]
@@ -478,7 +475,7 @@ def _split(
     active: Active, stacks: Sequence[str], answers: Mapping[str, _Answer]
 ) -> dict[str, list[Tensor]]:
     """Stack -> each partner's (K, B, D + C)."""
-    num_outputs = active.owner.targets_RC.shape[1]
+    num_outputs = active.owner.num_outputs
     parts: dict[str, list[Tensor]] = {name: [] for name in stacks}
     for party, answer in answers.items():
         indices = [active.config.teachers.index(name) for name in stacks]

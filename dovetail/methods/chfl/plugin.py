@@ -38,6 +38,7 @@ from dovetail.methods.local_data import (
     check_labels,
     check_settings,
     check_variants,
+    checked_kind,
     common_scale,
     draw_share,
     local_scale,
@@ -144,10 +145,10 @@ def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflD
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
     task: dd.Task
-    if party.task == "regression":
+    if checked_kind(site) == "regression":
         task = numbers or local_scale(site, section)
     else:
-        task = table.fit_task(regression=False)
+        task = table.fit_task(kind="classification")
     labels = table.encoded_labels(task)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")

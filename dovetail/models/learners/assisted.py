@@ -25,7 +25,7 @@ from torch import Tensor
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.linear import Linear
-from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, row_losses
+from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature
 
 #: Steps that are tried, in spreads of z over spreads of the own outputs.
 STEPS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -37,11 +37,8 @@ def num_targets(num_outputs: int, *, regression: bool) -> int:
 
 
 def targets(owner: Owner, rows_L: Tensor) -> Tensor:
-    """(L, C - 1) labels less the shares of the classes, or (L, 1) values less their mean."""
-    local_LC = owner.targets_RC[rows_L]
-    num = num_targets(local_LC.shape[1], regression=owner.regression)
-    centred: Tensor = local_LC - local_LC.mean(dim=0)
-    return centred[:, :num]
+    """(L, C - 1) labels less the shares of the classes, or (L, S) what else is left of targets."""
+    return owner.loss.residuals(owner.targets_RC[rows_L])
 
 
 def all_columns(z_RT: Tensor, *, regression: bool) -> Tensor:
@@ -143,7 +140,7 @@ def _others(owner: Owner, judged: Tensor, fold: int) -> Tensor:
 
 
 def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
-    num, rows = owner.targets_RC.shape[1], judged.nonzero().flatten()
+    num, rows = owner.num_outputs, judged.nonzero().flatten()
     targets_NC = owner.targets_RC[rows]
     local_NC, *blocks = inputs_RF[rows].split(num, dim=1)
     tried: list[tuple[int, float]] = []
@@ -153,9 +150,7 @@ def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
             outputs = local_NC + step * z_NC
             temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets_NC)
             tried.append((index, step))
-            losses.append(
-                row_losses(outputs / temperature, targets_NC, regression=owner.regression)
-            )
+            losses.append(owner.loss.rows(outputs / temperature, targets_NC))
     losses_TN = torch.stack(losses)
     weights_KCF = torch.zeros(owner.num_folds, num, inputs_RF.shape[1])
     biases_KC = torch.zeros(owner.num_folds, num)
@@ -178,9 +173,7 @@ def _ridge(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     learner = Linear()
     present = folds_N.unique(return_inverse=True)[1]
     folds = present if int(present.max()) else torch.arange(len(rows)) % 4
-    whole = Rows(
-        x_NF, targets_NC, folds, owner.weights(rows, targets_NC), regression=owner.regression
-    )
+    whole = Rows(x_NF, targets_NC, folds, owner.weights(rows, targets_NC), loss=owner.loss)
     narrowed = learner.narrowed(learner.fit(whole, seed=0))
     members: list[Fitted] = []
     for fold in range(owner.num_folds):
@@ -192,7 +185,7 @@ def _ridge(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
             targets_NC,
             torch.where(out, 0, NO_FOLD),
             owner.weights(rows, targets_NC),
-            regression=owner.regression,
+            loss=owner.loss,
         )
         members.append(narrowed.fit(each, seed=0, refit=False))
     weights, biases = [], []

@@ -73,7 +73,7 @@ def fit_teacher(
         first_F: (F,) bool, inputs that first answers gave, where partners were asked twice.
         fill: whether labelled rows that no partner has are learnt from, where these are many.
     """
-    num, regression = owner.targets_RC.shape[1], owner.regression
+    num, regression = owner.num_outputs, owner.regression
     known = (~z_RZ.isnan()).any(dim=1)
     judged = torch.zeros(len(known), dtype=torch.bool)
     judged[owner.labelled] = ~alone.held_out_NC.isnan().any(dim=1)

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
-from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss, row_losses
+from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
 from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.losses import Loss
 from dovetail.models.threads import side_by_side
 
 
@@ -106,7 +107,7 @@ class Boosting:
         best: tuple[float, float, Trees, list[_Grown], Tensor] | None = None
         for index, trees in enumerate(candidates):
             grown_K = grown_TK[index * rows.num_folds :][: rows.num_folds]
-            held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
+            held_out_NC = rows.no_outputs()
             for fold, grown in enumerate(grown_K):
                 assert grown.outputs_NC is not None
                 held_out_NC[rows.folds_N == fold] = grown.outputs_NC
@@ -118,7 +119,7 @@ class Boosting:
             loss = mean_loss(
                 held_out_NC / temperature,
                 rows.targets_NC,
-                regression=rows.regression,
+                loss=rows.loss,
                 weights_N=rows.weights(),
             )
             if best is None or loss < best[0]:
@@ -132,7 +133,9 @@ class Boosting:
             whole = self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed, given_up)
             members = [whole.member()]
         specs = tuple(
-            BoostingSpec(member.num_features, member.num_outputs, len(member.text_T))
+            BoostingSpec(
+                member.num_features, member.num_outputs, len(member.text_T), len(member.start_S)
+            )
             for member in members
         )
         spec = EnsembleSpec(specs, rows.num_outputs, rows.regression, temperature)
@@ -175,15 +178,15 @@ class Boosting:
         """A booster of the ``train`` rows, its rounds counted on ``stop`` if there are any."""
         import lightgbm
 
-        scores = 1 if rows.num_outputs == 2 else rows.num_outputs
+        scores = rows.loss.num_scores(rows.num_outputs)
         targets_NC = rows.targets_NC[train].double()
         weights_N = rows.weights()[train].double()
-        start_S = _start(targets_NC, weights_N, regression=rows.regression)[:scores]
+        start_S = _start(targets_NC, weights_N, rows.loss)
 
         def gradients(scores_: np.ndarray, _data: Any) -> tuple[np.ndarray, np.ndarray]:
             if given_up is not None and given_up.is_set():
                 raise KeyboardInterrupt
-            return _gradients(scores_, targets_NC, weights_N, regression=rows.regression)
+            return _gradients(scores_, targets_NC, weights_N, rows.loss)
 
         parameters: dict[str, Any] = {
             **asdict(trees),
@@ -223,8 +226,8 @@ class Boosting:
             stop_targets, stop_weights = rows.targets_NC[stop].double(), rows.weights()[stop]
 
             def loss(scores_: np.ndarray, _data: Any) -> tuple[str, float, bool]:
-                outputs = _outputs(scores_, *stop_targets.shape)
-                losses = row_losses(outputs, stop_targets, regression=rows.regression)
+                outputs = _outputs(scores_, len(stop_targets), rows.num_outputs)
+                losses = rows.loss.rows(outputs, stop_targets)
                 return "loss", float((losses * stop_weights).mean()), False
 
             extra = {
@@ -272,7 +275,9 @@ class _Grown:
     def member(self) -> BoostedTrees:
         """As they are kept."""
         text = self.booster.model_to_string(num_iteration=self.rounds).encode()
-        member = BoostedTrees(self.booster.num_feature(), self.num_outputs, len(text))
+        member = BoostedTrees(
+            self.booster.num_feature(), self.num_outputs, len(text), len(self.start_S)
+        )
         member.text_T = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         member.start_S = self.start_S
         return member.eval()
@@ -287,11 +292,11 @@ def _at_once(
     return side_by_side(calls, given_up)
 
 
-def _start(targets_NC: Tensor, weights_N: Tensor, *, regression: bool) -> Tensor:
+def _start(targets_NC: Tensor, weights_N: Tensor, loss: Loss) -> Tensor:
     """(S,) scores of the mean target, one for two classes."""
     mean_C = (targets_NC * weights_N[:, None]).sum(dim=0) / weights_N.sum()
-    if regression:
-        return mean_C
+    if loss.regression:
+        return loss.start(mean_C)
     # A class that no row has starts as if a hundredth of a row had it.
     logs_C = (mean_C + 0.01 / len(targets_NC)).log()
     return logs_C[1:] - logs_C[:1] if len(logs_C) == 2 else logs_C
@@ -300,16 +305,16 @@ def _start(targets_NC: Tensor, weights_N: Tensor, *, regression: bool) -> Tensor
 def _outputs(scores: np.ndarray, num_rows: int, num_outputs: int) -> Tensor:
     """(N, C) of LightGBM's raw scores."""
     scores_NS = torch.from_numpy(np.ascontiguousarray(scores)).reshape(num_rows, -1)
-    if num_outputs == 2:
+    if scores_NS.shape[1] < num_outputs:  # of two classes the first has 0
         return torch.cat([torch.zeros_like(scores_NS), scores_NS], dim=1)
     return scores_NS
 
 
 def _gradients(
-    scores: np.ndarray, targets_NC: Tensor, weights_N: Tensor, *, regression: bool
+    scores: np.ndarray, targets_NC: Tensor, weights_N: Tensor, loss: Loss
 ) -> tuple[np.ndarray, np.ndarray]:
     """First and second derivatives of the rows' losses, shaped as the scores are."""
-    if targets_NC.shape[1] == 2 and not regression:
+    if targets_NC.shape[1] == 2 and not loss.regression:
         # As below, of the one score that two classes have: a third of the time.
         score_N = torch.from_numpy(scores)
         total_N = targets_NC.sum(dim=1)
@@ -317,13 +322,7 @@ def _gradients(
         first_N = (p_N * total_N - targets_NC[:, 1]) * weights_N
         second_N = p_N * (1 - p_N) * total_N * weights_N
         return first_N.numpy(), second_N.numpy()
-    outputs_NC = _outputs(scores, *targets_NC.shape)
-    if regression:
-        first_NC, second_NC = outputs_NC - targets_NC, torch.ones_like(outputs_NC)
-    else:
-        # A row's targets may sum to another number than 1: then they weigh it.
-        totals_N1 = targets_NC.sum(dim=1, keepdim=True)
-        p_NC = outputs_NC.softmax(dim=1)
-        first_NC, second_NC = p_NC * totals_N1 - targets_NC, p_NC * (1 - p_NC) * totals_N1
+    outputs_NC = torch.from_numpy(np.ascontiguousarray(scores)).reshape(len(targets_NC), -1)
+    first_NC, second_NC = loss.derivatives(outputs_NC, targets_NC)
     first_NC, second_NC = first_NC * weights_N[:, None], second_NC * weights_N[:, None]
     return first_NC.numpy().reshape(scores.shape), second_NC.numpy().reshape(scores.shape)

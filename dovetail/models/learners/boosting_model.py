@@ -105,18 +105,29 @@ class _Steps:
     depth: int
 
 
+def _num_scores(num_outputs: int) -> int:
+    """Unless it is said: two are two classes, of which the first has 0."""
+    return 1 if num_outputs == 2 else num_outputs
+
+
 class BoostedTrees(nn.Module):
     """(B, F) -> (B, C); two classes have one score, and the outputs (0, score)."""
 
     text_T: Tensor
     start_S: Tensor
 
-    def __init__(self, num_features: int, num_outputs: int, text_bytes: int) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        num_outputs: int,
+        text_bytes: int,
+        num_scores: int | None = None,
+    ) -> None:
         super().__init__()
         self.num_features = num_features
         self.num_outputs = num_outputs
         self.register_buffer("text_T", torch.zeros(text_bytes, dtype=torch.uint8))
-        self.register_buffer("start_S", torch.zeros(1 if num_outputs == 2 else num_outputs))
+        self.register_buffer("start_S", torch.zeros(num_scores or _num_scores(num_outputs)))
         self._read: tuple[Tensor, _Forest] | None = None
 
     def forward(self, x_BF: Tensor) -> Tensor:
@@ -126,7 +137,7 @@ class BoostedTrees(nn.Module):
         # Trees stand round by round, one a score.
         scores_BS: Tensor = values_BT.unflatten(1, (-1, len(self.start_S))).sum(dim=1)
         scores_BS = scores_BS.float().to(x_BF.device) + self.start_S
-        if self.num_outputs == 2:
+        if len(self.start_S) < self.num_outputs:
             return torch.cat([torch.zeros_like(scores_BS), scores_BS], dim=1)
         return scores_BS
 
@@ -302,9 +313,10 @@ class BoostingSpec:
     num_features: int
     num_outputs: int
     text_bytes: int
+    num_scores: int
 
     def build(self) -> BoostedTrees:
-        return BoostedTrees(self.num_features, self.num_outputs, self.text_bytes)
+        return BoostedTrees(self.num_features, self.num_outputs, self.text_bytes, self.num_scores)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -312,10 +324,18 @@ class BoostingSpec:
             "num_features": self.num_features,
             "num_outputs": self.num_outputs,
             "text_bytes": self.text_bytes,
+            **(
+                {}
+                if self.num_scores == _num_scores(self.num_outputs)
+                else {"num_scores": self.num_scores}
+            ),
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> BoostingSpec:
         return cls(
-            int(stored["num_features"]), int(stored["num_outputs"]), int(stored["text_bytes"])
+            int(stored["num_features"]),
+            int(stored["num_outputs"]),
+            int(stored["text_bytes"]),
+            int(stored.get("num_scores", _num_scores(int(stored["num_outputs"])))),
         )

@@ -128,7 +128,7 @@ def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[float]:
         logs_K = free_K.log_softmax(dim=0)
         if rows.regression:
             outputs_NC = (logs_K.exp()[:, None, None] * logs_KNC).sum(dim=0)
-            losses_N = (outputs_NC - targets_NC).square().sum(dim=1)
+            losses_N = rows.loss.rows(outputs_NC, targets_NC)
         else:
             outputs_NC = (logs_K[:, None, None] + logs_KNC).logsumexp(dim=0)
             losses_N = -(targets_NC * outputs_NC).sum(dim=1)
@@ -196,6 +196,6 @@ def held_out_loss(fitted: Fitted, rows: Rows) -> float:
     return mean_loss(
         fitted.held_out_NC,
         rows.targets_NC,
-        regression=rows.regression,
+        loss=rows.loss,
         weights_N=rows.weights(),
     )

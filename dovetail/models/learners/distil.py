@@ -39,10 +39,10 @@ from dovetail.models.learners.rows import (
     first_fold_only,
     fitting_temperature,
     mean_loss,
-    row_losses,
 )
 from dovetail.models.learners.specs import Ensemble, EnsembleSpec
 from dovetail.models.learners.stacked import mean_outputs
+from dovetail.models.losses import CLASSES, Loss
 from dovetail.models.randomness import derive_seed, generator
 
 ALONE = "alone"
@@ -92,9 +92,9 @@ class Owner:
 
     Attributes:
         x_RF: features of all rows, labelled or not, shared or not.
-        targets_RC: of labelled rows; not read elsewhere.
+        targets_RC: (R, T) of labelled rows; not read elsewhere.
         folds_R: the fold of a labelled row, ``NO_FOLD`` where there is no label.
-        regression: whether targets are values.
+        loss: how outputs are read, and what a row loses.
         weights_C: how much each class counts; None: all alike.
         weights_R: how much each row counts in own models; None: all alike.
     """
@@ -102,7 +102,7 @@ class Owner:
     x_RF: Tensor
     targets_RC: Tensor
     folds_R: Tensor
-    regression: bool = False
+    loss: Loss = CLASSES
     weights_C: Tensor | None = None
     weights_R: Tensor | None = None
 
@@ -113,6 +113,19 @@ class Owner:
             return weights_N
         of_rows_N = self.weights_R[rows].float()
         return of_rows_N if weights_N is None else weights_N * of_rows_N
+
+    @property
+    def regression(self) -> bool:
+        """Whether outputs are averaged as they are."""
+        return self.loss.regression
+
+    @property
+    def num_outputs(self) -> int:
+        return self.loss.num_outputs(self.targets_RC.shape[1])
+
+    def no_outputs(self) -> Tensor:
+        """(R, S) of NaN."""
+        return torch.full((len(self.targets_RC), self.num_outputs), torch.nan)
 
     @property
     def labelled(self) -> Tensor:
@@ -132,7 +145,7 @@ class Owner:
             self.targets_RC[chosen],
             first_fold_only(folds) if len(folds) > _MANY_LABELS else folds,
             self.weights(chosen, self.targets_RC[chosen]),
-            regression=self.regression,
+            loss=self.loss,
         )
 
 
@@ -162,24 +175,24 @@ class Teacher:
         outputs_RC = self.outputs_KRC[folds_R.clamp(min=0), rows] / self.temperature
         return outputs_RC.masked_fill((folds_R < 0)[:, None], torch.nan)
 
-    def targets(self, folds_R: Tensor, *, fold: int | None, regression: bool) -> Tensor:
+    def targets(self, folds_R: Tensor, *, fold: int | None, loss: Loss) -> Tensor:
         """(R, C) probabilities or values to learn from.
 
         Args:
             folds_R: the fold of each labelled row.
             fold: of one fold's members; None for all, where a labelled row's come from the
                 members that did not see its label.
-            regression: whether they are values.
+            loss: how outputs are read.
         """
         if fold is None:
-            everyone = mean_outputs(self.outputs_KRC / self.temperature, regression=regression)
+            everyone = mean_outputs(self.outputs_KRC / self.temperature, regression=loss.regression)
             outputs = torch.where(
                 (folds_R >= 0)[:, None], self.held_out(folds_R).nan_to_num(), everyone
             )
             outputs = outputs.masked_fill(~self.aligned[:, None], torch.nan)
         else:
             outputs = self.outputs_KRC[fold] / self.temperature
-        return outputs if regression else outputs.softmax(dim=1)
+        return loss.targets(outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +248,7 @@ def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner) -> Teacher:
         if not owner.regression:
             temperature = fitting_temperature(held_out_RC[judged], owner.targets_RC[judged])
         loss = mean_loss(
-            held_out_RC[judged] / temperature, owner.targets_RC[judged], regression=owner.regression
+            held_out_RC[judged] / temperature, owner.targets_RC[judged], loss=owner.loss
         )
         if best is None or loss < best[0]:
             best = loss, Teacher(name, outputs_KRC, temperature)
@@ -260,7 +273,7 @@ def student_rows(
         fold: leave this fold's labelled rows out, and ask only the teacher that did so too.
         most: rows without label at most.
     """
-    outputs_RC = teacher.targets(owner.folds_R, fold=fold, regression=owner.regression)
+    outputs_RC = teacher.targets(owner.folds_R, fold=fold, loss=owner.loss)
     aligned, labelled = teacher.aligned, owner.labelled
     mixed = config.label_share * owner.targets_RC + (1 - config.label_share) * outputs_RC
     targets_RC = torch.where(
@@ -280,7 +293,7 @@ def student_rows(
         targets_NC,
         folds,
         owner.weights(chosen, targets_NC),
-        regression=owner.regression,
+        loss=owner.loss,
     )
 
 
@@ -303,7 +316,7 @@ def distil(
         seed: of all that is drawn.
         learners: name -> student.
     """
-    local_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    local_RC = owner.no_outputs()
     local_RC[owner.labelled] = alone.held_out_NC
     judged = ~local_RC.isnan().any(dim=1)
     folds = sorted(set(owner.folds_R[judged].tolist()))
@@ -322,9 +335,7 @@ def distil(
     for name, outputs in candidates.items():
         temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets)
         temperatures[name] = temperature
-        row_losses_of[name] = row_losses(
-            outputs / temperature, targets, regression=owner.regression
-        ).double()
+        row_losses_of[name] = owner.loss.rows(outputs / temperature, targets).double()
     losses = {name: float(each.mean()) for name, each in row_losses_of.items()}
     gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
@@ -353,7 +364,7 @@ def distil(
         inner, inner_network = _together(models, 1.0)
         spec = replace(inner, members=(inner, alone.spec), temperature=temperatures[best])
         network = spec.around([inner_network, alone.network])
-    held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    held_out_RC = owner.no_outputs()
     held_out_RC[judged] = candidates[best] / temperatures[best]
     solo = Fitted(
         best,
@@ -415,9 +426,7 @@ class _Students:
         if len(ranking) > 1:
             two = sorted(ranking, key=lambda name: ranking[name])[:2]
             outputs_NC = self.mean([self.fitted[name][0].held_out_NC for name in two])
-            ranking["+".join(two)] = mean_loss(
-                outputs_NC, rows.targets_NC, regression=self._owner.regression
-            )
+            ranking["+".join(two)] = mean_loss(outputs_NC, rows.targets_NC, loss=self._owner.loss)
         return ranking
 
     def narrow(self, names: Sequence[str]) -> None:
@@ -428,7 +437,7 @@ class _Students:
     def held_out(self, names: Sequence[str], folds: Sequence[int], judged: Tensor) -> Tensor:
         """(N, C) of the judged rows, each by the students that did not learn from its fold."""
         owner = self._owner
-        held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
+        held_out_RC = owner.no_outputs()
         for index, fold in enumerate(folds):
             judged_here = judged & (owner.folds_R == fold)
             x_NF = owner.x_RF[judged_here]
@@ -468,7 +477,7 @@ def _teacher_gain(owner: Owner, teacher: Teacher, alone: Tensor, judged: Tensor)
     both = judged & ~held_out_RC.isnan().any(dim=1)
     if int(both.sum()) < 2:
         return 0.0
-    losses = row_losses(held_out_RC[both], owner.targets_RC[both], regression=owner.regression)
+    losses = owner.loss.rows(held_out_RC[both], owner.targets_RC[both])
     gain, error = _gain(alone[both[judged]], losses.double())
     return gain / error if error else 0.0
 

@@ -45,7 +45,7 @@ class Linear:
         self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
     ) -> Fitted:
         """Trains on each fold's rows, and with the best penalty on all rows; nothing is drawn."""
-        outputs_PNC = torch.full((len(self.penalties), *rows.targets_NC.shape), torch.nan)
+        outputs_PNC = rows.no_outputs().repeat(len(self.penalties), 1, 1)
         paths = []
         for fold in range(rows.num_folds):
             held_out = rows.folds_N == fold
@@ -66,7 +66,7 @@ class Linear:
                 mean_loss(
                     outputs_NC / temperature,
                     rows.targets_NC,
-                    regression=rows.regression,
+                    loss=rows.loss,
                     weights_N=rows.weights(),
                 )
             )
@@ -109,23 +109,15 @@ class Linear:
         targets = rows.targets_NC[train].double().numpy()
         shares = rows.weights()[train].double().numpy()
         shares = shares / shares.sum()
-        shape = (rows.x_NF.shape[1] + 1, targets.shape[1])
+        shape = (rows.x_NF.shape[1] + 1, rows.num_outputs)
 
         def loss_and_gradient(flat: np.ndarray, penalty: float) -> tuple[float, np.ndarray]:
             weights = flat.reshape(shape)
-            outputs = np.empty(targets.shape)
+            outputs = np.empty((len(targets), rows.num_outputs))
             for at, x in parts():
                 np.matmul(x, weights[:-1], out=outputs[at])
             outputs += weights[-1]
-            if rows.regression:
-                error = outputs - targets
-                loss = 0.5 * float((shares[:, None] * error**2).sum())
-            else:
-                outputs -= outputs.max(axis=1, keepdims=True)
-                exponents = np.exp(outputs)
-                totals = exponents.sum(axis=1, keepdims=True)
-                error = exponents / totals * targets.sum(axis=1, keepdims=True) - targets
-                loss = float((shares[:, None] * targets * (np.log(totals) - outputs)).sum())
+            loss, error = rows.loss.summed(outputs, targets, shares)
             error *= shares[:, None]
             gradient = np.empty(shape)
             gradient[:-1] = sum(x.T @ error[at] for at, x in parts()) + penalty * weights[:-1]

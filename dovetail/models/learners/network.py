@@ -81,7 +81,7 @@ class Network:
             torch.cat([rows.targets_NC for rows in many]),
             torch.where(torch.cat([rows.folds_N for rows in many]) >= 0, fold_of_N, NO_FOLD),
             torch.cat([rows.weights() for rows in many]) if weighted else None,
-            regression=many[0].regression,
+            loss=many[0].loss,
         )
         copies = self.config.copies or copies_of(min(counts))
         stacked = fit_stacked(
@@ -133,7 +133,5 @@ def _judged(held_out_NC: Tensor, rows: Rows, steps: int) -> tuple[Tensor, float,
             held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
         )
         held_out_NC = held_out_NC / temperature
-    loss = mean_loss(
-        held_out_NC, rows.targets_NC, regression=rows.regression, weights_N=rows.weights()
-    )
+    loss = mean_loss(held_out_NC, rows.targets_NC, loss=rows.loss, weights_N=rows.weights())
     return held_out_NC, temperature, {"steps": steps, "loss": loss}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.errors import DataError
+from dovetail.models.losses import CLASSES, Loss
 
 #: The fold of a row that trains every fold's model and is never held out.
 NO_FOLD = -1
@@ -29,10 +30,10 @@ class Rows:
 
     Attributes:
         x_NF: features.
-        targets_NC: probabilities of each class, or (N, 1) standardised values.
+        targets_NC: (N, T) as ``loss`` has them: of classes the probability of each.
         folds_N: int64, the fold that holds the row out, or ``NO_FOLD``.
         weights_N: how much a row counts; 1 for all if None.
-        regression: whether the targets are values.
+        loss: how outputs are read, and what a row loses.
 
     Raises:
         DataError: lengths that differ, no fold, or a fold that leaves no row to train on.
@@ -42,7 +43,7 @@ class Rows:
     targets_NC: Tensor
     folds_N: Tensor
     weights_N: Tensor | None = None
-    regression: bool = False
+    loss: Loss = CLASSES
 
     def __post_init__(self) -> None:
         lengths = {len(self.x_NF), len(self.targets_NC), len(self.folds_N)}
@@ -68,7 +69,16 @@ class Rows:
 
     @property
     def num_outputs(self) -> int:
-        return self.targets_NC.shape[1]
+        return self.loss.num_outputs(self.targets_NC.shape[1])
+
+    @property
+    def regression(self) -> bool:
+        """Whether outputs are averaged as they are."""
+        return self.loss.regression
+
+    def no_outputs(self) -> Tensor:
+        """(N, S) of NaN."""
+        return torch.full((len(self.targets_NC), self.num_outputs), torch.nan)
 
     def weights(self) -> Tensor:
         """(N,) float32."""
@@ -122,19 +132,12 @@ def first_fold_only(folds_N: Tensor) -> Tensor:
     return torch.where(folds_N == 0, 0, NO_FOLD)
 
 
-def row_losses(outputs: Tensor, targets: Tensor, *, regression: bool) -> Tensor:
-    """(...,) cross-entropy or squared error of (..., C) outputs."""
-    if regression:
-        return (outputs - targets).square().sum(dim=-1)
-    return -(targets * outputs.log_softmax(dim=-1)).sum(dim=-1)
-
-
 def mean_loss(
-    outputs_NC: Tensor, targets_NC: Tensor, *, regression: bool, weights_N: Tensor | None = None
+    outputs_NC: Tensor, targets_NC: Tensor, *, loss: Loss, weights_N: Tensor | None = None
 ) -> float:
     """The weighted mean over the rows that have outputs; infinity where none has."""
     judged = ~outputs_NC.isnan().any(dim=1)
-    losses = row_losses(outputs_NC[judged], targets_NC[judged], regression=regression).double()
+    losses = loss.rows(outputs_NC[judged], targets_NC[judged]).double()
     weights = torch.ones_like(losses) if weights_N is None else weights_N[judged].double()
     total = float(weights.sum())
     return float((losses * weights).sum()) / total if total else math.inf
@@ -149,6 +152,6 @@ def fitting_temperature(
     """
     grid = torch.logspace(math.log10(0.2), math.log10(5), 41).tolist()
     losses = [
-        mean_loss(outputs_NC / t, targets_NC, regression=False, weights_N=weights_N) for t in grid
+        mean_loss(outputs_NC / t, targets_NC, loss=CLASSES, weights_N=weights_N) for t in grid
     ]
     return float(grid[int(np.argmin(losses))])

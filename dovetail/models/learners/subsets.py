@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError
-from dovetail.models.learners.rows import Rows, row_losses
+from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.stacked import Top, mean_outputs
 from dovetail.models.learners.vertical import (
     OwnerSide,
@@ -232,7 +232,7 @@ class _Laser(OwnerSide):
             of_size, num = torch.zeros(rows_KB.shape), torch.zeros(rows_KB.shape)
             for partners in chosen:
                 outputs = _mean_outputs(self.top, [parts[0], *(parts[index] for index in partners)])
-                losses = row_losses(outputs, targets, regression=self.rows.regression)
+                losses = self.rows.loss.rows(outputs, targets)
                 held = torch.ones(rows_KB.shape)
                 if self._held_PN is not None:
                     for index in partners:

@@ -41,9 +41,7 @@ def fit_teachers(
     """
     everyone = torch.ones(len(owner.x_RF), dtype=torch.bool) if aligned is None else aligned
     chosen = everyone & owner.labelled
-    rows = Rows(
-        xs[0][chosen], owner.targets_RC[chosen], owner.folds_R[chosen], regression=owner.regression
-    )
+    rows = Rows(xs[0][chosen], owner.targets_RC[chosen], owner.folds_R[chosen], loss=owner.loss)
     return {
         name: fit_stacked(
             [x[chosen] for x in xs],

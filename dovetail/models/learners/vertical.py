@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models.learners.encoding import PiecewiseLinear
-from dovetail.models.learners.rows import Rows, row_losses
+from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
+from dovetail.models.losses import Loss
 from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.randomness import RandomStream, generator
 
@@ -368,7 +369,7 @@ class OwnerSide:
         width = config.widths[-1] if config.widths else 0
         with RandomStream(seed, "top"):
             self.top = Top(self.members, parties, width, rows.num_outputs, config.dropout)
-        prior_C = prior(rows.targets_NC, rows.weights(), regression=rows.regression)
+        prior_C = prior(rows.targets_NC, rows.weights(), rows.loss)
         with torch.no_grad():
             self.top.head.bias.add_(prior_C)
         self._optimizer = config.optimizer(self.top)
@@ -423,7 +424,7 @@ class OwnerSide:
     def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         """(K, B) of what the parties sent of these rows."""
         outputs = self.outputs(parts, rows_KB)
-        return row_losses(outputs, self.rows.targets_NC[rows_KB], regression=self.rows.regression)
+        return self.rows.loss.rows(outputs, self.rows.targets_NC[rows_KB])
 
     def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         """(K, B, C) of what the parties sent of these rows."""
@@ -575,11 +576,11 @@ def train_together(
     )
 
 
-def prior(targets: Tensor, weights: Tensor, *, regression: bool) -> Tensor:
+def prior(targets: Tensor, weights: Tensor, loss: Loss) -> Tensor:
     """(C,) where the intercept begins: the mean value, or the log of the classes' shares."""
     mean = (targets * weights[:, None]).sum(dim=0) / weights.sum()
-    if regression:
-        return mean
+    if loss.regression:
+        return loss.start(mean)
     logs = (mean + 0.1 / len(targets)).log()
     return logs - logs.mean()
 
@@ -588,7 +589,7 @@ def _gathered(
     outputs_KVC: Tensor, rows_KV: Tensor, real_KV: Tensor, rows: Rows, copies: int
 ) -> Tensor:
     """(N, C) each row's outputs, the mean of its fold's copies."""
-    held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
+    held_out_NC = rows.no_outputs()
     for fold in range(len(outputs_KVC) // copies):
         copies_here = slice(fold * copies, (fold + 1) * copies)
         real = real_KV[copies_here][0] > 0

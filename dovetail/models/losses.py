@@ -1,0 +1,199 @@
+"""How outputs are read and what a row loses: one class for each kind of label.
+
+Learners, teachers and students know nothing of a label but these: a new task is a new ``Loss``.
+
+    Classes      -sum_c t_c log softmax(o)_c                 t: the classes' shares
+    Values       sum_c (o_c - t_c)^2                          t: standardised values
+    Hazards      sum_k r_k log(1 + e^l_k) - d_k l_k           t = (d, r), l_k = base_k + o
+
+Hazards are those of discrete times (Gensheimer & Narasimhan 2019, PeerJ 7:e6257, Eq. 3): d says
+that the event came in interval k, r that the row was at risk in it, so a row that is censored
+counts as long as it was seen. One output moves the log odds of all intervals alike, as in their
+proportional variant: an output for each had less C on held-out rows (docs/survival.md).
+
+Letters: N rows, T numbers of a target, S outputs, K intervals, Z numbers for a partner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dovetail.data import Classification, Survival, Task
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What learners know of a label.
+
+    Attributes:
+        regression: members' outputs are averaged as they are; else as probabilities.
+    """
+
+    regression: ClassVar[bool] = True
+
+    def num_outputs(self, num_targets: int) -> int:
+        """S, of T numbers of a target."""
+        return num_targets
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(...,) what each row of (..., S) outputs loses against (..., T) targets."""
+        raise NotImplementedError
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, S) first and (positive) second derivatives of the loss, up to a common factor."""
+        raise NotImplementedError
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        """(N, T) what a model says, as targets for another."""
+        raise NotImplementedError
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        """(S,) the outputs that fit a mean target."""
+        raise NotImplementedError
+
+    def residuals(self, targets_LT: Tensor) -> Tensor:
+        """(L, Z) what is left of targets beside a model that knows no columns; of mean 0."""
+        return targets_LT - targets_LT.mean(dim=0)
+
+    def num_scores(self, num_outputs: int) -> int:
+        """How many numbers a model has for S outputs."""
+        return num_outputs
+
+    def summed(
+        self, outputs: np.ndarray, targets: np.ndarray, shares: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """The loss of rows that have these shares, and (N, S) each row's first derivative."""
+        outputs_NS, targets_NT = torch.from_numpy(outputs), torch.from_numpy(targets)
+        loss = float(self.rows(outputs_NS, targets_NT) @ torch.from_numpy(shares))
+        return loss, self.derivatives(outputs_NS, targets_NT)[0].numpy()
+
+
+@dataclass(frozen=True)
+class Classes(Loss):
+    """One of several classes; outputs are logits."""
+
+    regression: ClassVar[bool] = False
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return -(targets * outputs.log_softmax(dim=-1)).sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        # A row's targets may sum to another number than 1: then they weigh it.
+        totals_N1 = targets_NT.sum(dim=1, keepdim=True)
+        p_NC = outputs_NS.softmax(dim=1)
+        return p_NC * totals_N1 - targets_NT, p_NC * (1 - p_NC) * totals_N1
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        return outputs_NS.softmax(dim=1)
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        return (mean_T + 1e-6).log()
+
+    def residuals(self, targets_LT: Tensor) -> Tensor:
+        # Of classes the last is the others' sum, less.
+        centred: Tensor = targets_LT - targets_LT.mean(dim=0)
+        return centred[:, :-1]
+
+    def num_scores(self, num_outputs: int) -> int:
+        return 1 if num_outputs == 2 else num_outputs
+
+    def summed(
+        self, outputs: np.ndarray, targets: np.ndarray, shares: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        outputs -= outputs.max(axis=1, keepdims=True)
+        exponents = np.exp(outputs)
+        totals = exponents.sum(axis=1, keepdims=True)
+        first = exponents / totals * targets.sum(axis=1, keepdims=True) - targets
+        return float((shares[:, None] * targets * (np.log(totals) - outputs)).sum()), first
+
+
+CLASSES = Classes()
+
+
+@dataclass(frozen=True)
+class Values(Loss):
+    """A standardised value, or several."""
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs_NS - targets_NT, torch.ones_like(outputs_NS)
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        return outputs_NS
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        return mean_T
+
+    def summed(
+        self, outputs: np.ndarray, targets: np.ndarray, shares: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        error = outputs - targets
+        return 0.5 * float((shares[:, None] * error**2).sum()), error
+
+
+@dataclass(frozen=True)
+class Hazards(Loss):
+    """Time to event; the output moves the log odds of every interval alike.
+
+    Attributes:
+        base: (K,) log odds of the event in each interval, of those at risk in it.
+    """
+
+    base: tuple[float, ...]
+
+    def num_outputs(self, num_targets: int) -> int:
+        return 1
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """(..., K) log odds of the event in each interval, of rows that came so far."""
+        return outputs + outputs.new_tensor(self.base)
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        logits, (events, at_risk) = self.logits(outputs), targets.chunk(2, dim=-1)
+        return (at_risk * F.softplus(logits) - events * logits).sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        hazards, (events, at_risk) = self.logits(outputs_NS).sigmoid(), targets_NT.chunk(2, dim=1)
+        expected = at_risk * hazards
+        first, second = expected - events, expected * (1 - hazards)
+        return first.sum(dim=1, keepdim=True), second.sum(dim=1, keepdim=True)
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        hazards = self.logits(outputs_NS).sigmoid()
+        alive = (1 - hazards).cumprod(dim=1)
+        at_risk = torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], dim=1)
+        return torch.cat([at_risk * hazards, at_risk], dim=1)
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        return mean_T.new_zeros(1)
+
+    def residuals(self, targets_LT: Tensor) -> Tensor:
+        # The martingale residual: events less those expected while the row was at risk.
+        left: Tensor = -self.derivatives(targets_LT.new_zeros(len(targets_LT), 1), targets_LT)[0]
+        return left - left.mean(dim=0)
+
+
+def loss_of(task: Task) -> Loss:
+    """How learners learn what a task poses."""
+    if isinstance(task, Classification):
+        return CLASSES
+    if isinstance(task, Survival):
+        return Hazards(task.base)
+    return Values()
+
+
+def targets_of(task: Task, labels_N: Tensor) -> Tensor:
+    """(N, T) what learners learn of labels; anything, but no NaN, of rows without one."""
+    if isinstance(task, Classification):
+        return F.one_hot(labels_N.clamp(min=0).long(), task.num_outputs).float()
+    if isinstance(task, Survival):
+        return task.targets(labels_N)
+    return labels_N.nan_to_num().float()[:, None]
