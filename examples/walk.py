@@ -35,6 +35,9 @@ run  # a table and a picture
 print(run.scores)
 run.scores.to_pandas()
 
+# %% How it learned: a line for each epoch, of each seed and variant
+run.curves().groupby(["variant", "number"])["accuracy"].mean().unstack(0).tail(3)
+
 # %% Predict alone, from raw columns
 model = run.models["clinic"]
 undiagnosed = clinic_df[clinic_df["diagnosis"].isna()]
@@ -43,6 +46,9 @@ print(dict(zip(model.classes, probabilities[0].round(3).tolist(), strict=True)))
 truth = table.loc[undiagnosed.index, "diagnosis"]
 accuracy = accuracy_score(truth, model.predict(undiagnosed))
 print(f"right on patients without a diagnosis: {accuracy:.3f}")
+
+# %% What it leans on, column by column
+model.explain(clinic_df)
 
 # %% Keep the model: this folder is all that predictions need
 folder = model.save("out/walk/model")

@@ -134,6 +134,20 @@ class Frozen:
         _memory.update(known)
         return np.stack([known[keys[text]] for text in texts.tolist()])
 
+    def refuses(self, text: str) -> str | None:
+        """Why a value cannot be read; None where it can. A stranger is told of no folder."""
+        if self.reads == "text":
+            return None
+        try:
+            content = self._content(text)
+        except DataError:
+            return f"there is no picture {text[:60]!r}"
+        try:
+            _pixels(content, 1)
+        except DataError as error:
+            return str(error)
+        return None
+
     def _key(self, content: bytes) -> bytes:
         how = repr((self.model, self.identity, sorted(self.arguments.items()), self.pixels))
         return hashlib.blake2b(content, digest_size=24, key=_short(how)).digest()

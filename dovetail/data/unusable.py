@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, NumberColumn, as_text
+from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, NumberColumn, as_text, texts_of
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Column, Table
+from dovetail.data.vectors import VectorColumn
 
 
 def unusable_rows(
@@ -31,6 +32,8 @@ def unusable_rows(
                 found = _numbers(fitted, column)
             elif isinstance(fitted, CategoryColumn) and not (allow_unseen or fitted.other):
                 found = _categories(fitted, column)
+            elif isinstance(fitted, VectorColumn):
+                found = _vectors(fitted, column)
             else:
                 continue
             for row, why in found.items():
@@ -45,6 +48,11 @@ def _categories(fitted: CategoryColumn, column: Column) -> dict[int, str]:
         int(row): f"{value!r} was not seen in training"
         for row, value in zip(rows, values, strict=True)
     }
+
+
+def _vectors(fitted: VectorColumn, column: Column) -> dict[int, str]:
+    reasons = ((row, fitted.refuses(text)) for row, text in enumerate(texts_of(column).tolist()))
+    return {row: why for row, why in reasons if why is not None}
 
 
 def _numbers(fitted: NumberColumn, column: Column) -> dict[int, str]:

@@ -201,6 +201,10 @@ class VectorColumn:
         made = self.vectors(texts)
         return made if self.flag else made[:, :-1]
 
+    def refuses(self, text: str) -> str | None:
+        """Why a value cannot be read; None where it can."""
+        return self.how.refuses(text) if text and isinstance(self.how, Frozen) else None
+
     def encode(
         self, out: np.ndarray, column: Column, where: str, *, allow_unseen: bool = False
     ) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, create_model, model_validator
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
+from dovetail.data.asked import is_file
 from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, MissingColumnError
 from dovetail.files import did_you_mean, read_toml
@@ -201,6 +202,8 @@ def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:
     for path in paths:
         party = read_toml(path).get("party", {})
         named = [str(party[key]) for key in ("table", "images") if key in party]
+        models = (str(each.get("model", "")) for each in party.get("encode", {}).values())
+        named += [model for model in models if is_file(model)]
         for file in (path, *(path.parent / each for each in named)):
             try:
                 with file.open("rb") as opened:

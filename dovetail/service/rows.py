@@ -22,6 +22,7 @@ from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import closest
+from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
 
 _EPOCH = datetime(1970, 1, 1)
@@ -282,6 +283,10 @@ class Reader:
                     bad.append(
                         BadCell(row, name, f"expected one of {wanted}{more}, got {_shown(text)}")
                     )
+            why = column.refuses(text) if isinstance(column, VectorColumn) else None
+            if why is not None:
+                bad.append(BadCell(row, name, why))
+                text = ""
             texts[row, 0] = text
         return texts
 

@@ -29,7 +29,7 @@ def run(code: str, folder: Path) -> str:
 def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     output = run("\n".join(blocks), tmp_path)
     assert "('benign', 'malignant')" in output
     assert "2" in output.splitlines()  # epochs in the log

@@ -15,11 +15,12 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
-from dovetail.data import TableEncoder, agree, installed, summarise
+from dovetail.data import TableEncoder, agree, installed, summarise, unusable_rows
 from dovetail.data import frozen as frozen_encoders
 from dovetail.data.asked import Asked, Encode
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.service.rows import Reader
 
 FRUIT = ["apples", "pears", "plums", "cherries", "figs", "grapes", "melons"]
 TOOLS = ["hammers", "saws", "drills", "files", "chisels", "planes", "vices"]
@@ -247,6 +248,16 @@ def test_no_file_outside_the_folder_of_pictures_is_opened(photos, name):
     encoder = fitted(table(asked_of(photos), photo=NAMES))
     with pytest.raises(DataError, match="there is no picture"):
         encoder.transform(table(photo=[name]))
+
+
+def test_rows_whose_picture_cannot_be_read_are_named_and_a_service_tells_no_folder(photos):
+    encoder = fitted(table(asked_of(photos), photo=NAMES))
+    (photos / "torn.png").write_bytes((photos / "0.png").read_bytes()[:60])
+    rows = table(photo=["0.png", "gone.png", None, "torn.png"])
+    assert unusable_rows([encoder], rows).keys() == {1, 3}
+    asked = Reader([encoder]).table(rows, most_rows=9)
+    assert asked.bad_rows == [1, 3]
+    assert not any(str(photos.parent) in cell.error for cell in asked.bad)
 
 
 @pytest.fixture

@@ -151,7 +151,12 @@ class _OneOf(Engine):
 def party_model(driver: Driver, member: hyfem.Member) -> Model:
     """A party's model so far: its slice of the server's, if that has a classifier."""
     if isinstance(driver, hyfem.Coordinator) and driver.config.classifier != "own":
-        return driver.model_of(member.name)
+        model, tables = driver.model_of(member.name), member.data.train.tables
+        inputs: dict[str, Input] = {
+            block: each.on_site(tables[block]) if isinstance(each, TableEncoder) else each
+            for block, each in model.inputs.items()
+        }
+        return replace(model, inputs=inputs)
     return member.model()
 
 
