@@ -20,7 +20,7 @@ from federations import Federation, free_port
 from dovetail.errors import ConfigError
 from dovetail.network.ledger import LedgerFile
 from dovetail.node.site_folder import SiteFolder, is_used
-from dovetail.room import application, owner
+from dovetail.room import application, owner, pages
 from dovetail.room.application import Room
 from dovetail.room.driver import DriverRoom
 from dovetail.room.guard import Entry
@@ -161,7 +161,7 @@ def test_pages_that_wait_leave_room_for_others(
 def test_a_form_that_comes_a_byte_at_a_time_is_given_up(
     runs: DriverRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "FORM_S", 0.5)
+    monkeypatch.setattr(pages, "FORM_S", 0.5)
     with listening(runs) as here:
         port = int(here.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as line:

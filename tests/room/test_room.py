@@ -19,11 +19,12 @@ import uvicorn
 from dovetail.errors import ConfigError
 from dovetail.node.probes import Probes
 from dovetail.room import serving
-from dovetail.room.application import MAX_FORM, Room
+from dovetail.room.application import Room
 from dovetail.room.driver import DriverRoom
 from dovetail.room.guard import COOKIE, Entry
 from dovetail.room.jobs import Job, Jobs
 from dovetail.room.owner import OwnerRoom
+from dovetail.room.pages import MAX_FORM
 
 HOSTS = ["localhost", "127.0.0.1"]
 
