@@ -103,3 +103,27 @@ def test_a_run_trains_and_predicts_without_the_modules_of_unix(tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "models" / "reader" / "model.json").is_file()
+
+
+def test_every_text_is_read_and_written_in_an_encoding_that_is_named() -> None:
+    """Windows' own is not UTF-8."""
+    lacking = []
+    for path in sorted((ROOT / "dovetail").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            keywords = {each.arg for each in node.keywords}
+            is_text = called.endswith((".read_text", ".write_text")) or (
+                called == "open" and not any("b" in mode for mode in _modes(node))
+            )
+            named = "encoding" in keywords or ast.unparse(node).endswith("('utf-8')")
+            if is_text and not named:
+                lacking.append(f"{path.relative_to(ROOT)}:{node.lineno}: {called}")
+    assert lacking == []
+
+
+def _modes(call: ast.Call) -> list[str]:
+    """The mode of a call of ``open``, if it has one."""
+    given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "mode")]
+    return [str(each.value) for each in given if isinstance(each, ast.Constant)]

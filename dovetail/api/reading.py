@@ -253,7 +253,7 @@ def joint_folder(folder: Path) -> Path | None:
     """The folder of a joint model, if it is meant: itself, or that of a run with one."""
     for path in (folder, folder / "models" / JOINT):
         try:
-            kind = json.loads((path / "model.json").read_text())["network"]["kind"]
+            kind = json.loads((path / "model.json").read_text(encoding="utf-8"))["network"]["kind"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
         if kind in (StacksSpec.kind, AssistedSpec.kind):

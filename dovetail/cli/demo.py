@@ -38,7 +38,7 @@ def demo(
     from dovetail.runs.runfile import check_run
     from dovetail.runs.train import train_seeds
 
-    text = resources.files("dovetail.cli").joinpath("demo.toml").read_text()
+    text = resources.files("dovetail.cli").joinpath("demo.toml").read_text(encoding="utf-8")
     values = toml_tables(text, where="demo.toml")
     if device is not None:
         values["device"] = device

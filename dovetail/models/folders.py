@@ -76,7 +76,7 @@ def read_folder(
         ModelError: files that are missing, cannot be read or do not belong together.
     """
     try:
-        description = json.loads((folder / f"{name}.json").read_text())
+        description = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         weights = (folder / f"{name}.safetensors").read_bytes()
     except FileNotFoundError as error:
         raise ModelError(f"{folder} {absent.format(Path(error.filename).name)}") from None

@@ -59,7 +59,9 @@ def _models_of(folder: Path) -> list[Path]:
 def _kind_of(model: Path) -> str | None:
     """Kind of the model's network; None of a folder that cannot be read."""
     try:
-        return str(json.loads((model / "model.json").read_text())["network"]["kind"])
+        return str(
+            json.loads((model / "model.json").read_text(encoding="utf-8"))["network"]["kind"]
+        )
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -67,7 +69,9 @@ def _kind_of(model: Path) -> str | None:
 def _are_one(models: Sequence[Path]) -> bool:
     """Whether these are tops of label owners who ended with the same one."""
     try:
-        descriptions = [json.loads((path / "model.json").read_text()) for path in models]
+        descriptions = [
+            json.loads((path / "model.json").read_text(encoding="utf-8")) for path in models
+        ]
         return {each["network"]["kind"] for each in descriptions} == {TopSpec.kind} and (
             len({each["weights_sha256"] for each in descriptions}) == 1
         )

@@ -78,7 +78,9 @@ def provision(folder: Path, sites: Sequence[str]) -> Path:
         "participants": [server, *clients, person],
         "builders": _BUILDERS,
     }
-    (folder / "project.yml").write_text(json.dumps(project, indent=2))  # JSON is YAML
+    (folder / "project.yml").write_text(
+        json.dumps(project, indent=2), encoding="utf-8"
+    )  # JSON is YAML
     done = subprocess.run(
         [sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits"],
         cwd=folder,
@@ -97,7 +99,9 @@ def provision(folder: Path, sites: Sequence[str]) -> Path:
 
 def _keep_within(server: Path, folder: Path) -> None:
     """The server's jobs go below this folder, not where all servers of the machine have theirs."""
-    resources = json.loads((server / "local" / "resources.json.default").read_text())
+    resources = json.loads(
+        (server / "local" / "resources.json.default").read_text(encoding="utf-8")
+    )
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
         folder / "snapshots"
     )

@@ -32,7 +32,9 @@ def site_secret(site_folder: Path) -> bytes:
     try:
         if not path.exists():
             fresh = site_folder / ".secret.new"
-            with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+            with open(
+                open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="ascii"
+            ) as file:
                 file.write(secrets.token_hex(SECRET_BYTES) + "\n")
                 file.flush()
                 os.fsync(file.fileno())

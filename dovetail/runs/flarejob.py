@@ -120,7 +120,7 @@ class Party:
         # failed; the method decides who can be done without. So this process has ended well, by
         # the file that NVFlare asks first, until NVFlare itself writes there that it has not.
         run = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
-        (run / FLMetaKey.PROCESS_RC_FILE).write_text(f"{JobReturnCode.SUCCESS}\n")
+        (run / FLMetaKey.PROCESS_RC_FILE).write_text(f"{JobReturnCode.SUCCESS}\n", encoding="utf-8")
         # NVFlare sends warnings of its own log to the server; what Dovetail logs stays at its site.
         logging.getLogger("dovetail").propagate = False
         local = Path(collab.workspace.get_site_config_dir())

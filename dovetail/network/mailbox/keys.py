@@ -95,7 +95,9 @@ class Keys:
         fresh = self._path.with_name(".keys.new")
 
         def write() -> None:
-            with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+            with open(
+                open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="ascii"
+            ) as file:
                 json.dump(fields, file)
                 file.flush()
                 os.fsync(file.fileno())
