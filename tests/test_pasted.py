@@ -133,13 +133,23 @@ def test_the_readmes_python_and_its_first_files(environment: Path, tmp_path: Pat
     ((_, code),) = section("README.md", "From Python")
     (tmp_path / "snippet.py").write_text(code)
     assert "benign" in paste(environment, tmp_path, "python snippet.py").splitlines()[-1]
-    # Of one's own two tables: what is asked of nobody else.
-    rows = "".join(f"c{n},{20 + n % 50},{'yes' if n % 3 else 'no'}\n" for n in range(200))
-    (tmp_path / "customers.csv").write_text("customer,age,bought\n" + rows)
+    # One's own two tables.
+    ages = [20 + number * 7 % 50 for number in range(200)]
+    bought = ["yes" if (age + number) % 3 else "no" for number, age in enumerate(ages)]
+    for name, header, cells in (
+        ("customers", "customer,age,bought", zip(ages, bought, strict=True)),
+        ("visits", "customer,visits,basket", ((n % 11, n * 13 % 90) for n in range(200))),
+        ("new", "customer,age", ((age,) for age in ages[:20])),
+    ):
+        rows = [",".join(map(str, (f"c{n}", *row))) for n, row in enumerate(cells)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]) + "\n")
     ((_, commands),) = section("README.md", "Your own two tables")
-    init, inspect, *_ = lines_of(commands)
-    paste(environment, tmp_path, init)
-    assert "shop" in paste(environment, tmp_path, inspect)
+    partner, owner, inspect, train, predict = lines_of(commands)
+    for line in (partner, owner):
+        paste(environment, tmp_path, line)
+    assert "Recommended: APFed" in paste(environment, tmp_path, inspect)
+    assert "APFed-S, predicts alone" in paste(environment, tmp_path, train)
+    assert "p(yes)" in paste(environment, tmp_path, predict)
 
 
 @pytest.mark.slow

@@ -266,5 +266,7 @@ def _next(start: Start, answers: Answers) -> str:
     names = " ".join((start.name, *start.partners))
     return (
         f"Next: dovetail certificates {names} --driver {start.name} --host YOUR.HOST, hand each "
-        f"partner its folder, then\n  dovetail train {run}"
+        f"partner its folder, then\n  dovetail train {run}\n"
+        "To try it with a partner's table that is here: dovetail init --table FILE --name "
+        f"{start.partners[0]} --role partner --driver {start.name}, then this again with --force"
     )
