@@ -365,7 +365,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
         others = sorted(str(each.parent) for each in path.glob("*/run.toml"))[:5]
         raise ConfigError(
             f"{path} is no run folder: it has neither run.toml nor folders seed-0, seed-1, …; name "
-            + (f"one of those below: {', '.join(others)}" if others else "what dovetail train wrote")
+            + (f"one of {', '.join(others)}" if others else "what dovetail train wrote")
         )
     for seed in seeds:
         notes += [note if len(seeds) == 1 else f"seed {seed.seed}: {note}" for note in seed.notes]
