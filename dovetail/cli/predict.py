@@ -31,7 +31,19 @@ if TYPE_CHECKING:
     from dovetail.models import Model
 
 #: The scores that are printed; all are in the JSON.
-SHOWN = ("accuracy", "log_loss", "auc", "macro_f1", "rmse", "mae", "r2", "c_index", "c_uno")
+NUMBERS = ("poisson_deviance", "gamma_deviance", "pinball", "coverage")
+SHOWN = (
+    "accuracy",
+    "log_loss",
+    "auc",
+    "macro_f1",
+    "rmse",
+    "mae",
+    "r2",
+    "c_index",
+    "c_uno",
+    *NUMBERS,
+)
 
 
 def predict(

@@ -48,6 +48,10 @@ class Survival:
     def to_json(self) -> dict[str, Any]:
         return {"kind": "survival", "cuts": list(self.cuts), "base": list(self.base)}
 
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N,) as networks see them: as they are."""
+        return numbers
+
     def targets(self, labels_N: Tensor) -> Tensor:
         """(N, 2 K): whether the event came in each interval, and whether the row was at risk in it.
 

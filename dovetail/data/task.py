@@ -19,7 +19,7 @@ from dovetail.data.tables import distinct
 from dovetail.errors import DataError, ModelError
 
 #: What a label can be, as files say it.
-Kind = Literal["classification", "regression", "survival"]
+Kind = Literal["classification", "regression", "survival", "counts", "amounts", "quantiles"]
 
 #: Numbers of so many values or fewer may be classes.
 _FEW_VALUES = 20
@@ -54,11 +54,76 @@ class Regression:
     def num_outputs(self) -> int:
         return 1
 
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N,) as networks see them."""
+        return (numbers - self.mean) / self.scale
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": "regression", "mean": self.mean, "scale": self.scale}
 
 
-Task = Classification | Regression | Survival
+@dataclass(frozen=True)
+class Counts:
+    """How often: 0 or more. Networks see it over its mean, and say the logarithm of that."""
+
+    unit: float = 1.0
+
+    kind: ClassVar[str] = "counts"
+    predicts: ClassVar[str] = "a number"
+    num_outputs: ClassVar[int] = 1
+    #: What a network says is explained in logarithms.
+    mean: ClassVar[float] = 0.0
+    scale: ClassVar[float] = 1.0
+
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N,) as networks see them."""
+        return numbers / self.unit
+
+    def values(self, outputs_NS: np.ndarray) -> np.ndarray:
+        """(N, S) what outputs say, in the label's own unit."""
+        said: np.ndarray = np.exp(np.minimum(outputs_NS, 30.0)) * self.unit
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "unit": self.unit}
+
+
+@dataclass(frozen=True)
+class Amounts(Counts):
+    """How much, above 0, whose spread grows with its size: costs, durations, doses."""
+
+    kind: ClassVar[str] = "amounts"
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Quantiles of a number, in rising order; networks see it standardised."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+    shares: tuple[float, ...] = (0.1, 0.5, 0.9)
+
+    predicts: ClassVar[str] = "a number"
+
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N,) as networks see them."""
+        return (numbers - self.mean) / self.scale
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.shares)
+
+    def values(self, outputs_NS: np.ndarray) -> np.ndarray:
+        """(N, S) what outputs say, in the label's own unit; no quantile is below a lower one."""
+        said: np.ndarray = np.maximum.accumulate(outputs_NS * self.scale + self.mean, axis=1)
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        shares = list(self.shares)
+        return {"kind": "quantiles", "mean": self.mean, "scale": self.scale, "shares": shares}
+
+
+Task = Classification | Regression | Survival | Counts | Amounts | Quantiles
 
 
 def task_from_json(stored: dict[str, Any]) -> Task:
@@ -81,13 +146,20 @@ def task_from_json(stored: dict[str, Any]) -> Task:
                 "save the model again"
             )
         return Classification(tuple(classes))
-    if kind == "regression":
+    if kind in ("counts", "amounts"):
+        unit = _field(stored, "unit")
+        if not (_is_finite(unit) and unit > 0):
+            raise ModelError(f"{kind} have a unit above 0, got {unit!r}; save the model again")
+        return Counts(float(unit)) if kind == "counts" else Amounts(float(unit))
+    if kind in ("regression", "quantiles"):
         mean, scale = _field(stored, "mean"), _field(stored, "scale")
         if not (_is_finite(mean) and _is_finite(scale) and scale > 0):
             raise ModelError(
                 "a regression has a finite mean and a scale above 0, "
                 f"got {mean!r} and {scale!r}; save the model again"
             )
+        if kind == "quantiles":
+            return Quantiles(float(mean), float(scale), _shares(_field(stored, "shares")))
         return Regression(float(mean), float(scale))
     if kind == "survival":
         task = survival_from_json(stored)
@@ -101,6 +173,17 @@ def _field(stored: dict[str, Any], name: str) -> Any:
     if name not in stored:
         raise ModelError(f"the {stored['kind']} lacks {name!r}; save the model again")
     return stored[name]
+
+
+def _shares(stored: Any) -> tuple[float, ...]:
+    if not (
+        isinstance(stored, list)
+        and stored
+        and all(_is_finite(each) and 0 < each < 1 for each in stored)
+        and sorted(set(stored)) == stored
+    ):
+        raise ModelError(f"quantiles are shares between 0 and 1, rising; got {stored!r}")
+    return tuple(map(float, stored))
 
 
 def _is_finite(value: Any) -> bool:
@@ -151,7 +234,17 @@ def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
     if kind == "survival":
         several = time_to_event(label)
         return fit_survival(present, label=label, intervals=several.intervals if several else None)
-    return Regression(float(present.mean()), float(present.std()) or 1.0)
+    if kind in ("counts", "amounts"):
+        low = present.min()
+        if low < 0 or (kind == "amounts" and low == 0):
+            raise DataError(
+                f"label {label!r} has {low:g}: counts are 0 or more, amounts above 0; give "
+                'task = "regression" for other numbers'
+            )
+        unit = float(present.mean()) or 1.0
+        return Counts(unit) if kind == "counts" else Amounts(unit)
+    mean, scale = float(present.mean()), float(present.std()) or 1.0
+    return Quantiles(mean, scale) if kind == "quantiles" else Regression(mean, scale)
 
 
 def check_classes(present: np.ndarray, *, label: str) -> None:
@@ -213,7 +306,7 @@ def encode_labels(
     if not isinstance(task, Classification):
         numbers = np.full(len(values), np.nan)
         numbers[~missing] = _numbers(values[~missing], label)
-        return torch.from_numpy((numbers - task.mean) / task.scale).float()
+        return torch.from_numpy(task.encode(numbers)).float()
     index = _index(task.classes)
     present, inverse = distinct(values[~missing])
     unknown = [name for name in present.tolist() if name not in index]

@@ -38,7 +38,7 @@ from dovetail.models.threads import one_thread
 
 How = Literal["trees", "gradients", "orders"]
 
-_LOSSES = ("rmse", "mae", "log_loss")
+_LOSSES = ("rmse", "mae", "log_loss", "poisson_deviance", "gamma_deviance", "pinball")
 #: Pieces of a path of integrated gradients at first, and how often one is halved at most, until a
 #: row's pieces sum to what is said of it, but for this part of what there is to share.
 _PIECES, _MOST_HALVINGS, _LEFT = 4, 12, 0.01

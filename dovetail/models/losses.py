@@ -5,6 +5,9 @@ Learners, teachers and students know nothing of a label but these: a new task is
     Classes      -sum_c t_c log softmax(o)_c                 t: the classes' shares
     Values       sum_c (o_c - t_c)^2                          t: standardised values
     Hazards      sum_k r_k log(1 + e^l_k) - d_k l_k           t = (d, r), l_k = base_k + o
+    Poisson      e^o - t o                                    t: a rate over the mean rate
+    Gamma        o + t e^-o                                   t: an amount over the mean
+    Pinball      sum_q (q - [t < o_q]) (t - o_q), rounded     t: a standardised value, once a q
 
 Hazards are those of discrete times (Gensheimer & Narasimhan 2019, PeerJ 7:e6257, Eq. 3): d says
 that the event came in interval k, r that the row was at risk in it, so a row that is censored
@@ -24,7 +27,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dovetail.data import Classification, Survival, Task
+from dovetail.data import Amounts, Classification, Counts, Quantiles, Survival, Task
+
+#: Of a standardised value: how far around a quantile its loss is rounded, so that it has slopes.
+_ROUNDING = 0.05
+#: Outputs of rates and amounts are followed no further: e^30.
+_FURTHEST = 30.0
 
 
 @dataclass(frozen=True)
@@ -181,13 +189,80 @@ class Hazards(Loss):
         return left - left.mean(dim=0)
 
 
+@dataclass(frozen=True)
+class Poisson(Loss):
+    """A rate, 0 or more, over the mean rate; outputs are its logarithm."""
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        outputs = outputs.clamp(max=_FURTHEST)
+        return (outputs.exp() - targets * outputs).sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        rates = outputs_NS.clamp(max=_FURTHEST).exp()
+        return rates - targets_NT, rates
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        return outputs_NS.clamp(max=_FURTHEST).exp()
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        return mean_T.clamp(min=1e-6).log()
+
+
+@dataclass(frozen=True)
+class Gamma(Poisson):
+    """An amount above 0, over the mean; outputs are its logarithm."""
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        outputs = outputs.clamp(-_FURTHEST, _FURTHEST)
+        return (outputs + targets * (-outputs).exp()).sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        over = targets_NT * (-outputs_NS.clamp(-_FURTHEST, _FURTHEST)).exp()
+        return 1 - over, over
+
+
+@dataclass(frozen=True)
+class Pinball(Loss):
+    """Quantiles of a standardised value.
+
+    Attributes:
+        shares: which, each between 0 and 1.
+    """
+
+    shares: tuple[float, ...]
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        left = targets - outputs
+        return (left * outputs.new_tensor(self.shares) + self._below(left)).sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        below = ((outputs_NS - targets_NT) / _ROUNDING).sigmoid()
+        return below - outputs_NS.new_tensor(self.shares), torch.ones_like(outputs_NS)
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        return outputs_NS
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        return mean_T
+
+    def residuals(self, targets_LT: Tensor) -> Tensor:
+        shares = targets_LT.new_tensor(self.shares)
+        below = targets_LT <= targets_LT[:, 0].quantile(shares)
+        return super().residuals(-below.to(targets_LT.dtype))
+
+    def _below(self, left: Tensor) -> Tensor:
+        return _ROUNDING * F.softplus(-left / _ROUNDING)
+
+
 def loss_of(task: Task) -> Loss:
     """How learners learn what a task poses."""
     if isinstance(task, Classification):
         return CLASSES
     if isinstance(task, Survival):
         return Hazards(task.base)
-    return Values()
+    if isinstance(task, Counts):
+        return Gamma() if isinstance(task, Amounts) else Poisson()
+    return Pinball(task.shares) if isinstance(task, Quantiles) else Values()
 
 
 def targets_of(task: Task, labels_N: Tensor) -> Tensor:
@@ -196,4 +271,6 @@ def targets_of(task: Task, labels_N: Tensor) -> Tensor:
         return F.one_hot(labels_N.clamp(min=0).long(), task.num_outputs).float()
     if isinstance(task, Survival):
         return task.targets(labels_N)
+    if isinstance(task, Quantiles):
+        return labels_N.nan_to_num().float()[:, None].expand(-1, task.num_outputs).contiguous()
     return labels_N.nan_to_num().float()[:, None]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Regression, Survival, Task
+from dovetail.data import Classification, Counts, Quantiles, Regression, Survival, Task
 from dovetail.errors import DataError
-from dovetail.models import survival
+from dovetail.models import number_scores, survival
 
 #: Times that test rows are drawn anew for an interval: so often of few rows, of many less often,
 #: as their scores hardly vary.
@@ -52,6 +52,10 @@ SCORES: Mapping[str, bool] = {
     "r2": True,
     "c_index": True,
     "c_uno": True,
+    "poisson_deviance": False,
+    "gamma_deviance": False,
+    "pinball": False,
+    "coverage": True,
     "brier_integrated": False,
     "calibration_at_times": False,
     "validation": True,
@@ -74,10 +78,29 @@ TITLES: Mapping[str, str] = {
     "r2": "R²",
     "c_index": "C (Harrell)",
     "c_uno": "C (Uno)",
+    "poisson_deviance": "Poisson deviance",
+    "gamma_deviance": "gamma deviance",
+    "pinball": "pinball loss",
+    "coverage": "coverage, lowest to highest quantile",
     "brier_integrated": "integrated Brier score",
     "calibration_at_times": "calibration error at times",
     "validation": "validation accuracy",
 }
+
+
+def _page_of(task: Task) -> Any:
+    """The module with the scores of a task that has some of its own; None: classes and values."""
+    if isinstance(task, Survival):
+        return survival
+    return number_scores if isinstance(task, (Counts, Quantiles)) else None
+
+
+def drawn_headline(
+    task: Task, outputs: Tensor, labels: Tensor, weights_BN: np.ndarray
+) -> np.ndarray:
+    """(B,) the score that tables show first, of rows that count by weights."""
+    drawn: np.ndarray = _page_of(task).measure(task, outputs, labels)(weights_BN)[headline(task)]
+    return drawn
 
 
 def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -103,8 +126,9 @@ def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
     if not len(labels):
         raise DataError("there is no test row to score on")
-    if isinstance(task, Survival):
-        return survival.score(task, outputs, labels)
+    if (page := _page_of(task)) is not None:
+        few: dict[str, float] = page.score(task, outputs, labels)
+        return few
     if isinstance(task, Regression):
         predicted, wanted = _values(task, outputs, labels)
         return {
@@ -144,8 +168,9 @@ def all_scores(
     from sklearn import metrics
 
     scores = score(task, outputs, labels)
-    if isinstance(task, Survival):
-        return scores | survival.all_scores(task, outputs, labels)
+    if (page := _page_of(task)) is not None:
+        scores |= page.all_scores(task, outputs, labels)
+        return scores
     if isinstance(task, Regression):
         return scores
     probabilities = outputs.double().softmax(dim=1).numpy()
@@ -206,9 +231,11 @@ def details(
         "rows": len(labels),
         "intervals": _intervals(task, outputs, labels, threshold, draws),
     }
-    if isinstance(task, Survival):
-        return report | survival.details(task, outputs, labels)
-    if isinstance(task, Regression):
+    if (page := _page_of(task)) is not None:
+        report |= page.details(task, outputs, labels)
+        return report
+    if not isinstance(task, Classification):
+        assert isinstance(task, Regression)
         report["mean"] = {"rmse": float(_values(task, outputs, labels)[1].std())}
         return report
     probabilities = outputs.double().softmax(dim=1).numpy()
@@ -300,8 +327,8 @@ def _intervals(
 ) -> dict[str, list[float]]:
     """Score -> its middle 95 % over draws of the rows."""
     measure: _Weighted
-    if isinstance(task, Survival):
-        measure = survival.measure(task, outputs, labels)
+    if (page := _page_of(task)) is not None:
+        measure = page.measure(task, outputs, labels)
     elif isinstance(task, Regression):
         measure = _of_values(*_values(task, outputs, labels))
     else:
@@ -419,7 +446,8 @@ def headline(task: Task) -> str:
     """The score that tables show first."""
     if isinstance(task, Classification):
         return "auc" if task.num_outputs == 2 else "accuracy"
-    return "rmse" if isinstance(task, Regression) else survival.HEADLINE
+    page = _page_of(task)
+    return "rmse" if page is None else str(page.headline(task))
 
 
 def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
@@ -427,9 +455,10 @@ def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
 
     Thousands of draws of few rows ask for it, and scikit-learn takes 10 ms to check each.
     """
-    if isinstance(task, Survival):
+    if _page_of(task) is not None:
         return score(task, outputs, labels).get(headline(task))
     if not isinstance(task, Classification):
+        assert isinstance(task, Regression)
         predicted, wanted = _values(task, outputs, labels)
         return float(np.sqrt(np.square(predicted - wanted).mean()))
     truth = labels.numpy()
@@ -453,6 +482,9 @@ def shown_first(names: Collection[str]) -> list[str]:
         ("auc", "accuracy"),
         ("rmse", "r2"),
         ("c_index", "c_uno"),
+        ("poisson_deviance", "mae"),
+        ("gamma_deviance", "mae"),
+        ("pinball", "coverage"),
         ("accuracy", "macro_f1"),
     )
     pair = next((pair for pair in pairs if pair[0] in names), ())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dovetail.data import Regression, Survival, Task
+from dovetail.data import Counts, Quantiles, Regression, Survival, Task
 from dovetail.errors import ModelError
 from dovetail.models.shown import html_table
 
@@ -149,5 +149,12 @@ def prediction_of(task: Task, outputs_NS: np.ndarray) -> Prediction:
         at_ends = {f"S({cut:g})": survival_NK[:, k].round(6) for k, cut in enumerate(task.cuts)}
         named = {"risk": task.risk(survival_NK), **at_ends}
         return Prediction(task.median(survival_NK), named=named)
+    if isinstance(task, Counts):
+        return Prediction(task.values(outputs_NS)[:, 0])
+    if isinstance(task, Quantiles):
+        said_NS = task.values(outputs_NS)
+        named = {f"q{share:g}": said_NS[:, s] for s, share in enumerate(task.shares)}
+        middle = min(range(task.num_outputs), key=lambda s: abs(task.shares[s] - 0.5))
+        return Prediction(said_NS[:, middle], named=named)
     assert isinstance(task, Regression)
     return Prediction(outputs_NS[:, 0] * task.scale + task.mean)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Survival, Task
-from dovetail.models import survival
-from dovetail.models.metrics import SCORES, headline, headline_score
+from dovetail.data import Classification, Regression, Task
+from dovetail.models.metrics import SCORES, drawn_headline, headline, headline_score
+
+#: Scores shown first of counts, amounts and quantiles.
+_OTHER_LOSSES = ("poisson_deviance", "gamma_deviance", "pinball")
 
 #: Times that test rows are drawn anew.
 _DRAWS = 400
@@ -43,7 +45,7 @@ def recovered_share(
     if isinstance(task, Classification) and task.num_outputs == 2:
         seen = labels >= 0  # rows of other classes have no part in an order of two
         labels, solo, alone, joint = labels[seen], solo[seen], alone[seen], joint[seen]
-    if isinstance(task, Survival):
+    if not isinstance(task, (Classification, Regression)):
         return _of_weights(task, labels, (solo, alone, joint), seed)
     truth = labels.double().numpy()
     predicted = [_predicted(task, outputs) for outputs in (solo, alone, joint)]
@@ -63,13 +65,11 @@ def recovered_share(
     }
 
 
-def _of_weights(
-    task: Survival, labels: Tensor, outputs: Sequence[Tensor], seed: int
-) -> dict[str, Any]:
-    """``recovered_share`` of times, whose scores are made of pairs of rows."""
+def _of_weights(task: Task, labels: Tensor, outputs: Sequence[Tensor], seed: int) -> dict[str, Any]:
+    """``recovered_share`` of tasks whose scores are made of rows that count by weights."""
     name, num = headline(task), len(labels)
     weights_BN = np.random.default_rng(seed).multinomial(num, [1 / num] * num, size=_DRAWS)
-    measured = [survival.measure(task, each, labels)(weights_BN)[name] for each in outputs]
+    measured = [drawn_headline(task, each, labels, weights_BN) for each in outputs]
     draws_BM = np.stack(measured, axis=1)
     values = [headline_score(task, own, labels) or float("nan") for own in outputs]
     return {
@@ -206,16 +206,16 @@ def warnings_of(
         if majority is None or what not in scores or what not in majority:
             continue
         score, other = scores[what], majority[what]
-        if (score >= other) if what == "rmse" else (score <= other):
+        if (score >= other) if not SCORES[what] else (score <= other):
             sentences.append(
                 f"{name} has {what} {score:.3f}, no better than {called} ({other:.3f}): look at "
                 "another score before you use it"
             )
-    for what in ("auc", "accuracy", "rmse", "c_index"):
+    for what in ("auc", "accuracy", "rmse", "c_index", *_OTHER_LOSSES):
         if alone is None or what not in scores or what not in alone:
             continue
         score, other = scores[what], alone[what]
-        if (score > other) if what == "rmse" else (score < other):
+        if (score < other) if SCORES[what] else (score > other):
             low, high = (intervals or {}).get(what, (score, score))
             within = f", by less than these test rows can tell ({low:.3f} to {high:.3f})"
             sentences.append(

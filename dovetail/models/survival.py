@@ -16,9 +16,6 @@ from torch import Tensor
 
 from dovetail.data.survival import Survival
 
-#: The score that tables show first.
-HEADLINE = "c_index"
-
 #: Rows of more pairs than this are drawn from, where rows are drawn anew.
 _MOST_ROWS = 3000
 #: Risks that differ by less are alike, as in scikit-survival.
@@ -31,6 +28,11 @@ def split(labels_N: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """(N,) times, and whether the event came."""
     numbers = labels_N.double().numpy()
     return np.abs(numbers), ~np.signbit(numbers)
+
+
+def headline(task: Survival) -> str:
+    """The score that tables show first."""
+    return "c_index"
 
 
 class Concordance:

@@ -111,7 +111,16 @@ def _is_done(seed: Seed, name: str) -> bool:
 
 
 #: Scores in the order in which one is shown first.
-_FIRST = ("auc", "accuracy", "rmse", "c_index", *SCORES)
+_FIRST = (
+    "auc",
+    "accuracy",
+    "rmse",
+    "c_index",
+    "poisson_deviance",
+    "gamma_deviance",
+    "pinball",
+    *SCORES,
+)
 
 
 def headline_score(run: Run) -> str | None:

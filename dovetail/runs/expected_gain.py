@@ -20,7 +20,7 @@ from torch import Tensor
 from dovetail.data import Classification, Task
 from dovetail.models.learners import LEARNERS, Rows, make_folds
 from dovetail.models.losses import loss_of, targets_of
-from dovetail.models.metrics import headline, score
+from dovetail.models.metrics import SCORES, headline, score
 from dovetail.models.threads import one_thread
 
 #: No more labelled rows than this are looked at.
@@ -143,6 +143,8 @@ def expected(
         return None
     name = headline(task)
     name = "r2" if name == "rmse" else name
+    if not SCORES[name]:  # a deviance: no forecast was ever compared with one
+        return None
 
     def held_out(rows: Tensor) -> Tensor | None:
         folds = make_folds(labels[rows], _FOLDS, seed=0, regression=regression)

@@ -25,7 +25,7 @@ from dovetail.methods.outcome import Outcome, mean_over
 from dovetail.methods.training import Training
 from dovetail.models import generator
 from dovetail.models.devices import device
-from dovetail.models.metrics import headline
+from dovetail.models.metrics import SCORES, headline
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.runs.one_seed import run as run_variants
 from dovetail.runs.runfile import RunFile, SearchSection
@@ -59,7 +59,7 @@ class Trial:
         """The more the better; None where it came to no end."""
         if self.score is None:
             return None
-        return -self.score if metric == "rmse" else self.score
+        return self.score if SCORES.get(metric, True) else -self.score
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.images import ImageInput
-from dovetail.data.task import Classification, Survival
+from dovetail.data.task import Classification, Counts, Quantiles, Survival
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import calibration_of
@@ -153,7 +153,13 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         import onnxscript  # noqa: F401  # torch.onnx needs it
 
         from dovetail.service.columns import image_features, table_features
-        from dovetail.service.graph import Graph, calibrated, network_nodes, survival_nodes
+        from dovetail.service.graph import (
+            Graph,
+            calibrated,
+            network_nodes,
+            number_nodes,
+            survival_nodes,
+        )
     except ImportError:
         raise ConfigError(
             "exporting needs packages that are not installed; pip install 'dovetail-fl[export]'"
@@ -201,6 +207,8 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         )
     elif isinstance(model.task, Survival):
         program = graph.model(survival_nodes(graph, model.task, outputs, first))
+    elif isinstance(model.task, (Counts, Quantiles)):
+        program = graph.model(number_nodes(graph, model.task, outputs, first))
     else:
         wide = graph.cast(outputs, onnx.TensorProto.DOUBLE)
         scaled = graph.node("Mul", wide, graph.constant(model.task.scale, np.float64))
@@ -275,7 +283,7 @@ def apart(model: Model, one: Prediction, other: Prediction) -> float:
             for name in one.named
             if name != "risk"
         )
-    scale = model.task.scale
+    scale = float(np.abs(one.values).mean()) if isinstance(model.task, Counts) else model.task.scale
     far = np.abs(one.values - other.values) / np.maximum(scale, np.abs(one.values))
     return float(far.max(initial=0.0))
 

@@ -22,7 +22,7 @@ import torch
 from onnx import TensorProto, helper, inliner, numpy_helper
 from torch import nn
 
-from dovetail.data import Survival
+from dovetail.data import Counts, Quantiles, Survival
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.calibration import Calibration
@@ -157,6 +157,12 @@ def survival_nodes(graph: Graph, task: Survival, outputs: str, first: str) -> li
         (kept, first, TensorProto.FLOAT, [1]),
         (shares, f"{first}_survival", TensorProto.DOUBLE, [len(task.cuts)]),
     ]
+
+
+def number_nodes(graph: Graph, task: Counts | Quantiles, outputs: str, first: str) -> list[Any]:
+    """The outputs of a model of counts, amounts or quantiles: its network's, as they are."""
+    kept = graph.node("Identity", outputs)
+    return [(kept, first, TensorProto.FLOAT, [task.num_outputs])]
 
 
 def network_nodes(
