@@ -8,6 +8,7 @@ import paths with commas between.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module, metadata
 from typing import Any
@@ -58,13 +59,19 @@ def version_of(path: str) -> str:
         raise ConfigError(
             f"expected the path of an .onnx file, or package.module:Name, got {path!r}"
         )
-    for name in [package, *metadata.packages_distributions().get(package, ())]:
+    for name in _called(package):
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     raise ConfigError(
         f"{path}: no installed package has the module {package!r}; pip install it. Code beside a "
         "file is not run"
     )
+
+
+def _called(package: str) -> Iterator[str]:
+    """What the distribution of a package may be called; its own name first, the rest takes long."""
+    yield package
+    yield from metadata.packages_distributions().get(package, ())
 
 
 def tensor_of(output: Any) -> Any:

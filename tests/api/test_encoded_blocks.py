@@ -10,6 +10,8 @@ from PIL import Image
 import dovetail as dt
 from dovetail.errors import DovetailError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):

@@ -15,6 +15,8 @@ from dovetail.data import installed
 from dovetail.errors import ConfigError, ModelError, PartyError
 from dovetail.models import networks
 
+pytestmark = pytest.mark.slow
+
 
 class Residual(nn.Module):
     """An encoder from the shape of a row; what it gives is not a plain tensor."""

@@ -66,6 +66,7 @@ def test_a_label_that_stands_in_the_text_alone_is_learned_and_predicted(model, v
     assert np.isfinite(model.predict_proba(new.assign(notes=None))).all()
 
 
+@pytest.mark.slow
 def test_the_onnx_file_and_the_service_read_the_same_texts(model, visits, tmp_path):
     new = visits[["age", "notes", "seen", "doctor"]][:50].assign(doctor="Dr Nobody")
     expected = model.predict_proba(new)
@@ -89,6 +90,7 @@ def test_the_onnx_file_and_the_service_read_the_same_texts(model, visits, tmp_pa
     assert said == model.predict(new).tolist()
 
 
+@pytest.mark.slow
 def test_inspect_says_how_each_column_is_read(parties):
     found = dt.inspect(parties, quiet=True)
     (clinic, lab) = found.to_json()["parties"]
@@ -102,6 +104,7 @@ def test_inspect_says_how_each_column_is_read(parties):
     assert "clinic reads notes as text" in str(found)
 
 
+@pytest.mark.slow
 def test_shares_go_to_shap_with_the_values_they_are_about(model, visits):
     shap = pytest.importorskip("shap")
     explained = model.explain(visits[:30], to="shap")
@@ -121,6 +124,7 @@ def test_without_shap_a_sentence_says_what_to_install(model, visits, monkeypatch
         model.explain(visits[:30], to="shap")
 
 
+@pytest.mark.slow
 def test_curves_are_a_line_an_epoch_of_each_variant(parties):
     method = dt.APFed("contrastive", epochs=3, patience=None)
     run = dt.fit(method, parties, test=0.3, baselines=["alone"], seeds=2, quiet=True)
