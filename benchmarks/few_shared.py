@@ -146,11 +146,11 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     for line in lines:
         of_case[line["table"], line["labels"], line["overlap"]].append(line)
     keys = ["local", *(f"solo, {how}" for how in HOW), "joint, none", "joint, map"]
-    text = f"| table | labels | shared | {' | '.join(keys)} |\n"
-    text += "|---" * (3 + len(keys)) + "|\n"
+    text = f"| table | labels | shared | draws | {' | '.join(keys)} |\n"
+    text += "|---" * (4 + len(keys)) + "|\n"
     for (case, labels, overlap), found in of_case.items():
         means = [f"{statistics.fmean(line[key] for line in found):.1f}" for key in keys]
-        text += f"| {case} | {labels} | {overlap:.0%} | {' | '.join(means)} |\n".replace("%", " %")
+        text += f"| {case} | {labels} | {overlap:.0%} | {len(found)} | {' | '.join(means)} |\n"
     return text
 
 

@@ -29,9 +29,9 @@ Pictures = Literal["patches", "flat"]
 
 SIZE, PATTERNS = 6, 96
 #: Patches of a picture, about; further apart in larger ones.
-_PATCHES = 150
+_PATCHES = 400
 #: What is added to a patch's variance, of pixels in 0 to 1, and to the whitened ones'.
-_FLAT, _WHITE = 1e-3, 0.1
+_FLAT, _WHITE = 1.5e-4, 0.1
 #: Pictures and patches that patterns are learnt from; pictures that are described at once, and that
 #: bins and scales of kernels are learnt from.
 _LEARNT_FROM, _LEARNT_PATCHES, _AT_ONCE, _FOR_KERNELS = 2000, 20_000, 256, 4000

@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 #: Between these, a script writes a table from its record, and another test compares it.
-WRITTEN = re.compile(r"<!-- (bench [\w-]+|worth|attacks|cost) -->\n.*?<!-- /\1 -->", re.DOTALL)
+WRITTEN = re.compile(
+    r"<!-- (bench [\w-]+|worth|attacks|cost|few shared|pictures) -->\n.*?<!-- /\1 -->", re.DOTALL
+)
 
 SOURCE = re.compile(r"<!-- figures ([\w./ -]+) -->")
 

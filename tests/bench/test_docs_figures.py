@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import worth
+from benchmarks import few_shared, pictures, worth
 from benchmarks.tables import TABLES, Cell, Run, grid, lines
 
 ROOT = Path(__file__).parents[2]
@@ -111,3 +111,13 @@ def test_what_sealed_says_of_apfed_s_is_what_its_runs_come_to():
     assert f"level with D's or above in {found['solo level with D or above']}" in text
     assert f"its joint one in {found['joint level with D or above']} and" in text
     assert f"within a point in {found['joint within a point of D or above']}." in text
+
+
+@pytest.mark.parametrize(("name", "module"), [("few_shared", few_shared), ("pictures", pictures)])
+def test_a_table_of_sealed_is_what_its_benchmark_recorded(name, module):
+    page = (ROOT / "docs" / "sealed.md").read_text(encoding="utf-8")
+    marker = name.replace("_", " ")
+    (shown,) = re.findall(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", page, re.DOTALL)
+    record = (ROOT / "benchmarks" / "results" / f"{name}.jsonl").read_text(encoding="utf-8")
+    assert shown == module.table([json.loads(line) for line in record.splitlines()])
+    assert shown.count("\n") > 3
