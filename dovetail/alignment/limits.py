@@ -1,10 +1,8 @@
-"""How often, and with how many ids, a driver may compare: counted in the party's site.
+"""How often, and with how many ids, a driver may compare: counted in the party's site (``Quota``).
 
-    alignments.json    of each driver, the alignments that began in the last 24 hours, and its last
-
-An alignment is written down before it is answered, and the file is on the disk before the answer
-leaves: a party that is killed and started anew has forgotten none. Where the file can neither be
-read nor written, no alignment is answered.
+Of each driver, the alignments that began in the last 24 hours are kept, and its last. An alignment
+is on the disk before its first answer leaves: a party that is killed and started anew has forgotten
+none.
 
 **What no limit can prevent.** Who may align may ask about ids that it guesses, and learns which of
 them are there; the limits bound how many a day. A point tells nothing of its id, by design:
@@ -20,19 +18,13 @@ exchanges one id for another in counting is not noticed.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Protocol
 
 from dovetail.errors import AlignmentError
-from dovetail.network.retry import open_private
+from dovetail.network.quota import Quota
 
 #: Seconds that an alignment counts for.
 DAY_S = 24 * 3600.0
@@ -69,34 +61,14 @@ class Guard(Protocol):
         """It has ended with claims that are not true."""
 
 
-class _Entry(BaseModel):
-    """One alignment."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    at: float  # seconds since 1970
-    run: str
-    initiator: str
-    mode: str
-    num_ids: int
-    num_shared: int | None = None  # of an intersection that has ended
-    unproven: bool = False
-
-
-class _Counts(BaseModel):
-    """The file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    version: Literal[1] = 1
-    drivers: dict[str, list[_Entry]] = {}
+_ALIKE = "FROM alignments WHERE driver = ? AND initiator = ? AND mode = ?"
 
 
 class Limits:
     """Counts what drivers ask for, and refuses what is too much.
 
     Args:
-        path: the file.
+        quota: of the party's site.
         max_alignments: of a driver, in 24 hours.
         max_ids: that a driver may compare in 24 hours, in all its alignments together.
         print_line: shows a line to whoever watches.
@@ -106,7 +78,7 @@ class Limits:
 
     def __init__(
         self,
-        path: Path,
+        quota: Quota,
         *,
         max_alignments: int,
         max_ids: int,
@@ -114,13 +86,12 @@ class Limits:
         together: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._path = path
+        self._quota = quota
         self._max_alignments = max_alignments
         self._max_ids = max_ids
         self._print = print_line
         self._together = together
         self._now = now
-        self._lock = threading.Lock()
 
     def of(self, driver: str, run: str, *, watched: bool = True) -> Guard:
         """The guard of one run.
@@ -133,67 +104,75 @@ class Limits:
         """
         return _OfDriver(self, driver, run, watched)
 
-    def begins(self, driver: str, entry: _Entry, *, watched: bool) -> None:
+    def begins(
+        self, driver: str, run: str, initiator: str, mode: str, num_ids: int, *, watched: bool
+    ) -> None:
         """Count an alignment.
 
         Raises:
-            AlignmentError: one too many, or with too many ids, or it cannot be counted.
+            AlignmentError: one too many, or with too many ids.
+            QuotaError: it cannot be counted.
         """
-        with self._lock:
-            counts = self._read()
-            entries = counts.drivers.setdefault(driver, [])
-            since = self._now() - DAY_S
-            today = [each for each in entries if each.at > since]  # those of a later clock, too
-            counted = today
-            if self._together:
-                others = (
-                    each for name, held in counts.drivers.items() if name != driver for each in held
-                )
-                counted = [*today, *(each for each in others if each.at > since)]
-            self._check(driver, entry, today, counted)
-            before = [each for each in entries if watched and _alike(each, entry)]
-            counts.drivers[driver] = [*(today or entries[-1:]), entry]
-            self._write(counts)
-        self._warn_if_near(driver, "its set has", entry.num_ids, [each.num_ids for each in before])
+        now = self._now()
+        row = (driver, now, run, initiator, mode, num_ids)
+        with self._quota.lock:
+            self._check(driver, num_ids, now - DAY_S)
+            before = self._quota.read(f"SELECT num_ids {_ALIKE}", driver, initiator, mode)
+            self._quota.write_all(
+                (
+                    "DELETE FROM alignments WHERE driver = ? AND at <= ? AND rowid < "
+                    "(SELECT max(rowid) FROM alignments WHERE driver = ?)",
+                    [(driver, now - DAY_S, driver)],
+                ),
+                ("INSERT INTO alignments VALUES (?, ?, ?, ?, ?, ?, NULL, 0)", [row]),
+                for_good=True,
+            )
+        if watched:
+            self._warn_if_near(driver, "its set has", num_ids, [each for (each,) in before])
 
     def ended(self, driver: str, run: str, *, num_shared: int | None, watched: bool) -> None:
         """Write down how the driver's last alignment ended; None: with claims that are not true."""
-        with self._lock:
-            counts = self._read()
-            entries = counts.drivers.get(driver, [])
-            mine = [each for each in entries if each.run == run][-1:]
-            if not mine:
+        with self._quota.lock:
+            found = self._quota.read(
+                "SELECT rowid, initiator, mode FROM alignments WHERE driver = ? AND run = ? "
+                "ORDER BY rowid DESC LIMIT 1",
+                *(driver, run),
+            )
+            if not found:
                 return
-            (entry,) = mine
-            entry.num_shared, entry.unproven = num_shared, num_shared is None
-            before = [
-                each.num_shared
-                for each in entries
-                if watched and each is not entry and _alike(each, entry)
-            ]
-            self._write(counts)
-        if num_shared is not None:
-            self._warn_if_near(driver, "it shares", num_shared, [each for each in before if each])
+            ((mine, *alike),) = found
+            before = self._quota.read(
+                f"SELECT num_shared {_ALIKE} AND rowid != ? AND num_shared", driver, *alike, mine
+            )
+            self._quota.write(
+                "UPDATE alignments SET num_shared = ?, unproven = ? WHERE rowid = ?",
+                *(num_shared, num_shared is None, mine),
+                for_good=True,
+            )
+        if watched and num_shared is not None:
+            self._warn_if_near(driver, "it shares", num_shared, [each for (each,) in before])
 
-    def _check(
-        self, driver: str, entry: _Entry, today: list[_Entry], counted: list[_Entry]
-    ) -> None:
+    def _check(self, driver: str, num_ids: int, since: float) -> None:
+        ((num, compared, is_unproven),) = self._quota.read(
+            "SELECT count(*), ifnull(sum(num_ids), 0), ifnull(max(unproven AND driver = ?), 0) "
+            "FROM alignments WHERE at > ? AND (driver = ? OR ?)",  # those of a later clock, too
+            *(driver, since, driver, self._together),
+        )
         who = repr(driver) + (", with all drivers together," if self._together else "")
-        if any(each.unproven for each in today):
+        if is_unproven:
             raise AlignmentError(
                 f"{driver!r} has claimed rows that it could not prove to share; this party aligns "
-                f"with it no more within 24 hours of that (its {self._path.name} has it)"
+                "with it no more within 24 hours of that"
             )
-        if len(counted) >= self._max_alignments:
+        if num >= self._max_alignments:
             raise AlignmentError(
-                f"{who} has aligned {len(counted)} times within 24 hours; this party's "
+                f"{who} has aligned {num} times within 24 hours; this party's "
                 f"policy.max_alignments allows {self._max_alignments}: wait, or ask it to allow "
                 "more"
             )
-        num_ids = entry.num_ids + sum(each.num_ids for each in counted)
-        if num_ids > self._max_ids:
+        if num_ids + compared > self._max_ids:
             raise AlignmentError(
-                f"{who} would have compared {num_ids} ids within 24 hours; this party's "
+                f"{who} would have compared {num_ids + compared} ids within 24 hours; this party's "
                 f"policy.max_ids allows {self._max_ids} together: wait, or ask it to allow more"
             )
 
@@ -208,38 +187,6 @@ class Limits:
             _log.warning("%s", line)
             self._print(line)
 
-    def _read(self) -> _Counts:
-        try:
-            return _Counts.model_validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return _Counts()
-        except (OSError, ValidationError) as error:
-            _log.error("alignments cannot be counted: %s: %s", self._path, error)
-            raise AlignmentError(
-                f"it cannot read {self._path.name} in its site, where alignments are counted, and "
-                "takes part in none that is not counted; its log has the details"
-            ) from None
-
-    def _write(self, counts: _Counts) -> None:
-        fresh = self._path.with_name(f"{self._path.name}.new")
-        try:
-            handle = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(counts.model_dump(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-        except OSError as error:
-            _log.error("alignments cannot be counted: %s: %s", self._path, error)
-            raise AlignmentError(
-                f"it cannot write {self._path.name} in its site, where alignments are counted, and "
-                "takes part in none that is not counted; its log has the details"
-            ) from None
-
-
-def _alike(one: _Entry, other: _Entry) -> bool:
-    return (one.initiator, one.mode) == (other.initiator, other.mode)
-
 
 class _OfDriver:
     """A driver's run."""
@@ -251,15 +198,9 @@ class _OfDriver:
         self._watched = watched
 
     def begins(self, initiator: str, mode: str, num_ids: int) -> None:
-        entry = _Entry(
-            at=self._limits._now(),
-            run=self._run,
-            initiator=initiator[:200],
-            mode=mode,
-            num_ids=num_ids,
-        )
         watched = self._watched or not mode.startswith("intersection")
-        self._limits.begins(self._driver, entry, watched=watched)
+        of = self._driver, self._run, initiator[:200], mode
+        self._limits.begins(*of, num_ids, watched=watched)
 
     def shares(self, num_shared: int) -> None:
         self._limits.ended(self._driver, self._run, num_shared=num_shared, watched=self._watched)

@@ -21,6 +21,7 @@ from dovetail.models.decisions import ClassWeights, Threshold, ThresholdSettings
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.quota import Quota
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -120,7 +121,7 @@ class Asked:
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         driver: who asks.
-        numbers: counts the numbers that this driver was given (APFed-S).
+        quota: counts what is answered.
         aligned: a folder for rows of alignments that this driver carries between parties.
         guard: counts alignments that this driver carries.
     """
@@ -132,7 +133,7 @@ class Asked:
     run: str
     driver: str
     aligned: Path
-    numbers: Path
+    quota: Quota
     guard: Guard
 
 

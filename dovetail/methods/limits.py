@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -128,6 +129,12 @@ class AskedFor:
     once: bool
     codes: Tensor | None = None
 
+    @cached_property
+    def different(self) -> Tensor:
+        """The samples, each once, in ascending order."""
+        different: Tensor = self.samples.unique()
+        return different
+
     @property
     def is_well_formed(self) -> bool:
         """Else the party itself says what is wrong."""
@@ -219,7 +226,7 @@ class Uses:
         """
         if not asked.is_well_formed:
             return
-        different = asked.samples.unique()
+        different = asked.different
         if asked.once and len(different) < len(asked.samples):
             raise LimitError(
                 f"refuses {len(asked.samples)} samples of which {len(different)} are different: a "
@@ -258,7 +265,7 @@ class Uses:
 
     def count(self, asked: AskedFor) -> Tensor:
         """Count an answer; gives the different samples that it is about."""
-        different: Tensor = asked.samples.unique()
+        different = asked.different
         if not len(different):
             return different
         used_S = self.used.get(asked.order, torch.zeros(0, dtype=torch.int32))

@@ -42,6 +42,7 @@ from dovetail.methods.section import PartyName, Section, check_run_id
 from dovetail.network import Engine, Message
 from dovetail.network.addresses import check_driver
 from dovetail.network.checkpoint import REQUESTS
+from dovetail.network.quota import Quota
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -234,6 +235,10 @@ class PolicySection(Section):
     def limits(self) -> RowLimits:
         """How often, and about how many samples at a time, it answers in a run."""
         return RowLimits(self.min_rows, self.max_uses, self.max_begins, self.max_codes)
+
+    def counted(self, driver: str) -> str:
+        """Whose numbers of APFed-S are counted together: a driver's, or "" of all."""
+        return "" if self.together else driver
 
     @property
     def max_message_bytes(self) -> int:
@@ -454,11 +459,11 @@ class Site:
         max_ids = self.policy.section.max_ids
         return default_max_ids(self.table.num_rows) if max_ids is None else max_ids
 
-    def limits(self, path: Path, print_line: Callable[[str], None]) -> Limits:
-        """What counts alignments, in this file of its site."""
+    def limits(self, quota: Quota, print_line: Callable[[str], None]) -> Limits:
+        """What counts alignments, in its site."""
         policy = self.policy.section
         return Limits(
-            path,
+            quota,
             max_alignments=policy.max_alignments,
             max_ids=self.max_ids,
             print_line=print_line,

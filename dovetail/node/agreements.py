@@ -3,7 +3,8 @@
     shop.site/proposals/NAME/
         proposal.json          what was proposed, NAME being its SHA-256
         said.PARTY.json        what each party said of it, with proof
-        used.jsonl             which runs began on it, when, and on which samples
+
+    shop.site/site.sqlite, ``agreed``: which runs began on it, when, and on which samples
 
 With ``policy.approval = "signed"`` a site answers a run only if all parties of its proposal have
 signed, this one included. The driver shows their signatures when it comes (``Show``); each is
@@ -17,13 +18,12 @@ signed them, its ledger and this party's name the same proposal, and an auditor 
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from cryptography import x509
@@ -32,7 +32,8 @@ from dovetail.alignment.stored import is_predicting
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network import Message
 from dovetail.network.certificates import make_folder
-from dovetail.network.retry import open_private, patiently, write_text
+from dovetail.network.quota import Quota
+from dovetail.network.retry import write_text
 from dovetail.network.revocation import Revocations
 from dovetail.node.proposal import (
     Proposal,
@@ -45,8 +46,10 @@ from dovetail.node.proposal import (
 KEPT_PROPOSALS = 100
 
 _PROPOSAL = "proposal.json"
-_USED = "used.jsonl"
 _SIGNATURE = "said."
+
+#: What is known of a run that began.
+_COLUMNS = ("time", "driver", "run", "variant", "samples", "salt")
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +101,7 @@ class Agreements:
         required: whether its policy answers only what all have signed.
         num_rows: of its table.
         revocations: which certificates no longer count, as it is now; None: all do.
+        quota: of the site; None: opened when it is asked.
 
     Raises:
         ConfigError: signatures are asked for, and no authority says whose they are.
@@ -112,6 +116,7 @@ class Agreements:
         required: bool,
         num_rows: int,
         revocations: Callable[[], Revocations] | None = None,
+        quota: Quota | None = None,
     ) -> None:
         if required and not authorities:
             raise ConfigError(
@@ -119,11 +124,17 @@ class Agreements:
                 "party's certificate"
             )
         self._revocations = revocations
+        self._site_folder = site_folder
         self._folder = site_folder / "proposals"
+        self._given = quota
         self._party = party
         self._authorities = authorities
         self._required = required
         self._num_rows = num_rows
+
+    @cached_property
+    def _quota(self) -> Quota:
+        return self._given or Quota(self._site_folder)
 
     # --- What is kept ---------------------------------------------------------------------------
 
@@ -147,10 +158,8 @@ class Agreements:
 
     def used(self, proposal: str) -> list[dict[str, str]]:
         """The runs that began on this proposal."""
-        path = self._folder / proposal / _USED
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        sql = f"SELECT {', '.join(_COLUMNS)} FROM agreed WHERE proposal = ? ORDER BY rowid"
+        return [dict(zip(_COLUMNS, row, strict=True)) for row in self._quota.read(sql, proposal)]
 
     def keep(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
         """Write down a proposal and what parties say of it; a party's later word counts.
@@ -319,7 +328,8 @@ class Agreements:
         """Write down a run that begins, unless it is known.
 
         Raises:
-            ConfigError: it began as often as was agreed on, or cannot be written down.
+            ConfigError: it began as often as was agreed on.
+            QuotaError: it cannot be written down.
         """
         used = self.used(proposal.name)
         if any(each["run"] == run for each in used):
@@ -334,26 +344,10 @@ class Agreements:
                 "allows "
                 f"it {proposal.attempts} times; propose the run anew"
             )
-        line = {
-            "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-            "driver": driver,
-            "run": run,
-            "variant": variant,
-            "samples": samples(),
-            "salt": secrets.token_hex(16),  # of the cohort that it tells the driver (record.py)
-        }
-        path = self._folder / proposal.name / _USED
-
-        def write() -> None:
-            handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            with os.fdopen(handle, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-
-        try:
-            patiently(write)
-        except OSError as error:
-            _log.error("%s: %s", path, error)
-            raise ConfigError("it cannot write down that a run begins, and answers none") from None
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        salt = secrets.token_hex(16)  # of the cohort that it tells the driver (record.py)
+        row = (proposal.name, now, driver, run, variant, samples(), salt)
+        self._quota.write("INSERT INTO agreed VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
 
 
 class Reader:

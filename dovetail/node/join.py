@@ -146,6 +146,5 @@ def describe(site: Site, addresses: Mapping[str, str], site_folder: Path) -> Ite
         f"{policy.max_disk_mb:,g} MB of disk together"
     )
     yield (
-        f"  keeps      {site_folder}/ (ledger.jsonl, refusals.jsonl, alignments.json, runs.jsonl, "
-        "join.log, secret)"
+        f"  keeps      {site_folder}/ (ledger.jsonl, refusals.jsonl, site.sqlite, join.log, secret)"
     )

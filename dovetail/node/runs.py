@@ -17,9 +17,7 @@ allow each by name, they are not among a policy's defaults.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -56,11 +54,11 @@ from dovetail.network.checkpoint import ChangedError, Checkpointed, StatefulPart
 from dovetail.network.counting import Counted, times
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
-from dovetail.network.retry import open_private, patiently
+from dovetail.network.quota import Quota, QuotaError
 from dovetail.node.agreements import Approved, Reader
 from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of
 from dovetail.node.fingerprint import site_digests
-from dovetail.node.limits import Guard, RunLimits
+from dovetail.node.limits import GivenSums, Guard, RunLimits
 from dovetail.node.parked import Parked, forget_parked
 from dovetail.node.proposal import split_run
 from dovetail.node.record import give_account
@@ -182,7 +180,7 @@ class Watched:
             if isinstance(message, _ALIGNS):
                 self._refuse(message, str(refusal))
             raise
-        except (BudgetError, ChangedError, LimitError) as refusal:
+        except (BudgetError, ChangedError, LimitError, QuotaError) as refusal:
             self._refuse(message, str(refusal))
             raise
         activity = self._activity
@@ -226,51 +224,6 @@ class Aligning:
         return answer
 
 
-class GivenSums:
-    """The rounds of a run in which a party gave its share, and to which sum; on its disk.
-
-    Apart from the run's states, which a driver may have restored or dropped.
-    """
-
-    def __init__(self, folder: Path, driver: str, run: str) -> None:
-        self._path = folder / certificate_name(driver) / f"{run.replace('/', _SLASH)}.jsonl"
-
-    def get(self, number: int) -> str | None:
-        """The sum that a share was given of in this round."""
-        if not self._path.exists():
-            return None
-        with self._path.open(encoding="utf-8") as file:
-            for line in file:
-                with suppress(ValueError):  # half a line: its share never left
-                    round_of, digest = json.loads(line)
-                    if round_of == number:
-                        return str(digest)
-        return None
-
-    def note(self, number: int, digest: str) -> None:
-        """Write down that a share of this sum leaves.
-
-        Raises:
-            ConfigError: it cannot be written, and the share must not leave.
-        """
-        if self.get(number) is not None:
-            return
-
-        def write() -> None:
-            make_folder(self._path.parent)
-            handle = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            with os.fdopen(handle, "a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps([number, digest]))
-                file.flush()
-                os.fsync(file.fileno())
-
-        try:
-            patiently(write)
-        except OSError as error:
-            _log.error("%s: %s", self._path, error)
-            raise ConfigError("it cannot write down that it shares, and does not share") from None
-
-
 class Runs:
     """Makes the party's side of each run that its policy allows.
 
@@ -306,16 +259,17 @@ class Runs:
         self._budgets = Budgets(
             site_folder, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
         )
-        self._agreements = agreements_of(site, site_folder, identity)
+        self._quota = Quota(site_folder)
+        self._agreements = agreements_of(site, site_folder, identity, self._quota)
         self._secret = site_secret(site_folder)
         letter = parked.letter if parked is not None else lambda driver: ""
-        self._run_limits = RunLimits(site_folder, policy, letter=letter)
+        self._run_limits = RunLimits(self._quota, policy, letter=letter)
         self._digests = site_digests(site)
         policies = policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
-        self._limits = site.limits(site_folder / "alignments.json", teller.print)
+        self._limits = site.limits(self._quota, teller.print)
         allowed = [
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
@@ -348,13 +302,7 @@ class Runs:
         known = self._site.policy.algorithms[algorithm]
         guard = None
         if algorithm != "psi":
-            guard = self._run_limits.of(
-                driver,
-                run,
-                algorithm,
-                known,
-                folder=self._states(driver) / run.replace("/", _SLASH),
-            )
+            guard = self._run_limits.of(driver, run, algorithm, known)
         max_rows = self._site.policy.section.max_rows
         check = approved.checks(known.begins)
         watched = Watched(
@@ -422,7 +370,7 @@ class Runs:
                 identity=self._identity,
                 driver=driver,
                 members=members,
-                rounds=GivenSums(self._site_folder / "sums", driver, run),
+                rounds=GivenSums(self._quota, driver, run),
             ),
         )
 
@@ -460,12 +408,12 @@ class Runs:
                 run=run,
                 driver=driver,
                 aligned=self._site_folder / "aligned" / certificate_name(driver),
-                numbers=self._site_folder / "numbers" / self._counted(driver),
+                quota=self._quota,
                 guard=self._limits.of(driver, run),
             )
         )
         states = self._states(driver) / run.replace("/", _SLASH)
-        self._drop_oldest(states)
+        self._drop_oldest(driver, states)
         folder = states / algorithm
 
         def allow(num_bytes: int) -> None:
@@ -474,9 +422,7 @@ class Runs:
         def restored(party: StatefulParty) -> None:
             """What it has released since is not in a state that is older."""
             if isinstance(party, CountsReleases):
-                party.counts_at_least(
-                    self._run_limits.releases(driver, run, algorithm, folder=states)
-                )
+                party.counts_at_least(self._run_limits.releases((driver, run, algorithm)))
 
         about = self._digests[algorithm]
         keeper = Checkpointed(made(), folder, allow=allow, about=about, restored=restored)
@@ -583,11 +529,6 @@ class Runs:
             f"shared (alignment {run})"
         )
 
-    def _counted(self, driver: str) -> str:
-        """The file that counts what a driver, or all of them together, were given."""
-        together = self._site.policy.section.together
-        return "all.safetensors" if together else f"{certificate_name(driver)}.safetensors"
-
     def _states(self, driver: str) -> Path:
         return self._site_folder / "checkpoints" / certificate_name(driver)
 
@@ -597,7 +538,7 @@ class Runs:
             if folder.name.partition(_SLASH)[0] == alignment:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _drop_oldest(self, opened: Path) -> None:
+    def _drop_oldest(self, driver: str, opened: Path) -> None:
         """Keep the states of a driver's last runs, this one among them."""
 
         def saved(folder: Path) -> float:
@@ -608,6 +549,8 @@ class Runs:
         others = [folder for folder in opened.parent.glob("*") if folder != opened]
         for folder in sorted(others, key=saved, reverse=True)[KEPT_RUNS - 1 :]:
             shutil.rmtree(folder, ignore_errors=True)
+        left = [folder.name.replace(_SLASH, "/") for folder in opened.parent.glob("*")]
+        self._run_limits.forget(driver, left)
 
     def _rows(self, run: str, driver: str) -> Tensor:
         """The rows that a run is to use.

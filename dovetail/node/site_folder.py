@@ -6,13 +6,10 @@
         aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
         checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
         models/RUN/                    what it can use of that run
-        numbers/DRIVER.safetensors         how many numbers of each row it has given (APFed-S)
-        proposals/NAME/                proposals, who signed them, what was run on them
-        sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
+        proposals/NAME/                proposals, and who signed them
         ledger.jsonl                   what left it, and for whom
         refusals.jsonl                 what it refused, to whom and why
-        alignments.json                how often, and with how many ids, each driver has aligned
-        runs.jsonl                     when which driver's runs began
+        site.sqlite                    what it has answered, counted (network/quota.py)
         mailbox/                       its keys for letters, and what it answered last by letter
         secret                         mixed into all random numbers; never leaves
         join.log
@@ -44,6 +41,7 @@ from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
 from dovetail.network.identity import Certified, Identity
+from dovetail.network.quota import Quota
 from dovetail.network.retry import open_private
 from dovetail.node.agreements import Agreements
 
@@ -226,8 +224,10 @@ def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def agreements_of(site: Site, site_folder: Path, identity: Identity | None = None) -> Agreements:
-    """The proposals that a party's site keeps.
+def agreements_of(
+    site: Site, site_folder: Path, identity: Identity | None = None, quota: Quota | None = None
+) -> Agreements:
+    """The proposals that a party's site keeps; ``quota`` is of the site, if it is open.
 
     Raises:
         ConfigError: its policy asks for signatures, and it has no certificate.
@@ -244,6 +244,7 @@ def agreements_of(site: Site, site_folder: Path, identity: Identity | None = Non
         required=signed,
         num_rows=site.table.num_rows,
         revocations=None if known is None else lambda: known.revocations,
+        quota=quota,
     )
 
 

@@ -24,6 +24,7 @@ from dovetail.network.certificates import (
     new_key,
 )
 from dovetail.network.credentials import Credentials
+from dovetail.network.quota import Quota
 from dovetail.network.stream import Stream
 from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Runs
@@ -122,6 +123,11 @@ class Site:
     def printed(self, what: str) -> list[str]:
         """Lines of the terminal that contain this."""
         return [line for line in self.lines if what in line]
+
+    @property
+    def quota(self) -> Quota:
+        """What it counts in."""
+        return self.runs._quota
 
     lines: list[str]
 

@@ -21,6 +21,7 @@ from dovetail.alignment.limits import DAY_S, Limits, default_max_ids
 from dovetail.errors import AlignmentError, PartyError
 from dovetail.methods import apfed
 from dovetail.network import InProcess, encode
+from dovetail.network.quota import Quota
 
 MEMBERS = [f"06{number:08d}" for number in range(0, 100_000, 7)]  # 14,286 of the 100,000 guessed
 SMALL = [f"customer-{number}" for number in range(320)]
@@ -72,9 +73,10 @@ def test_100_000_guesses_are_refused_at_once_in_parts_and_after_a_restart(
         shop.killed_and_started_anew()
     whys = {(each["driver"], each["message"]) for each in shop.refused()}
     assert whys == {("bank", "psi.Begin")}
-    kept = json.loads((shop.site_folder / "alignments.json").read_text())["drivers"]["bank"]
-    assert [each["num_ids"] for each in kept] == [50_000]
-    assert (shop.site_folder / "alignments.json").stat().st_mode & 0o077 == 0
+    kept = Quota(shop.site_folder).read("SELECT driver, num_ids FROM alignments")
+    assert kept == [("bank", 50_000)]
+    for path in shop.site_folder.glob("site.sqlite*"):
+        assert path.stat().st_mode & 0o077 == 0
 
 
 # --- Homes in this process ------------------------------------------------------------------------
@@ -164,19 +166,17 @@ def test_multiples_of_one_id_are_one_row(shop_site: Any) -> None:
     assert not (site.path / "aligned").exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"version": 2}', '{"drivers": {"bank": 3}}'])
-def test_a_count_that_cannot_be_read_lets_nobody_through(shop_site: Any, content: str) -> None:
+def test_a_count_that_cannot_be_read_lets_nobody_through(shop_site: Any) -> None:
     site = shop_site(SMALL)
-    (site.path / "alignments.json").write_text(content)
-    with pytest.raises(PartyError, match=r"it cannot read alignments\.json in its site"):
+    site.quota.write("DROP TABLE alignments")
+    with pytest.raises(PartyError, match=r"it cannot read site\.sqlite in its site"):
         align(site.engine("a1"), SMALL)
-    assert (site.path / "alignments.json").read_text() == content
 
 
 def test_a_count_that_cannot_be_written_lets_nobody_through(shop_site: Any) -> None:
     site = shop_site(SMALL)
-    (site.path / "alignments.json.new").mkdir()
-    with pytest.raises(PartyError, match=r"it cannot write alignments\.json in its site"):
+    site.quota.read("PRAGMA query_only = ON")
+    with pytest.raises(PartyError, match=r"it cannot write site\.sqlite in its site"):
         align(site.engine("a1"), SMALL)
 
 
@@ -222,8 +222,9 @@ def test_counts_called_predictions_are_watched_as_all_counts(shop_site: Any) -> 
 def test_an_alignment_counts_for_a_day(tmp_path: Path) -> None:
     now = [1e9]
     lines: list[str] = []
+    quota = Quota(tmp_path)
     kept = Limits(
-        tmp_path / "a.json",
+        quota,
         max_alignments=2,
         max_ids=100,
         print_line=lines.append,
@@ -241,7 +242,7 @@ def test_an_alignment_counts_for_a_day(tmp_path: Path) -> None:
     with pytest.raises(AlignmentError, match="would have compared 101 ids within 24 hours"):
         kept.of("bank", "a4").begins("bank", "intersection", 61)
     kept.of("bank", "a5").begins("bank", "intersection", 58)
-    assert len(json.loads((tmp_path / "a.json").read_text())["drivers"]["bank"]) == 2
+    assert quota.read("SELECT count(*) FROM alignments") == [(2,)]
     now[0] += 10 * DAY_S  # the last one is remembered, to compare with
     kept.of("bank", "a6").begins("bank", "intersection", 59)
     assert "its set has 59 ids where one of its alignments before had 58" in lines[-1]
@@ -258,7 +259,7 @@ def test_a_coordinator_that_plays_the_data_owners_guesses_no_more_often_than_it_
 ) -> None:
     """It carries a label owner's alignment to a set of guesses of its own, and hears what hits."""
     ids = [f"P-{number:03d}" for number in range(40)]
-    limits = Limits(tmp_path / "book", max_alignments=3, max_ids=10**6, print_line=print)
+    limits = Limits(Quota(tmp_path), max_alignments=3, max_ids=10**6, print_line=print)
 
     def guessed(ids_guessed: list[str]) -> int:
         owner = relay.Initiator("lab", {"train": ids}, print, guard=limits.of("hub", "a1"))

@@ -29,6 +29,7 @@ from dovetail.methods.method import Method
 from dovetail.methods.party import PolicySection
 from dovetail.network import Floats, Message, Samples
 from dovetail.network.checkpoint import Restore, Restored
+from dovetail.network.quota import Quota
 from dovetail.node.limits import Guard, RunLimits
 from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Watched
@@ -92,9 +93,7 @@ def guard(
         **{**PolicySection().model_dump(), "algorithms": (method.name,), **limits}
     )
     ((prefix, algorithm),) = method.protocols().items()
-    made: Guard = RunLimits(site_folder, policy).of(
-        "hub", run, prefix, algorithm, folder=site_folder / run
-    )
+    made: Guard = RunLimits(Quota(site_folder), policy).of("hub", run, prefix, algorithm)
     return made.answer
 
 
@@ -194,9 +193,9 @@ def at_a_site(folder: Path, section: str, method: Method) -> tuple[Party, Tensor
         run="run-1",
         driver="hub",
         aligned=folder,
-        numbers=folder,
-        guard=RunLimits(folder, PolicySection()).of(
-            "hub", "run-1", "x", *method.protocols().values(), folder=folder
+        quota=Quota(folder),
+        guard=RunLimits(Quota(folder), PolicySection()).of(
+            "hub", "run-1", "x", *method.protocols().values()
         ),
     )
     (maker,) = method.members(site, [*method.protocols()]).values()

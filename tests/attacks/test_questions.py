@@ -32,6 +32,7 @@ from dovetail.models import Head, Perceptron, randomness
 from dovetail.models.decisions import ThresholdSettings
 from dovetail.network import InProcess, Message
 from dovetail.network.checkpoint import Restore, Restored, Save
+from dovetail.network.quota import Quota
 from dovetail.node.limits import Guard, RunLimits
 from dovetail.runs.runfile import check_run, load_run
 
@@ -327,7 +328,6 @@ def test_a_party_that_is_killed_forgets_no_answer_since_it_saved(site_of: Any) -
         party.handle(codes(torch.arange(31, 50)))
     party.handle(codes(torch.arange(64, 96)))
     party.handle(Save("apfed", 2, 1))
-    assert not list(site.path.rglob("*.asked"))
     party = site_of("max_uses = 4", align=False).runs.open(RUN, "apfed", "bank")
     for samples in (torch.arange(16), torch.arange(40, 60)):
         with pytest.raises(LimitError, match=r"policy\.max_uses"):
@@ -521,8 +521,8 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
             max_scored=2,
         )
         owner.handle(begin)
-        limits = RunLimits(tmp_path, policy)
-        guard = limits.of("hub", "a1/fedoptimus/0", "fedoptimus", known, folder=tmp_path)
+        limits = RunLimits(Quota(tmp_path), policy)
+        guard = limits.of("hub", "a1/fedoptimus/0", "fedoptimus", known)
         return lambda message: guard.answer(message, owner.handle)
 
     def passes(kind: type[Message], samples_N: Tensor) -> Any:
@@ -544,17 +544,14 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
         passes(fedoptimus.messages.Validate, held_out)
 
 
-def test_scores_of_weights_that_a_coordinator_makes_have_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_weights_that_a_coordinator_makes_have_an_end(tmp_path: Path) -> None:
     """Two that differ in one row alone tell its label: 30 of 30 by 60, with no round trained."""
-    monkeypatch.setattr("dovetail.node.limits._MOST_LINES", 20)
     known = methods.METHODS["chfl"].algorithms["chfl"]
     policy = PolicySection(algorithms=("chfl",), max_uses=6)
 
     def average(run: str, num_rows: int = 30) -> Message:
         """The answer of a site that was restarted, and has long kept ledgers."""
-        guard = RunLimits(tmp_path, policy).of("hub", run, "chfl", known, folder=tmp_path)
+        guard = RunLimits(Quota(tmp_path), policy).of("hub", run, "chfl", known)
         return guard.answer(
             chfl.Average(0, 0, torch.zeros(3)), lambda message: chfl.Scored(0.5, num_rows, 0.0)
         )
@@ -563,7 +560,7 @@ def test_scores_of_weights_that_a_coordinator_makes_have_an_end(
         for _ in range(6):
             average(run, num_rows=0)  # who has no validation rows tells nothing
             average(run)
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) <= 21
+    assert Quota(tmp_path).read("SELECT count(*) FROM answers") == [(6,)]
     for run in "abcdef":
         with pytest.raises(LimitError, match=r"answered 6 times, and its policy\.max_uses is 6"):
             average(run)
@@ -583,7 +580,7 @@ def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(
 
     def guard(run: str) -> Guard:
         """The guard of a process that knows what is written down, and nothing else."""
-        return RunLimits(tmp_path, policy).of("server", run, "hyfem", known, folder=tmp_path)
+        return RunLimits(Quota(tmp_path), policy).of("server", run, "hyfem", known)
 
     for message, most in zip(asked, (3, 6), strict=True):
         for _ in range(most):
@@ -597,4 +594,5 @@ def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(
             again.answer(message, handle)
         guard("a1/hyfem/seed-1").answer(message, handle)  # another run
     assert len([each for each in answered if not isinstance(each, Restore)]) == 3 + 6 + 2
-    assert RunLimits(tmp_path, policy).number("server") == 1  # and none of them is a run that began
+    limits = RunLimits(Quota(tmp_path), policy)
+    assert limits.number("server") == 1  # and none of them is a run that began

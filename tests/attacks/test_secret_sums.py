@@ -31,7 +31,8 @@ from dovetail.network.certificates import (
 from dovetail.network.checkpoint import Checkpointed, Restore, Save
 from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
-from dovetail.node.runs import GivenSums
+from dovetail.network.quota import Quota
+from dovetail.node.limits import GivenSums
 from dovetail.privacy import MaskKeys, SecretSums, from_fixed, total
 
 COMMON = ("age", "dose")
@@ -240,10 +241,12 @@ def test_one_key_serves_no_second_share(attacker: Attacker) -> None:
 @pytest.mark.parametrize("trick", ["train again", "begin again", "restore", "forget", "restart"])
 def test_no_message_makes_a_member_forget_that_it_has_shared(tmp_path: Path, trick: str) -> None:
     def member_of(name: str) -> Checkpointed:
-        rounds = GivenSums(tmp_path / name / "sums", "hub", "a1/chfl")
+        rounds = GivenSums(Quota(tmp_path / name), "hub", "a1/chfl")
         sums = SecretSums(name, run="a1/chfl", driver="hub", rounds=rounds)
         return Checkpointed(member(name, sums), tmp_path / name / "states")
 
+    for name in NAMES:
+        (tmp_path / name).mkdir()
     attacker = Attacker({name: member_of(name) for name in NAMES})
     for each in attacker.members.values():
         each.handle(Save("chfl", 0, 0))

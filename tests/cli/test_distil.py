@@ -20,6 +20,7 @@ from dovetail.methods.apfed import distil
 from dovetail.models import load
 from dovetail.models.learners.joint import JointSpec
 from dovetail.network import Message
+from dovetail.network.quota import Quota
 
 SECTION = """
 [apfed.distil]
@@ -266,8 +267,8 @@ def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     assert result["missed"]["registry"]["steps"] > 0
     assert "was left out of" in dying.printed()
     # The lab, which begins a run once, went on with what it had.
-    begun = (federation.folder / "lab.site" / "runs.jsonl").read_text().splitlines()
-    assert len(begun) == len({json.loads(line)["run"] for line in begun}) == 3
+    begun = Quota(federation.folder / "lab.site").read("SELECT run FROM begins")
+    assert len(begun) == len(set(begun)) == 3
 
 
 @pytest.mark.network

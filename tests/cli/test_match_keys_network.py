@@ -12,6 +12,7 @@ import safetensors.torch
 from federations import Federation, free_port
 
 from dovetail import data as dd
+from dovetail.network.quota import Quota
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "dirty_twins.py"
 
@@ -62,7 +63,5 @@ def test_parties_elsewhere_find_the_people_they_share_and_train_on_them(
     left = (tmp_path / "registry.site/ledger.jsonl").read_text()
     for name in persons["registry"].column("surname").values[:50]:
         assert str(name) not in left
-    begun = json.loads((tmp_path / "registry.site/alignments.json").read_text())["drivers"][
-        "clinic"
-    ]
-    assert len(begun) == len(script["KEYS"])  # each pass is counted
+    begun = Quota(tmp_path / "registry.site").read("SELECT driver FROM alignments")
+    assert begun == [("clinic",)] * len(script["KEYS"])  # each pass is counted

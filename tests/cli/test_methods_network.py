@@ -25,6 +25,7 @@ from owner_files import LABEL_OWNERS, NAMES, write_owners, write_table
 from dovetail import data as dd
 from dovetail import load
 from dovetail.network.heads import compare
+from dovetail.network.quota import Quota
 
 pytestmark = pytest.mark.network
 
@@ -361,8 +362,8 @@ def test_members_with_certificates_sum_in_secret_what_they_sum_in_the_clear(
             here = state_of(federation.folder / "here" / "models" / name)
             for key, value in kept.items():
                 assert torch.allclose(value, here[key], atol=1e-3)
-            folder = federation.folder / f"{name}.site" / "sums" / "coordinator"
-            assert [len(path.read_text().split("\n")) - 1 for path in folder.iterdir()] == [12]
+            quota = Quota(federation.folder / f"{name}.site")
+            assert quota.read("SELECT count(*) FROM sums GROUP BY driver, run") == [(12,)]
 
 
 def test_a_member_killed_in_mid_round_costs_its_own_part_of_a_secret_sum(

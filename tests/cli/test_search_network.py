@@ -18,6 +18,7 @@ from test_ordinary_tables import NUM_ROWS, columns
 from dovetail import load
 from dovetail.models.owners import load_bottom
 from dovetail.network.ledger import verify
+from dovetail.network.quota import Quota
 
 pytestmark = pytest.mark.network
 
@@ -125,9 +126,7 @@ def test_a_partner_caps_the_trials_of_a_label_owner_and_the_search_goes_on(
     assert here.code == 0, here.err
     assert scores(search_of(tmp_path, "here")) == scores(searched)
     site_folder = tmp_path / "south.site"
-    runs = [
-        json.loads(line)["run"] for line in (site_folder / "runs.jsonl").read_text().splitlines()
-    ]
+    runs = [run for (run,) in Quota(site_folder).read("SELECT run FROM begins")]
     assert len(runs) == 4
     assert sum("apfed-trial-" in run for run in runs) == 3
     sent = verify(site_folder / "ledger.jsonl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import sys
@@ -18,6 +17,7 @@ from same_secrets import as_in_one_process
 from test_driver import Clinics, federation, result
 
 from dovetail.network.certificates import tls_name
+from dovetail.network.quota import Quota
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
 import middlemen
@@ -117,13 +117,9 @@ def test_two_drivers_train_with_one_process_as_each_would_alone(
     again = dovetail("align", runs["hospital"], "-q")
     assert again.code == 2
     assert "'hospital', with all drivers together, has aligned 2 times within 24 hours" in again.err
-    ledger = json.loads((folder / "lab.site" / "alignments.json").read_text())
-    assert {name: len(held) for name, held in ledger["drivers"].items()} == {
-        "clinic": 1,
-        "hospital": 1,
-    }
-    begun = (folder / "lab.site" / "runs.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["driver"] for line in begun) == ["clinic", "hospital"]
+    for table in ("alignments", "begins"):
+        counted = Quota(folder / "lab.site").read(f"SELECT driver FROM {table} ORDER BY driver")
+        assert counted == [("clinic",), ("hospital",)]
     lab.signal(signal.SIGINT)
     assert lab.ended() == 0
     assert "stopped; the ledger's last hash is" in lab.printed()

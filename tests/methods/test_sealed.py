@@ -39,6 +39,7 @@ from dovetail.models.losses import CLASSES, Values
 from dovetail.models.patches import Pictures, kernels_of
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
+from dovetail.network.quota import Quota
 from dovetail.privacy import encrypted
 
 pytest.importorskip("seal")
@@ -398,10 +399,9 @@ def test_numbers_of_a_row_are_counted_over_runs(tmp_path: Path) -> None:
     """One-hot targets read a column of M a number: after so many there are no more."""
     owner, partner = made(4)
     everyone, ids = torch.arange(len(partner)), np.arange(1000, 1000 + len(partner))
-    path = tmp_path / "numbers" / "bank.safetensors"
 
     def asked(rows: Tensor = everyone) -> second_question.Active:
-        given = NumbersGiven(path, ids)  # another process each time
+        given = NumbersGiven(Quota(tmp_path), "bank", ids)  # another process each time
         party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=7), given)
         active = active_of(owner, {"shop": rows})
         list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
@@ -412,8 +412,8 @@ def test_numbers_of_a_row_are_counted_over_runs(tmp_path: Path) -> None:
     lost = asked().lost["shop"]
     assert "refuses 3 numbers a row: it has given 6 of a row before" in lost
     assert "policy.sealed.numbers_per_row is 7" in lost
-    path.write_bytes(b"gone bad")
-    assert "cannot read how many numbers" in asked().lost["shop"]
+    Quota(tmp_path).write("DROP TABLE numbers")
+    assert "cannot read site.sqlite in its site" in asked().lost["shop"]
 
 
 def test_one_row_is_never_all_of_a_number() -> None:
@@ -448,18 +448,23 @@ def test_a_number_has_no_room_for_a_second_one() -> None:
 
 
 def asked_again(
-    path: Path, owner: Owner, partner: Tensor, limits: SealedLimits
+    folder: Path, owner: Owner, partner: Tensor, limits: SealedLimits
 ) -> tuple[second_question.Active, Callable[[Tensor], Tensor]]:
     """A run with a partner at its site, and what asks it about samples afterwards."""
     everyone, ids = torch.arange(len(partner)), np.arange(len(partner))
-    given = NumbersGiven(path, ids, "run-1")
+    quota = Quota(folder)
+    given = NumbersGiven(quota, "bank", ids, "run-1")
     party = partner_of("shop", partner, everyone, limits, given)
     active = active_of(owner, {"shop": everyone[: len(owner.x_RF)]})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
     assert active.partners == ("shop",), active.lost
     bottom = party.bottom_model()
     asks = sealed_inference.Smoother(
-        everyone, lambda trained: (bottom, partner), Local("shop"), limits, NumbersGiven(path, ids)
+        everyone,
+        lambda trained: (bottom, partner),
+        Local("shop"),
+        limits,
+        NumbersGiven(quota, "bank", ids),
     )
     answers = Answers.from_json(active.answers["shop"])
     key = encrypted.Owner(active.keys["shop"].numpy())
@@ -478,7 +483,7 @@ def test_numbers_of_new_rows_are_the_smoother_in_the_clear(tmp_path: Path, class
     owner, columns = made(classes)
     new = torch.randn(30, 5, generator=torch.Generator().manual_seed(9))
     whole = torch.cat([columns, new])
-    active, ask = asked_again(tmp_path / "n", owner, whole, SealedLimits())
+    active, ask = asked_again(tmp_path, owner, whole, SealedLimits())
     rows_L = active.labelled("shop")
     local = Local("shop")
     local.begin(3)
@@ -525,20 +530,20 @@ def test_a_row_counts_once_a_run_however_often_it_is_asked_about(tmp_path: Path)
     new = torch.randn(30, 5, generator=torch.Generator().manual_seed(9))
     limits = SealedLimits(numbers_per_row=3)
     whole = torch.cat([columns, new])
-    _, ask = asked_again(tmp_path / "n", owner, whole, limits)
+    _, ask = asked_again(tmp_path, owner, whole, limits)
     for _ in range(3):
         ask(torch.arange(120, 150))  # new rows: three numbers each, once
         ask(torch.arange(60, 120))  # of the run, without label: as they were given
     with pytest.raises(PartyError, match="refuses 3 numbers a row: it has given 3 of a row before"):
         ask(torch.arange(50, 60))  # labelled: now by every labelled row, a number that is new
-    given = NumbersGiven(tmp_path / "n", np.arange(len(whole)))
+    given = NumbersGiven(Quota(tmp_path), "bank", np.arange(len(whole)))
     assert given.most(torch.arange(len(whole))) == 3
 
 
 def test_an_owner_does_not_show_whether_an_answer_decrypts(tmp_path: Path) -> None:
     """Else a partner that makes answers up would read targets by who is asked again."""
     owner, columns = made(2)
-    active, _ = asked_again(tmp_path / "n", owner, columns, SealedLimits())
+    active, _ = asked_again(tmp_path, owner, columns, SealedLimits())
     reader = Reader(
         encrypted.Owner(active.keys["shop"].numpy()),
         Answers.from_json(active.answers["shop"]),

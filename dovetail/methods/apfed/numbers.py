@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.errors import CheckpointError, ConfigError
-from dovetail.network.checkpoint import load_state, save_state
+from dovetail.network.quota import Quota
+
+_THESE = "(SELECT value FROM json_each(?))"
 
 
 class NumbersGiven:
-    """The count, in a file of the party's site.
+    """The count, in the party's site.
 
     Args:
-        path: the file; made with the first answer.
+        quota: of the site.
+        driver: who is given them; "" of all drivers together.
         ids_N: of its rows: a row is counted by its id, whatever its index becomes.
         run: that it answers in.
     """
 
-    def __init__(self, path: Path, ids_N: np.ndarray, run: str = "") -> None:
-        self._path = path
+    def __init__(self, quota: Quota, driver: str, ids_N: np.ndarray, run: str = "") -> None:
+        self._quota = quota
+        self._driver = driver
         self._rows_N = ids_N
         self._run = run
 
@@ -38,20 +41,27 @@ class NumbersGiven:
         """The most numbers that were given of any of these rows.
 
         Raises:
-            ConfigError: the count cannot be read.
+            QuotaError: the count cannot be read.
         """
-        known = self._read()[0]
-        digests = self._digests[rows_R.numpy()]
-        return max((known.get(each, 0) for each in digests.tolist()), default=0)
+        ((most,),) = self._quota.read(
+            f"SELECT ifnull(max(times), 0) FROM numbers WHERE driver = ? AND id IN {_THESE}",
+            *(self._driver, json.dumps(self._ids(rows_R))),
+        )
+        return int(most)
 
     def is_new(self, run: str, rows_R: Tensor, contents_R: Sequence[bytes]) -> Tensor:
         """(R,) bool: rows whose numbers of this run, by these columns, were not given before.
 
         Raises:
-            ConfigError: the count cannot be read.
+            QuotaError: the count cannot be read.
         """
-        given = self._read()[1]
-        return torch.tensor([each not in given for each in self._of(run, rows_R, contents_R)])
+        asked = self._of(run, rows_R, contents_R)
+        found = self._quota.read(
+            f"SELECT number FROM given WHERE driver = ? AND number IN {_THESE}",
+            *(self._driver, json.dumps(asked)),
+        )
+        given = {number for (number,) in found}
+        return torch.tensor([each not in given for each in asked])
 
     def add(
         self, rows_R: Tensor, numbers: int, contents_R: Sequence[bytes], *, run: str | None = None
@@ -65,42 +75,25 @@ class NumbersGiven:
             run: whose numbers; None: the one that it answers in.
 
         Raises:
-            ConfigError: it cannot be written down, so the answer is not given.
+            QuotaError: it cannot be written down, so the answer is not given.
         """
-        known, given = self._read()
-        for each in self._digests[rows_R.numpy()].tolist():
-            known[each] = known.get(each, 0) + numbers
-        given.update(self._of(self._run if run is None else run, rows_R, contents_R))
-        state = {
-            "ids": torch.tensor(list(known)),
-            "counts": torch.tensor(list(known.values())),
-            "given": torch.tensor(sorted(given), dtype=torch.int64),
-        }
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            save_state(self._path, state, {})
-        except (CheckpointError, OSError):
-            raise ConfigError(
-                "cannot write down how many numbers it has given, and gives none"
-            ) from None
+        given = self._of(self._run if run is None else run, rows_R, contents_R)
+        self._quota.write_all(
+            (
+                "INSERT INTO numbers VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET times = times + excluded.times",
+                [(self._driver, id, numbers) for id in self._ids(rows_R)],
+            ),
+            ("INSERT OR IGNORE INTO given VALUES (?, ?)", [(self._driver, each) for each in given]),
+            for_good=True,
+        )
+
+    def _ids(self, rows_R: Tensor) -> list[int]:
+        ids: list[int] = self._digests[rows_R.numpy()].tolist()
+        return ids
 
     def _of(self, run: str, rows_R: Tensor, contents_R: Sequence[bytes]) -> list[int]:
-        ids = self._digests[rows_R.numpy()].tolist()
-        return [_digest((run, *each)) for each in zip(ids, contents_R, strict=True)]
-
-    def _read(self) -> tuple[dict[int, int], set[int]]:
-        """Row -> how many, and which numbers of which run."""
-        if not self._path.exists():
-            return {}, set()
-        try:
-            state = load_state(self._path)[0]
-            counts = dict(zip(state["ids"].tolist(), state["counts"].tolist(), strict=True))
-            return counts, set(state["given"].tolist())
-        except (CheckpointError, KeyError, ValueError, AttributeError):
-            raise ConfigError(
-                "cannot read how many numbers it has given before, and gives none; its owner may "
-                "put the file back"
-            ) from None
+        return [_digest((run, *each)) for each in zip(self._ids(rows_R), contents_R, strict=True)]
 
 
 def _digest(value: Any) -> int:

@@ -340,7 +340,8 @@ class Apfed(Method):
                 # test rows are asked for by the same numbers
                 data = replace(local_data, shared=shared, test=shared, input=input, side=side)
                 if side == "sealed":
-                    given = NumbersGiven(asked.numbers, site.table.ids, asked.run)
+                    counted = site.policy.section.counted(asked.driver)
+                    given = NumbersGiven(asked.quota, counted, site.table.ids, asked.run)
                     data = replace(data, given=given)
 
                 def make() -> StatefulParty:

@@ -141,7 +141,8 @@ def maker(site: Site) -> Maker:
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         rows_S, limits = asked.rows_S(), site.policy.section.sealed
-        given = NumbersGiven(asked.numbers, site.table.ids)
+        counted = site.policy.section.counted(asked.driver)
+        given = NumbersGiven(asked.quota, counted, site.table.ids)
 
         def fits(bottom: Bottom) -> bool:
             """What is encrypted to one label owner is nothing to another."""

@@ -1,0 +1,175 @@
+"""What a party's site has answered, counted in one file that no message reaches: ``site.sqlite``.
+
+    alignments      when which driver aligned, with how many ids   alignment/limits.py
+    begins          when a run began                               node/limits.py
+    answers         of a kind that a run needs few of
+    uses            samples of each answer, or how often each      (``counts``: of all before)
+    releases        of one sample with noise, at most
+    numbers, given  of each row, and which: APFed-S                methods/apfed/numbers.py
+    sums            rounds that a share was given of, and which    node/limits.py
+    agreed          which runs began on a proposal                 node/agreements.py
+
+What is written is in the file before the answer leaves: a party that is killed at any moment has
+forgotten nothing of it. What must outlive the machine's fall, too, is written ``for_good``: it is
+on the disk. Where the file can neither be read nor written, nothing is answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import ConfigError
+from dovetail.network import old_counts
+from dovetail.network.retry import open_private, patiently
+
+#: The file, in a party's site folder.
+FILE = "site.sqlite"
+
+#: ``PRAGMA user_version`` of this schema.
+_VERSION = 1
+
+_RUN = "driver, run, algorithm"
+_SCHEMA = (
+    "TABLE alignments (driver, at, run, initiator, mode, num_ids, num_shared, unproven)",
+    f"TABLE begins ({_RUN}, number, at, anew, letter, PRIMARY KEY (driver, number))",
+    "TABLE answers (driver, run, message, times, letter, PRIMARY KEY (driver, run, message))",
+    f"TABLE uses ({_RUN}, samples, counts)",
+    f"INDEX uses_of_run ON uses ({_RUN})",
+    f"TABLE releases ({_RUN}, times, PRIMARY KEY ({_RUN}))",
+    "TABLE numbers (driver, id, times, PRIMARY KEY (driver, id))",
+    "TABLE given (driver, number, PRIMARY KEY (driver, number))",
+    "TABLE sums (driver, run, round, digest, PRIMARY KEY (driver, run, round))",
+    "TABLE agreed (proposal, time, driver, run, variant, samples, salt)",
+)
+
+#: Pages of the log of writes after which it is merged into the file, which waits for the disk.
+_MERGED_PAGES = 4000
+
+#: Seconds to wait for another process that writes.
+_WAIT_S = 10.0
+
+#: A change: SQL, and what it is executed with, once each.
+Change = tuple[str, Sequence[Sequence[Any]]]
+
+_log = logging.getLogger(__name__)
+
+
+class QuotaError(ConfigError):
+    """What is asked cannot be counted, so it is not answered."""
+
+
+class Quota:
+    """The counts of one site; counts that an older version kept in other files are moved here.
+
+    Args:
+        site_folder: the party's folder.
+
+    Attributes:
+        lock: held where what is read decides what is written.
+
+    Raises:
+        ConfigError: the file cannot be read, or is of a newer version.
+    """
+
+    def __init__(self, site_folder: Path) -> None:
+        self.path = site_folder / FILE
+        self.lock = threading.RLock()
+        try:
+            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
+            self._connection = sqlite3.connect(
+                self.path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+            )
+            weakref.finalize(self, self._connection.close)
+            self._open(site_folder)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"{self.path} cannot be read ({error}), so nobody knows what was answered here; "
+                "put it back, or delete it: all counts then begin at zero"
+            ) from None
+
+    def _open(self, site_folder: Path) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = NORMAL")
+        execute(f"PRAGMA wal_autocheckpoint = {_MERGED_PAGES}")
+        ((state,),) = execute("PRAGMA quick_check(1)")
+        if state != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged: {' '.join(state.split())}")
+        with self._connection:  # all of it or nothing
+            execute("BEGIN IMMEDIATE")
+            ((version,),) = execute("PRAGMA user_version")
+            if version > _VERSION:
+                raise ConfigError(f"{self.path} is of a newer version of Dovetail; use that one")
+            if not version:
+                for each in _SCHEMA:
+                    execute(f"CREATE {each}")
+                for table, row in old_counts.rows(site_folder):
+                    execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                execute(f"PRAGMA user_version = {_VERSION}")
+        if not version:
+            old_counts.remove(site_folder)
+
+    def read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows that a query finds.
+
+        Raises:
+            QuotaError: the file cannot be read.
+        """
+        with self.lock:
+            try:
+                return self._connection.execute(sql, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._unusable("read", error) from None
+
+    def write(self, sql: str, *values: Any, for_good: bool = False) -> None:
+        """One change of one row; see ``write_all``."""
+        self.write_all((sql, [values]), for_good=for_good)
+
+    def write_all(self, *changes: Change, for_good: bool = False) -> None:
+        """All of these changes, or none.
+
+        Args:
+            for_good: they are on the disk when this returns, not in the system's memory alone.
+
+        Raises:
+            QuotaError: the file cannot be written, so what was asked must not be answered.
+        """
+        with self.lock:
+            try:
+                patiently(partial(self._write, changes, for_good))
+            except OSError as error:
+                raise self._unusable("write", error) from None
+
+    def _write(self, changes: Sequence[Change], for_good: bool) -> None:
+        execute = self._connection.execute
+        try:
+            if for_good:
+                execute("PRAGMA synchronous = FULL")
+            if len(changes) == 1 and len(changes[0][1]) == 1:  # one is whole by itself
+                execute(changes[0][0], changes[0][1][0])
+            else:
+                with self._connection:
+                    execute("BEGIN IMMEDIATE")
+                    for sql, rows in changes:
+                        self._connection.executemany(sql, rows)
+            if for_good:
+                execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from None
+
+    def _unusable(self, what: str, error: Exception) -> QuotaError:
+        _log.error("what is answered cannot be counted: %s: %s", self.path, error)
+        return QuotaError(
+            f"it cannot {what} {FILE} in its site, where what it answers is counted, and answers "
+            "nothing that is not counted; its log has the details"
+        )
