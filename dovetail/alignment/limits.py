@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from dovetail.errors import AlignmentError
@@ -62,12 +63,15 @@ class Guard(Protocol):
 
 
 _ALIKE = "FROM alignments WHERE driver = ? AND initiator = ? AND mode = ?"
+_LAST = "FROM alignments WHERE driver = ? AND run = ? ORDER BY rowid DESC LIMIT 1"
+_DROP = "DELETE FROM alignments WHERE driver = ? AND at <= ? AND rowid <"
 
 
+@dataclass(frozen=True)
 class Limits:
     """Counts what drivers ask for, and refuses what is too much.
 
-    Args:
+    Attributes:
         quota: of the party's site.
         max_alignments: of a driver, in 24 hours.
         max_ids: that a driver may compare in 24 hours, in all its alignments together.
@@ -76,22 +80,12 @@ class Limits:
         now: seconds since 1970.
     """
 
-    def __init__(
-        self,
-        quota: Quota,
-        *,
-        max_alignments: int,
-        max_ids: int,
-        print_line: Callable[[str], None],
-        together: bool = False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._quota = quota
-        self._max_alignments = max_alignments
-        self._max_ids = max_ids
-        self._print = print_line
-        self._together = together
-        self._now = now
+    quota: Quota
+    max_alignments: int
+    max_ids: int
+    print_line: Callable[[str], None]
+    together: bool = False
+    now: Callable[[], float] = time.time
 
     def of(self, driver: str, run: str, *, watched: bool = True) -> Guard:
         """The guard of one run.
@@ -102,108 +96,89 @@ class Limits:
             watched: tell of sets that differ little. Predictions ask for other rows each time, and
                 are told of each which are there; none of them counts, so counts are watched.
         """
-        return _OfDriver(self, driver, run, watched)
+        return _Guard(self, driver, run, watched)
 
-    def begins(
-        self, driver: str, run: str, initiator: str, mode: str, num_ids: int, *, watched: bool
-    ) -> None:
-        """Count an alignment.
 
-        Raises:
-            AlignmentError: one too many, or with too many ids.
-            QuotaError: it cannot be counted.
-        """
-        now = self._now()
-        row = (driver, now, run, initiator, mode, num_ids)
-        with self._quota.lock:
-            self._check(driver, num_ids, now - DAY_S)
-            before = self._quota.read(f"SELECT num_ids {_ALIKE}", driver, initiator, mode)
-            self._quota.write_all(
-                (
-                    "DELETE FROM alignments WHERE driver = ? AND at <= ? AND rowid < "
-                    "(SELECT max(rowid) FROM alignments WHERE driver = ?)",
-                    [(driver, now - DAY_S, driver)],
-                ),
+@dataclass(frozen=True)
+class _Guard:
+    """Of a driver's run."""
+
+    limits: Limits
+    driver: str
+    run: str
+    watched: bool
+
+    def begins(self, initiator: str, mode: str, num_ids: int) -> None:
+        quota, now, which = self.limits.quota, self.limits.now(), (initiator[:200], mode)
+        with quota.lock:
+            self._check(num_ids, now - DAY_S)
+            before = quota.read(f"SELECT num_ids {_ALIKE}", self.driver, *which)
+            row = (self.driver, now, self.run, *which, num_ids)
+            old = (self.driver, now - DAY_S, self.driver)
+            quota.write_all(
+                (f"{_DROP} (SELECT max(rowid) FROM alignments WHERE driver = ?)", [old]),
                 ("INSERT INTO alignments VALUES (?, ?, ?, ?, ?, ?, NULL, 0)", [row]),
                 for_good=True,
             )
-        if watched:
-            self._warn_if_near(driver, "its set has", num_ids, [each for (each,) in before])
+        if self.watched or not mode.startswith("intersection"):
+            self._warn_if_near("its set has", num_ids, before)
 
-    def ended(self, driver: str, run: str, *, num_shared: int | None, watched: bool) -> None:
-        """Write down how the driver's last alignment ended; None: with claims that are not true."""
-        with self._quota.lock:
-            found = self._quota.read(
-                "SELECT rowid, initiator, mode FROM alignments WHERE driver = ? AND run = ? "
-                "ORDER BY rowid DESC LIMIT 1",
-                *(driver, run),
-            )
+    def shares(self, num_shared: int) -> None:
+        before = self._ended(num_shared)
+        if self.watched:
+            self._warn_if_near("it shares", num_shared, before)
+
+    def unproven(self) -> None:
+        self._ended(None)
+
+    def _ended(self, num_shared: int | None) -> list[tuple[int]]:
+        """Write it down; gives how many those before it shared. None: its claims are not true."""
+        quota = self.limits.quota
+        with quota.lock:
+            found = quota.read(f"SELECT rowid, initiator, mode {_LAST}", self.driver, self.run)
             if not found:
-                return
-            ((mine, *alike),) = found
-            before = self._quota.read(
-                f"SELECT num_shared {_ALIKE} AND rowid != ? AND num_shared", driver, *alike, mine
-            )
-            self._quota.write(
+                return []
+            ((mine, *which),) = found
+            quota.write(
                 "UPDATE alignments SET num_shared = ?, unproven = ? WHERE rowid = ?",
                 *(num_shared, num_shared is None, mine),
                 for_good=True,
             )
-        if watched and num_shared is not None:
-            self._warn_if_near(driver, "it shares", num_shared, [each for (each,) in before])
+            sql = f"SELECT num_shared {_ALIKE} AND rowid != ? AND num_shared"
+            return quota.read(sql, self.driver, *which, mine)
 
-    def _check(self, driver: str, num_ids: int, since: float) -> None:
-        ((num, compared, is_unproven),) = self._quota.read(
+    def _check(self, num_ids: int, since: float) -> None:
+        limits, driver = self.limits, self.driver
+        ((num, compared, is_unproven),) = limits.quota.read(
             "SELECT count(*), ifnull(sum(num_ids), 0), ifnull(max(unproven AND driver = ?), 0) "
             "FROM alignments WHERE at > ? AND (driver = ? OR ?)",  # those of a later clock, too
-            *(driver, since, driver, self._together),
+            *(driver, since, driver, limits.together),
         )
-        who = repr(driver) + (", with all drivers together," if self._together else "")
+        who = repr(driver) + (", with all drivers together," if limits.together else "")
         if is_unproven:
             raise AlignmentError(
                 f"{driver!r} has claimed rows that it could not prove to share; this party aligns "
                 "with it no more within 24 hours of that"
             )
-        if num >= self._max_alignments:
+        if num >= limits.max_alignments:
             raise AlignmentError(
                 f"{who} has aligned {num} times within 24 hours; this party's "
-                f"policy.max_alignments allows {self._max_alignments}: wait, or ask it to allow "
+                f"policy.max_alignments allows {limits.max_alignments}: wait, or ask it to allow "
                 "more"
             )
-        if num_ids + compared > self._max_ids:
+        if num_ids + compared > limits.max_ids:
             raise AlignmentError(
                 f"{who} would have compared {num_ids + compared} ids within 24 hours; this party's "
-                f"policy.max_ids allows {self._max_ids} together: wait, or ask it to allow more"
+                f"policy.max_ids allows {limits.max_ids} together: wait, or ask it to allow more"
             )
 
-    def _warn_if_near(self, driver: str, what: str, num: int, before: list[int]) -> None:
-        near = [each for each in before if 0 < abs(each - num) <= NEAR]
+    def _warn_if_near(self, what: str, num: int, before: list[tuple[int]]) -> None:
+        near = [each for (each,) in before if 0 < abs(each - num) <= NEAR]
         if near:
             line = (
-                f"{driver!r} aligns again, and {what} {num:,} ids where one of its alignments "
+                f"{self.driver!r} aligns again, and {what} {num:,} ids where one of its alignments "
                 f"before had {near[-1]:,}: two sets that differ in a few ids tell about these few; "
                 "ask what for, if it goes on"
             )
             _log.warning("%s", line)
-            self._print(line)
-
-
-class _OfDriver:
-    """A driver's run."""
-
-    def __init__(self, limits: Limits, driver: str, run: str, watched: bool) -> None:
-        self._limits = limits
-        self._driver = driver
-        self._run = run
-        self._watched = watched
-
-    def begins(self, initiator: str, mode: str, num_ids: int) -> None:
-        watched = self._watched or not mode.startswith("intersection")
-        of = self._driver, self._run, initiator[:200], mode
-        self._limits.begins(*of, num_ids, watched=watched)
-
-    def shares(self, num_shared: int) -> None:
-        self._limits.ended(self._driver, self._run, num_shared=num_shared, watched=self._watched)
-
-    def unproven(self) -> None:
-        self._limits.ended(self._driver, self._run, num_shared=None, watched=self._watched)
+            self.limits.print_line(line)

@@ -27,12 +27,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,7 +50,7 @@ from dovetail.errors import (
 )
 from dovetail.network.engine import Engine, Party
 from dovetail.network.messages import Message
-from dovetail.network.retry import open_private, patiently
+from dovetail.network.retry import write_private
 
 FORMAT = "dovetail checkpoint 1"
 
@@ -541,23 +540,10 @@ def save_state(path: str | Path, state: State, about: State) -> None:
     }
     metadata = {"format": FORMAT, **texts, "crc32": _checksum(texts, tensors)}
     data = safetensors.torch.save(tensors, metadata=metadata)
-    fresh = path.with_name(f".{path.name}.new")
-
-    def write() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Weights and optimizer of one party: for its own eyes.
-        with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-        _sync_folder(path.parent)
-
     try:
-        patiently(write)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, data)  # weights and optimizer of one party: for its own eyes
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise CheckpointError(
             f"cannot write the checkpoint {path}: {error.strerror or error}; the one before it is "
             "untouched: free the disk and go on with --resume"
@@ -693,14 +679,3 @@ def _nested(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
         case "dict":
             return {key: _nested(item, tensors) for key, item in inner}
     raise ValueError(f"it holds a {kind!r}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Let the rename itself reach the disk."""
-    if os.name == "nt":  # a folder cannot be opened there; NTFS keeps a journal of renames
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

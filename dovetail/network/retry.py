@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,3 +74,38 @@ def write_text(path: Path, text: str) -> None:
         os.replace(fresh, path)
 
     patiently(write)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner reads: whole and on the disk, or not at all.
+
+    Raises:
+        OSError: it cannot be written; one that was there before still is.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+
+    def write() -> None:
+        with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        _sync_folder(path.parent)
+
+    try:
+        patiently(write)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the rename itself reach the disk."""
+    if os.name == "nt":  # a folder cannot be opened there; NTFS keeps a journal of renames
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

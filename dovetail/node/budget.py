@@ -93,7 +93,7 @@ class Budgets:
                     "delete old models of its site, make networks smaller, or its "
                     "policy.max_disk_mb larger"
                 )
-            shutil.rmtree(min(others, key=_last_written), ignore_errors=True)
+            shutil.rmtree(min(others, key=last_written), ignore_errors=True)
 
     def _states(self, driver: str) -> Path:
         return self._site_folder / "checkpoints" / certificate_name(driver)
@@ -207,7 +207,8 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _last_written(folder: Path) -> float:
+def last_written(folder: Path) -> float:
+    """When a file of it was written last; 0 where it is gone meanwhile."""
     with suppress(OSError):
         return max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
     return 0.0

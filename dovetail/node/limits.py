@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -40,10 +40,11 @@ _OF_RUN = "WHERE driver = ? AND run = ? AND algorithm = ?"
 _ANEW = f"SELECT anew FROM begins {_OF_RUN}"
 
 
+@dataclass(eq=False)
 class RunLimits:
     """Counts what drivers ask of one party.
 
-    Args:
+    Attributes:
         quota: of the party's site.
         policy: what it agrees to.
         clock: seconds since the epoch.
@@ -51,19 +52,11 @@ class RunLimits:
             that was counted, and not answered as its process was killed, is not counted again.
     """
 
-    def __init__(
-        self,
-        quota: Quota,
-        policy: PolicySection,
-        *,
-        clock: Callable[[], float] = time.time,
-        letter: Callable[[str], str] = lambda driver: "",
-    ) -> None:
-        self._letter = letter
-        self._quota = quota
-        self.policy = policy
-        self._clock = clock
-        self._runs: OrderedDict[Key, Guard] = OrderedDict()
+    quota: Quota
+    policy: PolicySection
+    clock: Callable[[], float] = time.time
+    letter: Callable[[str], str] = lambda driver: ""
+    _runs: OrderedDict[Key, Guard] = field(default_factory=OrderedDict)
 
     def restarted(self, driver: str) -> None:
         """The driver is another process than before, and may take up its runs."""
@@ -91,14 +84,14 @@ class RunLimits:
     def forget(self, driver: str, saved: Collection[str]) -> None:
         """Drop uses and releases of runs that nothing can go on: no state is saved, none open."""
         kept = {*saved, *(run for name, run, _ in self._runs if name == driver)}
-        found = self._quota.read(
+        found = self.quota.read(
             "SELECT run FROM uses WHERE driver = ? UNION SELECT run FROM releases WHERE driver = ?",
             *(driver, driver),
         )
         runs = [(driver, run) for (run,) in found if run not in kept]
         if runs:
             gone = "WHERE driver = ? AND run = ?"
-            self._quota.write_all(
+            self.quota.write_all(
                 (f"DELETE FROM uses {gone}", runs), (f"DELETE FROM releases {gone}", runs)
             )
 
@@ -112,7 +105,7 @@ class RunLimits:
         if self._has_begun_by_letter(key):
             return
         begins = 0
-        for (was_anew,) in self._quota.read(f"{_ANEW} ORDER BY number", *key):
+        for (was_anew,) in self.quota.read(f"{_ANEW} ORDER BY number", *key):
             begins = 1 if was_anew else begins + 1
         if begins >= policy.max_begins and not anew:
             raise LimitError(
@@ -120,8 +113,8 @@ class RunLimits:
                 f"its policy.max_begins is {policy.max_begins}; a driver that fell goes on with "
                 "--resume"
             )
-        now = self._clock()
-        ((today,),) = self._quota.read(
+        now = self.clock()
+        ((today,),) = self.quota.read(
             "SELECT count(*) FROM begins WHERE at > ? AND at < ? AND (driver = ? OR ?)",
             *(now - DAY_S, now + DAY_S, driver, policy.together),
         )
@@ -143,28 +136,28 @@ class RunLimits:
         if self._has_begun_by_letter(key):
             return
         number = self._last(driver)[0] + 1
-        row = (*key, number, self._clock(), anew, self._letter(driver))
+        row = (*key, number, self.clock(), anew, self.letter(driver))
         changes: list[Change] = [("INSERT INTO begins VALUES (?, ?, ?, ?, ?, ?, ?)", [row])]
         if anew:  # with other networks
             changes.append((f"DELETE FROM uses {_OF_RUN}", [key]))
-        self._quota.write_all(*changes)
+        self.quota.write_all(*changes)
 
     def _has_begun_by_letter(self, key: Key) -> bool:
         """Whether the letter that is being answered was counted by a process that was killed."""
-        letter = self._letter(key[0])
+        letter = self.letter(key[0])
         sql = f"SELECT 1 FROM begins {_OF_RUN} AND letter = ?"
-        return bool(letter) and bool(self._quota.read(sql, *key, letter))
+        return bool(letter) and bool(self.quota.read(sql, *key, letter))
 
     def number(self, driver: str) -> int:
         """Which run of this driver's the next that begins will be, from 1."""
         last, letter = self._last(driver)
-        is_again = bool(letter) and letter == self._letter(driver)
+        is_again = bool(letter) and letter == self.letter(driver)
         return last + (not is_again)
 
     def _last(self, driver: str) -> tuple[int, str]:
         """Number and letter of the last run that began."""
         sql = "SELECT number, letter FROM begins WHERE driver = ? ORDER BY number DESC LIMIT 1"
-        return next(iter(self._quota.read(sql, driver)), (0, ""))
+        return next(iter(self.quota.read(sql, driver)), (0, ""))
 
     def admit_few(self, driver: str, run: str, message: str, most: int) -> None:
         """Refuse what a run has been answered as often as it needs, whatever it went back to.
@@ -173,7 +166,7 @@ class RunLimits:
             LimitError: saying how often.
         """
         answered, letter = self._answered(driver, run, message)
-        is_again = bool(letter) and letter == self._letter(driver)
+        is_again = bool(letter) and letter == self.letter(driver)
         if is_again or answered < (most or self.policy.max_uses):
             return
         start = f"refuses {message!r} in the run {run!r}: it has answered {answered:,} times, and "
@@ -190,8 +183,8 @@ class RunLimits:
         Raises:
             QuotaError: it cannot be, so the answer is not given.
         """
-        letter = self._letter(driver)
-        self._quota.write(
+        letter = self.letter(driver)
+        self.quota.write(
             "INSERT INTO answers VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
             "times = times + (letter = '' OR letter != excluded.letter), letter = excluded.letter",
             *(driver, run, message, letter),
@@ -199,11 +192,11 @@ class RunLimits:
 
     def _answered(self, driver: str, run: str, message: str) -> tuple[int, str]:
         sql = "SELECT times, letter FROM answers WHERE driver = ? AND run = ? AND message = ?"
-        return next(iter(self._quota.read(sql, driver, run, message)), (0, ""))
+        return next(iter(self.quota.read(sql, driver, run, message)), (0, ""))
 
     def releases(self, key: Key) -> int:
         """How often a sample was released in this run: a state of its may be older."""
-        found = self._quota.read(f"SELECT times FROM releases {_OF_RUN}", *key)
+        found = self.quota.read(f"SELECT times FROM releases {_OF_RUN}", *key)
         return int(found[0][0]) if found else 0
 
     def released(self, key: Key, times: int) -> None:
@@ -212,11 +205,11 @@ class RunLimits:
         Raises:
             QuotaError: it cannot be, so the answer is not given.
         """
-        self._quota.write("INSERT OR REPLACE INTO releases VALUES (?, ?, ?, ?)", *key, times)
+        self.quota.write("INSERT OR REPLACE INTO releases VALUES (?, ?, ?, ?)", *key, times)
 
     def used(self, key: Key) -> np.ndarray:
         """(S,) int32, how often each sample was asked about."""
-        found = self._quota.read(f"SELECT samples, counts FROM uses {_OF_RUN}", *key)
+        found = self.quota.read(f"SELECT samples, counts FROM uses {_OF_RUN}", *key)
         asked = b"".join(samples or b"" for samples, _ in found)
         used = [np.bincount(np.frombuffer(asked, dtype="<i4"))]
         used += [np.frombuffer(counts, dtype="<i4") for _, counts in found if counts]
@@ -232,13 +225,13 @@ class RunLimits:
             QuotaError: it cannot be, so the answer is not given.
         """
         written = samples.numpy().astype("<i4").tobytes()
-        self._quota.write("INSERT INTO uses VALUES (?, ?, ?, ?, NULL)", *key, written)
+        self.quota.write("INSERT INTO uses VALUES (?, ?, ?, ?, NULL)", *key, written)
         return len(written)
 
     def shorten(self, key: Key) -> None:
         """How often each was asked about, in the place of who was in each answer."""
         counts = self.used(key).astype("<i4").tobytes()
-        self._quota.write_all(
+        self.quota.write_all(
             (f"DELETE FROM uses {_OF_RUN}", [key]),
             ("INSERT INTO uses VALUES (?, ?, ?, NULL, ?)", [(*key, counts)]),
         )
@@ -319,19 +312,22 @@ class Guard:
         self.heard, self._forgotten = bool(state["heard"]), bool(state["forgotten"])
 
 
+@dataclass(frozen=True)
 class GivenSums:
     """The rounds of a run in which a party gave its share, and to which sum; on its disk.
 
     Apart from the run's states, which a driver may have restored or dropped.
     """
 
-    def __init__(self, quota: Quota, driver: str, run: str) -> None:
-        self._quota, self._key = quota, (driver, run)
+    quota: Quota
+    driver: str
+    run: str
 
     def get(self, number: int) -> str | None:
         """The sum that a share was given of in this round."""
         sql = "SELECT digest FROM sums WHERE driver = ? AND run = ? AND round = ?"
-        return next((str(digest) for (digest,) in self._quota.read(sql, *self._key, number)), None)
+        found = self.quota.read(sql, self.driver, self.run, number)
+        return str(found[0][0]) if found else None
 
     def note(self, number: int, digest: str) -> None:
         """Write down that a share of this sum leaves.
@@ -340,4 +336,4 @@ class GivenSums:
             QuotaError: it cannot be written, and the share must not leave.
         """
         sql = "INSERT OR IGNORE INTO sums VALUES (?, ?, ?, ?)"
-        self._quota.write(sql, *self._key, number, digest, for_good=True)
+        self.quota.write(sql, self.driver, self.run, number, digest, for_good=True)

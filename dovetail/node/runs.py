@@ -56,7 +56,7 @@ from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
 from dovetail.network.quota import Quota, QuotaError
 from dovetail.node.agreements import Approved, Reader
-from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of
+from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of, last_written
 from dovetail.node.fingerprint import site_digests
 from dovetail.node.limits import GivenSums, Guard, RunLimits
 from dovetail.node.parked import Parked, forget_parked
@@ -540,17 +540,11 @@ class Runs:
 
     def _drop_oldest(self, driver: str, opened: Path) -> None:
         """Keep the states of a driver's last runs, this one among them."""
-
-        def saved(folder: Path) -> float:
-            with suppress(OSError):
-                return max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
-            return 0.0
-
         others = [folder for folder in opened.parent.glob("*") if folder != opened]
-        for folder in sorted(others, key=saved, reverse=True)[KEPT_RUNS - 1 :]:
+        for folder in sorted(others, key=last_written, reverse=True)[KEPT_RUNS - 1 :]:
             shutil.rmtree(folder, ignore_errors=True)
-        left = [folder.name.replace(_SLASH, "/") for folder in opened.parent.glob("*")]
-        self._run_limits.forget(driver, left)
+        saved = [folder.name.replace(_SLASH, "/") for folder in opened.parent.glob("*")]
+        self._run_limits.forget(driver, saved)
 
     def _rows(self, run: str, driver: str) -> Tensor:
         """The rows that a run is to use.

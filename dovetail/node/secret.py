@@ -9,14 +9,13 @@ the secret: a driver that begins twice does not meet the same network again.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from pathlib import Path
 
 from dovetail.errors import ConfigError
 from dovetail.models import derive_key
-from dovetail.network.retry import open_private
+from dovetail.network.retry import write_private
 
 #: Bytes of a secret.
 SECRET_BYTES = 16
@@ -31,14 +30,7 @@ def site_secret(site_folder: Path) -> bytes:
     path = site_folder / "secret"
     try:
         if not path.exists():
-            fresh = site_folder / ".secret.new"
-            with open(
-                open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="ascii"
-            ) as file:
-                file.write(secrets.token_hex(SECRET_BYTES) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
+            write_private(path, f"{secrets.token_hex(SECRET_BYTES)}\n".encode())
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the secret of this site cannot be kept ({error})") from None

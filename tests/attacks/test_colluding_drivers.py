@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dovetail.alignment import psi
 from dovetail.audit.attacks.views import whitened
 from dovetail.methods import apfed
 from dovetail.network.certificates import Authority
+from dovetail.network.quota import Quota
 from dovetail.network.stream import Stream
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -134,8 +134,8 @@ def test_two_drivers_that_pool_their_answers_read_no_more_than_one(
     engine = shop.streams["bank"].engine("rows/apfed/seed-9")
     replies = engine.ask({"shop": apfed.Begin((8,), 8, 0)}, apfed.Ready)
     assert "'bank', with all drivers together, has begun 4" in replies.failures["shop"].cause
-    lines = (shop.folder / "shop.site" / "runs.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["driver"] for line in lines) == sorted(DRIVERS * 2)
+    begun = Quota(shop.folder / "shop.site").read("SELECT driver FROM begins")
+    assert sorted(driver for (driver,) in begun) == sorted(DRIVERS * 2)
 
 
 def test_the_same_two_drivers_read_a_site_that_answers_exactly(

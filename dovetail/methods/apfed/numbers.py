@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,25 +18,25 @@ from dovetail.network.quota import Quota
 _THESE = "(SELECT value FROM json_each(?))"
 
 
+@dataclass(frozen=True, eq=False)
 class NumbersGiven:
     """The count, in the party's site.
 
-    Args:
+    Attributes:
         quota: of the site.
         driver: who is given them; "" of all drivers together.
         ids_N: of its rows: a row is counted by its id, whatever its index becomes.
         run: that it answers in.
     """
 
-    def __init__(self, quota: Quota, driver: str, ids_N: np.ndarray, run: str = "") -> None:
-        self._quota = quota
-        self._driver = driver
-        self._rows_N = ids_N
-        self._run = run
+    quota: Quota
+    driver: str
+    ids_N: np.ndarray
+    run: str = ""
 
     @cached_property
     def _digests(self) -> np.ndarray:
-        return np.array([_digest(each) for each in self._rows_N.tolist()], dtype=np.int64)
+        return np.array([_digest(each) for each in self.ids_N.tolist()], dtype=np.int64)
 
     def most(self, rows_R: Tensor) -> int:
         """The most numbers that were given of any of these rows.
@@ -43,9 +44,9 @@ class NumbersGiven:
         Raises:
             QuotaError: the count cannot be read.
         """
-        ((most,),) = self._quota.read(
+        ((most,),) = self.quota.read(
             f"SELECT ifnull(max(times), 0) FROM numbers WHERE driver = ? AND id IN {_THESE}",
-            *(self._driver, json.dumps(self._ids(rows_R))),
+            *(self.driver, json.dumps(self._ids(rows_R))),
         )
         return int(most)
 
@@ -56,9 +57,9 @@ class NumbersGiven:
             QuotaError: the count cannot be read.
         """
         asked = self._of(run, rows_R, contents_R)
-        found = self._quota.read(
+        found = self.quota.read(
             f"SELECT number FROM given WHERE driver = ? AND number IN {_THESE}",
-            *(self._driver, json.dumps(asked)),
+            *(self.driver, json.dumps(asked)),
         )
         given = {number for (number,) in found}
         return torch.tensor([each not in given for each in asked])
@@ -77,14 +78,14 @@ class NumbersGiven:
         Raises:
             QuotaError: it cannot be written down, so the answer is not given.
         """
-        given = self._of(self._run if run is None else run, rows_R, contents_R)
-        self._quota.write_all(
+        given = self._of(self.run if run is None else run, rows_R, contents_R)
+        self.quota.write_all(
             (
                 "INSERT INTO numbers VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET times = times + excluded.times",
-                [(self._driver, id, numbers) for id in self._ids(rows_R)],
+                [(self.driver, id, numbers) for id in self._ids(rows_R)],
             ),
-            ("INSERT OR IGNORE INTO given VALUES (?, ?)", [(self._driver, each) for each in given]),
+            ("INSERT OR IGNORE INTO given VALUES (?, ?)", [(self.driver, each) for each in given]),
             for_good=True,
         )
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.messages import Data
-from dovetail.network.retry import open_private, patiently
+from dovetail.network.retry import write_private
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Journal:
         """
         older, mark = self.last.mark, self.last.mark + 1
         digest = hashlib.sha256(answer).hexdigest()
-        _write(self._answer_path(mark), bytes(answer))
+        write_private(self._answer_path(mark), bytes(answer))
         self._put(replace(entry, mark=mark, digest=digest, done=False))
         self._answer_path(older).unlink(missing_ok=True)
 
@@ -110,22 +109,8 @@ class Journal:
         self._put(replace(self.last, done=True))
 
     def _put(self, entry: Entry) -> None:
-        _write(self._path, json.dumps(asdict(entry)).encode())
+        write_private(self._path, json.dumps(asdict(entry)).encode())
         self.last = entry
 
     def _answer_path(self, mark: int) -> Path:
         return self._path.with_name(f"{self._path.stem}.answer.{mark}")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and on the disk."""
-    fresh = path.with_name(f".{path.name}.new")
-
-    def write() -> None:
-        with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-
-    patiently(write)

@@ -16,7 +16,6 @@ new card and sends it again.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from dovetail.errors import ConfigError, MessageError
 from dovetail.network.certificates import make_folder
 from dovetail.network.identity import MAX_PROOF_BYTES, Certified
 from dovetail.network.mailbox.places import CARDS, Place
-from dovetail.network.retry import open_private, patiently
+from dovetail.network.retry import write_private
 
 #: Seconds after which a party takes a new key for its card.
 RENEW_S = 24 * 3600.0
@@ -92,18 +91,7 @@ class Keys:
 
     def _keep(self, made: float, *private: X25519PrivateKey) -> None:
         fields = {"made": made, "keys": [each.private_bytes_raw().hex() for each in private]}
-        fresh = self._path.with_name(".keys.new")
-
-        def write() -> None:
-            with open(
-                open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="ascii"
-            ) as file:
-                json.dump(fields, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self._path)
-
-        patiently(write)
+        write_private(self._path, json.dumps(fields).encode())
         self._made, self.private = made, private
 
     def publish(self, place: Place, identity: Certified) -> None:
