@@ -38,13 +38,13 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from benchmarks import _results, apfed_stream, exchange
 from benchmarks._line import issue, listening, running
 from benchmarks.apfed_stream import CASES, Turns
+from dovetail.flare import site as site_files
+from dovetail.flare.calls import Answers, collab_calls, quiet
+from dovetail.flare.federation import SERVER, Federation, provision
 from dovetail.network import InProcess, LedgerFile, Party, encode
 from dovetail.network.calls import Calls
-from dovetail.network.flare import Answers, collab_calls, quiet
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
-from dovetail.node import flaresite
-from dovetail.node.flarehere import SERVER, Federation, provision
 
 TARGET = 2.0
 CHANNEL = "dovetail-benchmark"
@@ -201,8 +201,8 @@ def write_job(folder: Path, measure: dict[str, Any]) -> None:
         "min_clients": len(PARTIES),
         "deploy_map": {"app_server": ["server"], "app_sites": list(PARTIES)},
     }
-    controller = {"path": flaresite.CONTROLLER, "args": {"server_obj_id": "_server"}}
-    executor = {"path": flaresite.EXECUTOR, "args": {"client_obj_id": "_client"}}
+    controller = {"path": site_files.CONTROLLER, "args": {"server_obj_id": "_server"}}
+    executor = {"path": site_files.EXECUTOR, "args": {"client_obj_id": "_client"}}
     at_server = {
         "format_version": 2,
         "workflows": [{"id": "controller", **controller}],
@@ -231,11 +231,11 @@ def main() -> None:
         out = folder / "found.json"
         kits = provision(folder, PARTIES)
         for name in (SERVER, *PARTIES):
-            flaresite.prepare_site(kits / name, {})
+            site_files.prepare_site(kits / name, {})
             path = kits / name / "local" / "resources.json"
             resources = json.loads(path.read_text())
             resources["class_allow_list"].append("benchmarks.flare.")
-            flaresite.write_resources(kits / name, resources)
+            site_files.write_resources(kits / name, resources)
         job = folder / "benchmark"
         write_job(job, vars(given))
         environment = {OUT: str(out), "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}

@@ -21,6 +21,7 @@ FLOORS = (
     "methods",
     "node",
     "runs",
+    "flare",
     "audit",
     "report",
     "service",

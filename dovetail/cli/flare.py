@@ -61,8 +61,8 @@ def flare_export(
     Each site reads its own party file (dovetail flare site), and answers what its policy allows.
     """
     precheck.check_run(run, overrides)
+    from dovetail.flare.export import write_job
     from dovetail.node.engines import FlareSection
-    from dovetail.runs.flarerun import write_job
     from dovetail.runs.runfile import load_run
 
     _need_nvflare()
@@ -103,7 +103,7 @@ def flare_site(
     Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
     in local/resources.json.
     """
-    from dovetail.node.flaresite import loose, prepare_site
+    from dovetail.flare.site import loose, prepare_site
     from dovetail.node.partyfile import open_site
 
     site: dict[str, str | None] = {"driver": driver}
@@ -147,7 +147,7 @@ def flare_simulate(
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
     from dovetail.files import run_name
-    from dovetail.runs.flarerun import simulate, simulated
+    from dovetail.flare.export import simulate, simulated
     from dovetail.runs.runfile import load_run
     from dovetail.runs.splitting import deal
     from dovetail.runs.train import check_folder, check_free, check_participation

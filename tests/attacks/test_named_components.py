@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import ConfigError
-from dovetail.node.flaresite import CLASSES, loose, prepare_site
+from dovetail.flare.site import CLASSES, loose, prepare_site
 
 pytestmark = pytest.mark.filterwarnings("default")  # NVFlare's own
 
@@ -23,9 +23,9 @@ NAMED = (
     "dovetail.node.site_folder.SiteFolder",
     "dovetail.network.ledger.LedgerFile",
     "dovetail.data.read_table",
-    "dovetail.runs.flarejob.own_run",
-    "dovetail.runs.flarejob",
-    "dovetail.runs.flarejob.DriverOfMine",
+    "dovetail.flare.job.own_run",
+    "dovetail.flare.job",
+    "dovetail.flare.job.DriverOfMine",
     "nvflare.app_common.np.np_model_persistor.NPModelPersistor",
     "nvflare.app_opt.xgboost.histogram_based_v2.csv_data_loader.CSVDataLoader",
 )

@@ -17,13 +17,13 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.node.flaresite import CLASSES
+from dovetail.flare import export
+from dovetail.flare.export import simulated
+from dovetail.flare.site import CLASSES
 from dovetail.node.partyfile import open_sites
 from dovetail.node.runs import Runs
 from dovetail.node.site_folder import Refusals
 from dovetail.node.status_line import StatusLine
-from dovetail.runs import flarerun
-from dovetail.runs.flarerun import simulated
 from dovetail.runs.runfile import check_run, load_run, resolved
 from dovetail.runs.setup import pooled_parts, read_pooled
 from dovetail.runs.splitting import deal
@@ -288,7 +288,7 @@ def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
         Path("out/run").mkdir(parents=True)
         Path("out/run/result.json").write_text(json.dumps(written))
 
-    monkeypatch.setattr("dovetail.runs.flarerun.simulate", job_done)
+    monkeypatch.setattr("dovetail.flare.export.simulate", job_done)
     done = dovetail("flare", "simulate", "run.toml", "--json")
     assert done.code == 2
     assert "party 'lab' was left out of 9 of 10 steps (first: epoch 1, step 2: its d" in done.err
@@ -310,12 +310,12 @@ def test_a_job_that_is_waited_for_is_told_of_at_growing_distances(
 ) -> None:
     printed: list[str] = []
     seconds = 0.0
-    monkeypatch.setattr(flarerun.time, "monotonic", lambda: seconds)
+    monkeypatch.setattr(export.time, "monotonic", lambda: seconds)
     older = tmp_path / "seed-0" / "metrics.jsonl"
     older.parent.mkdir()
     older.write_text('{"variant": "apfed", "epoch": 99}\n')
     os.utime(older, (1, 1))
-    look = flarerun._HowFar(tmp_path, printed.append)
+    look = export._HowFar(tmp_path, printed.append)
     for seconds in range(0, 200):
         if seconds == 15:
             begun = '{"variant": "apfed", "epoch": 7}\n'

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError, NetworkError, PartyError
+from dovetail.flare.calls import SERVER, Answers, collab_calls
 from dovetail.network import LedgerFile, Message, decode, encode
 from dovetail.network.calls import AbortedError, Calls, SlowError, UnreachableError
 from dovetail.network.control import Failed
-from dovetail.network.flare import SERVER, Answers, collab_calls
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 

@@ -25,7 +25,7 @@ from typing import Any, Self
 import psutil
 
 from dovetail.errors import NetworkError
-from dovetail.node.flaresite import write_resources
+from dovetail.flare.site import write_resources
 
 #: The server's name, and where everything is.
 SERVER = "localhost"

@@ -33,27 +33,27 @@ from nvflare.collab import collab
 
 from dovetail.errors import ConfigError, DovetailError, NetworkError
 from dovetail.files import read_toml
+from dovetail.flare import calls as flare
+from dovetail.flare.calls import Answers
+from dovetail.flare.export import PROPOSAL
+from dovetail.flare.site import SITE_FILE
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.methods.section import PartyName, Section
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device
-from dovetail.network import flare
 from dovetail.network.calls import Call, Calls
 from dovetail.network.certificates import certificate_name
-from dovetail.network.flare import Answers
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
 from dovetail.node import driver as driving
 from dovetail.node.engines import FlareSection
-from dovetail.node.flaresite import SITE_FILE
 from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Runs
 from dovetail.node.site_folder import Refusals, SiteFolder, logged, site_folder_of
 from dovetail.node.status_line import StatusLine
-from dovetail.runs.flarerun import PROPOSAL
 from dovetail.runs.proposing import read_agreed
 from dovetail.runs.runfile import RunFile, TrackSection, check_run
 from dovetail.runs.train import Agreed, Drive, check_participation, train_seeds

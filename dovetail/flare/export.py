@@ -14,10 +14,10 @@ from typing import Any
 import tomli_w
 
 from dovetail.errors import ConfigError, NetworkError
+from dovetail.flare import site as site_files
 from dovetail.methods import coordinated
 from dovetail.methods.aligning import label_owner
 from dovetail.methods.party import Site
-from dovetail.node import flaresite
 from dovetail.node.engines import FlareSection
 from dovetail.node.partyfile import open_sites
 from dovetail.node.proposal import Proposal, Signature, signature_path
@@ -93,18 +93,18 @@ def write_job(
             "format_version": 2,
             "dead_client_grace_period": NEVER_S,
             "workflows": [
-                {"id": "controller", "path": flaresite.CONTROLLER, "args": controller},
+                {"id": "controller", "path": site_files.CONTROLLER, "args": controller},
             ],
-            "components": [{"id": "_server", "path": flaresite.DRIVER, "args": driver}],
+            "components": [{"id": "_server", "path": site_files.DRIVER, "args": driver}],
         },
     )
-    executor = {"path": flaresite.EXECUTOR, "args": {"client_obj_id": "_client"}}
+    executor = {"path": site_files.EXECUTOR, "args": {"client_obj_id": "_client"}}
     _write_json(
         at_sites / "config_fed_client.json",
         {
             "format_version": 2,
             "executors": [{"tasks": ["*"], "executor": executor}],
-            "components": [{"id": "_client", "path": flaresite.PARTY, "args": {}}],
+            "components": [{"id": "_client", "path": site_files.PARTY, "args": {}}],
         },
     )
 
@@ -145,7 +145,7 @@ def simulate(
     Raises:
         NetworkError: the job came to nothing, and why.
     """
-    from dovetail.node.flarehere import SERVER, Federation, provision
+    from dovetail.flare.federation import SERVER, Federation, provision
 
     assert isinstance(run.engine, FlareSection)
     with tempfile.TemporaryDirectory(prefix="dovetail-flare-") as temporary:
@@ -155,9 +155,9 @@ def simulate(
         kits = provision(folder, list(site_of.values()))
         for party_name, site in site_of.items():
             party = {"party": str(files[party_name].resolve()), "driver": driver}
-            flaresite.prepare_site(kits / site, party)
+            site_files.prepare_site(kits / site, party)
         driver_file = files.get(driver)
-        flaresite.prepare_site(
+        site_files.prepare_site(
             kits / SERVER,
             {
                 "party": None if driver_file is None else str(driver_file.resolve()),

@@ -1,6 +1,6 @@
 """What a Dovetail job needs of a site of an NVFlare federation: two files of its ``local`` folder.
 
-dovetail.toml      which party it is (``flarejob.SiteSection``)
+dovetail.toml      which party it is (``job.SiteSection``)
 resources.json     NVFlare's own; its class_allow_list must have the classes that a job names
 """
 
@@ -20,8 +20,8 @@ SITE_FILE = "dovetail.toml"
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-DRIVER = "dovetail.runs.flarejob.Driver"
-PARTY = "dovetail.runs.flarejob.Party"
+DRIVER = "dovetail.flare.job.Driver"
+PARTY = "dovetail.flare.job.Party"
 
 #: All classes that a job names: two of NVFlare's, two of Dovetail's.
 CLASSES = (CONTROLLER, EXECUTOR, DRIVER, PARTY)

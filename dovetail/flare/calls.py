@@ -10,9 +10,9 @@ the core cell, which no documentation promises. ``benchmarks/flare.py`` measures
 cell is the fastest, but does not cut messages into chunks, so that large ones fail with some of
 NVFlare's transports, and does not check who calls; Collab does both. So Dovetail uses Collab.
 
-How requests wait, go out again and fail is that of all calls (``calls.py``). NVFlare says "timed
-out" of a slow party and of one whose process was killed, so a call that takes long is asked beside
-it who is there.
+How requests wait, go out again and fail is that of all calls (``network/calls.py``). NVFlare says
+"timed out" of a slow party and of one whose process was killed, so a call that takes long is asked
+beside it who is there.
 
 Only ``collab_calls`` and ``quiet`` need nvflare, the extra ``dovetail[flare]``.
 """
