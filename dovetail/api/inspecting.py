@@ -25,6 +25,7 @@ from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, framed, plain_table, terminal_text
 from dovetail.audit.measured import GAINS, MEASURED, SETTINGS
+from dovetail.data.leaks import leaks
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites
@@ -291,6 +292,7 @@ def inspect(
         *lacking.values(),
         *(warning for site in sites.values() for warning in warnings_of(site)),
         *(f"WARNING: {sentence}" for sentence in copies_of_sites(sites)),
+        *(f"WARNING: {sentence}" for site in sites.values() for sentence in leaks(site.table)),
     ):
         talk.warn(sentence)
     withheld = dict.fromkeys(lacking, "column missing")

@@ -56,6 +56,8 @@ class Party:
         match_dates: "day-first" or "month-first": what 03/07/1980 is here.
         match_region: where telephone numbers without a country code are, such as "GB".
         match_truth: the column that says who each row really is, to measure matching by.
+        index_date: the column of the day at which a row is to be predicted; ``inspect`` tells of
+            dates after it.
         query: what to read of a database; not needed where it has one table.
         policy: the section ``[policy]`` of a party file: what it agrees to, and with whom.
         folder: of the party: what it keeps stands in ``NAME.site`` in it, and certificates
@@ -87,6 +89,7 @@ class Party:
         match_dates: Literal["day-first", "month-first"] = "day-first",
         match_region: str | None = None,
         match_truth: str | None = None,
+        index_date: str | None = None,
         query: str | None = None,
         policy: Mapping[str, Any] | None = None,
         folder: str | Path = ".",
@@ -117,6 +120,7 @@ class Party:
             "match_dates": match_dates,
             "match_region": match_region,
             "match_truth": match_truth,
+            "index_date": index_date,
             "query": query,
         }
         values = {"party": section, **settings}
@@ -225,7 +229,8 @@ def keep(site: Site, rows: dd.Table | None, folder: Path) -> None:
         label = () if site.party.label is None else (site.party.label,)
         used = [name for names in site.table.blocks.values() for name in names]
         matched = [*site.party.matching().values()]
-        truth = () if site.party.match_truth is None else (site.party.match_truth,)
+        special = (site.party.match_truth, site.party.index_date)
+        truth = [each for each in special if each is not None]
         names = dict.fromkeys([*ids, *label, *used, *matched, *truth])
         keep_table(rows, names, table)
         party["table"] = os.path.abspath(table)

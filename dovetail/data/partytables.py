@@ -39,6 +39,7 @@ class PartyTable:
         labels: (N,) raw labels, or None.
         matching: what match keys call a column -> its values.
         truth: (N,) who each row really is, where that is known; for measuring.
+        index_date: (N,) days from which on nothing of a row may be known; None: not told.
         images: (N, C, H, W) pictures of the table's samples; None without any beside it.
         weights: (N,) how much a row counts in a label owner's own models; None: all alike.
     """
@@ -51,6 +52,7 @@ class PartyTable:
     labels: Column | None = None
     matching: Mapping[str, Column] = field(default_factory=dict)
     truth: Column | None = None
+    index_date: Column | None = None
     images: Tensor | None = None
     weights: Tensor | None = None
 
@@ -99,6 +101,7 @@ class PartyTable:
             labels=labels,
             matching={name: column.take(rows) for name, column in self.matching.items()},
             truth=None if self.truth is None else self.truth.take(rows),
+            index_date=None if self.index_date is None else self.index_date.take(rows),
             images=None if self.images is None else self.images[torch.from_numpy(rows)],
             weights=None if self.weights is None else self.weights[torch.from_numpy(rows)],
         )
@@ -175,6 +178,7 @@ def read_party_table(
     folders: Sequence[str] = (),
     matching: Mapping[str, str] | None = None,
     truth: str | None = None,
+    index_date: str | None = None,
     images: str | None = None,
     encode: Mapping[str, Encode] | None = None,
     store: Path | None = None,
@@ -197,6 +201,7 @@ def read_party_table(
         folders: other folders whose tables a ``SELECT`` may open, from ``folder``.
         matching: what match keys call a column -> the column; no model learns from these.
         truth: the column that says who each row really is; nor from this one.
+        index_date: the column of the day at which a row is to be predicted; nor from this one.
         images: an .npz file or a folder with a picture of each of the table's rows, of the same id.
         encode: column -> how it is read, of those that are not as they look.
         store: the file of frozen encoders' vectors that the site keeps.
@@ -204,7 +209,7 @@ def read_party_table(
     Raises:
         DataError: naming the party, its table, the column and what to do.
     """
-    meaning = _Meaning(id, label, columns, blocks, matching or {}, truth)
+    meaning = _Meaning(id, label, columns, blocks, matching or {}, truth, index_date)
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
@@ -302,6 +307,7 @@ class _Meaning:
     blocks: Mapping[str, Sequence[str]] | None
     matching: Mapping[str, str]
     truth: str | None
+    index_date: str | None
 
 
 def _read(
@@ -338,7 +344,13 @@ def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
     labels = whole_numbers(table.column(label)) if label is not None else None
     matched = {called: table.column(column) for called, column in meaning.matching.items()}
     known = None if truth is None else table.column(truth)
-    persons = [*meaning.matching.values(), *([truth] if truth is not None else [])]
+    index_date = None if meaning.index_date is None else table.column(meaning.index_date)
+    if index_date is not None and index_date.what != "date":
+        raise DataError(
+            f"index_date names {meaning.index_date!r}, which has no dates; write them YYYY-MM-DD"
+        )
+    named_once = (truth, meaning.index_date)
+    persons = [*meaning.matching.values(), *(each for each in named_once if each is not None)]
     features = table.without(list(dict.fromkeys([*special, *persons])))
     blocks = meaning.blocks
     if blocks is None:  # a party may hold labels and nothing else
@@ -349,7 +361,7 @@ def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
     repeated = sorted({column for column in named if named.count(column) > 1})
     if repeated:
         raise DataError(f"column {repeated[0]!r} is in two blocks; name it in one")
-    return PartyTable(name, ids, features, chosen, label, labels, matched, known)
+    return PartyTable(name, ids, features, chosen, label, labels, matched, known, index_date)
 
 
 def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:

@@ -78,6 +78,9 @@ class PartySection(Section):
     match_region: str | None = None
     # Who each row really is, to measure matching by where files of all parties are here.
     match_truth: str | None = None
+    # The day at which a row is to be predicted, from which no model learns: inspect tells of dates
+    # after it.
+    index_date: str | None = None
     # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
     # where there is one.
     revoked: str | None = None

@@ -186,6 +186,7 @@ def make_site(
         folders=party.folders,
         matching=party.matching(),
         truth=party.match_truth,
+        index_date=party.index_date,
         images=party.images,
         encode=party.encode,
         store=path.with_name(f"{path.stem}.site") / "encoded.sqlite",
