@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+import numpy as np
 import tomli_w
 from torch import Tensor
 
@@ -247,7 +248,10 @@ def keep_table(rows: dd.Table, names: Iterable[str], path: Path) -> None:
     for name in names:
         column = rows.column(name)
         values = column.values
-        if column.missing.any() and values.dtype.kind != "f":
+        if column.what == "date":  # in days since 1970; a file says when
+            values = np.round(values * 86_400e6).astype("datetime64[us]")
+            values[column.missing] = np.datetime64("NaT")
+        elif column.missing.any() and values.dtype.kind != "f":
             values = values.astype(object)
             values[column.missing] = None
         columns[name] = values

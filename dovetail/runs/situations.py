@@ -111,6 +111,7 @@ class Fit:
         next_command: what to run, with RUN for the run file; "" where the method does not apply.
         messages: what it would send, where it applies.
         blocks: party -> block -> its columns, which are to be named at the parties first.
+        departs: whether the paper's own setting is another, as the reason says.
     """
 
     method: Method
@@ -119,6 +120,7 @@ class Fit:
     next_command: str = ""
     messages: tuple[MessageSize, ...] = ()
     blocks: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    departs: bool = False
 
     @property
     def title(self) -> str:
@@ -196,8 +198,8 @@ def fits(
 
 
 def recommended(fits: Sequence[Fit]) -> Fit | None:
-    """The most specific method that applies, or None."""
-    return next((fit for fit in fits if fit.applies), None)
+    """The most specific method that applies, its paper's own setting first; or None."""
+    return min((fit for fit in fits if fit.applies), key=lambda fit: fit.departs, default=None)
 
 
 def _samples(overlaps: Overlaps, count: int) -> str:
@@ -609,6 +611,7 @@ def _chfl(situation: _Situation) -> Fit:
             MessageSize(name, "coordinator", "round", size, size, assuming)
             for name in situation.names
         ),
+        departs=bool(overlap),
     )
 
 
