@@ -227,7 +227,7 @@ def keep(site: Site, rows: dd.Table | None, folder: Path) -> None:
     if rows is not None:
         table = folder / f"{site.name}.parquet"
         ids = (site.party.id,) if isinstance(site.party.id, str) else site.party.id
-        label = () if site.party.label is None else (site.party.label,)
+        label = () if site.party.label is None else rows.parts_of(site.party.label)
         used = [name for names in site.table.blocks.values() for name in names]
         matched = [*site.party.matching().values()]
         special = (site.party.match_truth, site.party.index_date)

@@ -144,7 +144,11 @@ class Table:
 
     def has(self, label: str | None) -> bool:
         """Whether the columns of a label are here."""
-        return label is not None and {*label_columns(label)} <= {*self.names}
+        return label is not None and {*self.parts_of(label)} <= {*self.names}
+
+    def parts_of(self, label: str) -> tuple[str, ...]:
+        """The columns here that a label is made of: one of its name, or those that it names."""
+        return (label,) if label in self.names else label_columns(label)
 
     def __getstate__(self) -> dict[str, Any]:
         """With its columns: another process cannot read from this one's connection."""
@@ -202,7 +206,7 @@ class Table:
         Raises:
             DataError: no such column.
         """
-        names = tuple(column for name in names for column in label_columns(name))
+        names = tuple(column for name in names for column in self.parts_of(name))
         for name in names:
             self._check_has(name)
         left = [name for name in self.names if name not in names]

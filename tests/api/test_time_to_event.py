@@ -11,10 +11,27 @@ import pytest
 from typer.testing import CliRunner
 
 import dovetail as dt
+from dovetail.api.party import keep
 from dovetail.cli.main import app
 from dovetail.errors import ConfigError, DataError
+from dovetail.runs.runfile import load_run
+from dovetail.runs.splitting import deal
 
 LABEL = {"time": "days", "event": "died"}
+SIMULATED = """
+method = "apfed-s"
+seeds = [0]
+baselines = ["best-alone"]
+[data]
+source = "all.csv"
+id = "patient"
+label = { time = "days", event = "died", intervals = 5 }
+test = 0.25
+[data.partition]
+kind = "columns"
+active = "clinic"
+parties = { clinic = ["age"], lab = ["blood"] }
+"""
 ALLOWED = ("apfed", "apfed-d", "apfed-s")
 
 
@@ -74,22 +91,7 @@ def test_a_run_file_a_table_and_an_export(tmp_path: Path, brief_learners: None) 
     frame = people()
     frame["died"] = frame["died"].map({0: "no", 1: "yes"})
     frame.to_csv(tmp_path / "all.csv", index=False)
-    (tmp_path / "run.toml").write_text(
-        """
-method = "apfed-s"
-seeds = [0]
-baselines = ["best-alone"]
-[data]
-source = "all.csv"
-id = "patient"
-label = { time = "days", event = "died", intervals = 5 }
-test = 0.25
-[data.partition]
-kind = "columns"
-active = "clinic"
-parties = { clinic = ["age"], lab = ["blood"] }
-""".replace("all.csv", str(tmp_path / "all.csv"))
-    )
+    (tmp_path / "run.toml").write_text(SIMULATED.replace("all.csv", str(tmp_path / "all.csv")))
     invoke = CliRunner().invoke
     out = tmp_path / "out"
     done = invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(out), "--quiet"])
@@ -154,3 +156,26 @@ def test_methods_of_classes_and_numbers_refuse_times_at_once(method: str) -> Non
     ]
     with pytest.raises((ConfigError, DataError), match="a label of survival is for APFed"):
         dt.fit(dt.Method(method), several, quiet=True)
+
+
+def test_a_party_of_a_frame_is_kept_with_both_columns(tmp_path: Path) -> None:
+    clinic, _ = parties(people())
+    keep(clinic.site, clinic.rows, tmp_path)
+    kept = dt.Party.read(tmp_path / "clinic.toml").site
+    assert kept.party.task == "survival"
+    assert kept.table.blocks == {"columns": ("age",)}
+    before = clinic.site.table.required_labels.values
+    np.testing.assert_array_equal(kept.table.required_labels.values, before)
+
+
+def test_a_simulation_makes_party_files_that_have_the_times(tmp_path: Path) -> None:
+    people().to_csv(tmp_path / "all.csv", index=False)
+    (tmp_path / "sim.toml").write_text(SIMULATED.replace("all.csv", str(tmp_path / "all.csv")))
+    run = load_run(tmp_path / "sim.toml")
+    folder = tmp_path / "parties"
+    folder.mkdir()
+    deal(run, folder, where="here")
+    table = dt.Party.read(folder / "clinic.toml").site.table
+    assert table.label == "Surv(days, died, 5)"
+    assert (table.required_labels.values < 0).sum() == (people()["died"] == 0).sum()
+    assert table.blocks == {"columns": ("age",)}
