@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from benchmarks.attacks import METHODS, RUNS, WITHIN, table_of
 
 ROOT = Path(__file__).parents[2]
@@ -37,3 +39,37 @@ def test_the_audit_says_none_only_where_nobody_is_above_the_base():
     for row in ROWS:
         if row["verdict"] == "none":
             assert row["others"] - row["without"] < 0.1, row
+
+
+#: Method of SECURITY.md's first table -> that of the record, and what it tells, in this order.
+FRONT = {
+    "APFed-S": ("apfed-s", ["bureau: columns", "bureau: labels", "bank: columns"]),
+    "APFed-D, `released`": ("apfed-d, released", ["bank: columns"]),
+    "APFed-D, `gradients`": ("apfed-d, gradients", ["bureau: columns", "bank: columns"]),
+    "APFed-R": ("apfed-r", ["bureau: columns", "bureau: labels", "bank: columns"]),
+    "APFed-C": ("apfed-c", ["bureau: columns", "bureau: labels", "bank: columns"]),
+    "classic vertical learning": ("classic vertical", ["bank: columns"]),
+    "CHFL": ("chfl", ["coordinator: membership"]),
+    "HyFEM": ("hyfem", ["server: membership"]),
+    "FedOptimus": ("fedoptimus", ["coordinator: columns"]),
+}
+
+
+@pytest.mark.parametrize("name", FRONT)
+def test_the_first_page_of_security_says_what_the_record_says(name):
+    """The best of all attackers on credit, and in brackets what follows without messages."""
+    method, targets = FRONT[name]
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^\| \**{re.escape(name)}\**(?:,.*?)? \| (.*)$", text, re.MULTILINE)
+    shown = re.findall(r"(\d\.\d\d) \((\d\.\d\d)\)", line)
+    expected = []
+    for target in targets:
+        (row,) = (
+            each
+            for each in ROWS
+            if (each["table"], each["method"]) == ("credit", method)
+            and each["who learns"].startswith(target)
+        )
+        best = max(row["audit"], row["others"])
+        expected.append((f"{best:.2f}", f"{row['without']:.2f}"))
+    assert shown == expected
