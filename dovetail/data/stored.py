@@ -79,7 +79,10 @@ def _file(shape: tuple[int, int], party: str) -> np.ndarray:
         folder = folder.parent
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk would be a signal later
+            if hasattr(os, "posix_fallocate"):  # else a full disk is a signal later
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+            else:  # macOS, Windows
+                file.truncate(num_bytes)
             mapped = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
         raise DataError(
@@ -113,7 +116,7 @@ class _Keeper:
     def look(self) -> None:
         """Let go if there is something to let go of."""
         if not self._watched or _resident_file_bytes() - self._before < _RESIDENT_BYTES:
-            return
+            return  # also where the system does not say how much there is
         with self._lock:
             for mapped in self._watched:
                 mapped.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: nothing is lost
