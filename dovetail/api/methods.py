@@ -141,6 +141,11 @@ class APFed(_Paper):
         if variant not in VARIANTS:
             known = ", ".join(VARIANTS)
             raise ConfigError(f"dovetail.APFed: variant is one of {known}, got {variant!r}")
+        if variant in ("sealed", "distil") and callable(settings.get("encoder")):
+            raise ConfigError(
+                f"dovetail.APFed: {variant!r} chooses among learners and has no encoder; a network "
+                'of your own is for "contrastive", "reconstruction" and "partners"'
+            )
         super().__init__(**settings)
         self._variant = VARIANTS[variant]
         self.variant = variant

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tables import SMALL, clinic_and_lab, parties
 
 import dovetail as dt
@@ -127,6 +128,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a partition without its active party": (
         lambda: deal(dt.Columns({"a": "age"}, active="b"), label="ill"),
         "the active party 'b' is none of the parties",
+    ),
+    "a network for a method that has none": (
+        lambda: dt.APFed(encoder=torch.nn.Linear),  # type: ignore[arg-type]
+        "'sealed' chooses among learners and has no encoder",
     ),
     "a partition that is none": (lambda: dt.Strips(0), "dovetail.Strips: partition.views"),
     "a table without a label": (
