@@ -184,3 +184,19 @@ def impatient_command(folder: Path, output: Path, arguments: Sequence[str]) -> N
     assert Watch.__init__.__kwdefaults__["late_s"] == 60
     Watch.__init__.__kwdefaults__["late_s"] = 0.5
     command(folder, output, arguments, local_secrets=False)
+
+
+def certify_relay(letters: Letters, dovetail: Callable[..., Any]) -> None:
+    """Certificates of a relay, and of a party that is none of the run."""
+    names = ("relay", "eve", "--driver", "relay", "--host", "127.0.0.1")
+    done = dovetail("certificates", *names, "--out", letters.folder / "certificates", "-q")
+    assert done.code == 0, done.err
+
+
+def relay_of(letters: Letters, *more: object) -> Process:
+    """``dovetail relay`` at the place of these letters, once it answers."""
+    port = letters.place.rpartition(":")[2]
+    where = ("--certificates", "certificates/relay", "--host", "127.0.0.1", "--port", port)
+    process = letters.federation.start("relay", *where, *more)
+    process.wait_for("relay at https://127.0.0.1")
+    return process

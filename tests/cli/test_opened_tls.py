@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from federations import Process, command, free_port
-from mailboxes import Letters, written
+from mailboxes import Letters, certify_relay, relay_of, written
 from opening_proxy import OpeningProxy, asked
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 from test_relay import letter, shown
@@ -48,20 +48,10 @@ def write(
                 path = made.folder / "network.toml"
                 trusted = f'proxy_ca = "{proxy.ca}"\npartners'
                 path.write_text(path.read_text().replace("partners", trusted))
-                names = ("relay", "eve", "--driver", "relay", "--host", "127.0.0.1")
-                done = dovetail("certificates", *names, "--out", made.folder / "certificates", "-q")
-                assert done.code == 0, done.err
+                certify_relay(made, dovetail)
             return made
 
         yield make
-
-
-def relay_of(letters: Letters, *more: object) -> Process:
-    port = letters.place.rpartition(":")[2]
-    where = ("--certificates", "certificates/relay", "--host", "127.0.0.1", "--port", port)
-    process = letters.federation.start("relay", *where, *more)
-    process.wait_for("relay at https://127.0.0.1")
-    return process
 
 
 def behind_proxy(folder: Path, output: Path, arguments: Sequence[str], url: str) -> None:

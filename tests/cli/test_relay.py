@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Process, command, free_port
-from mailboxes import Letters, impatient_command, kill, written
+from federations import command, free_port
+from mailboxes import Letters, certify_relay, impatient_command, kill, relay_of, written
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
 from dovetail.errors import ConfigError
@@ -113,25 +113,14 @@ def write(
     with ExitStack() as stack:
 
         def make(name: str, folder: str, relay: bool = False) -> Letters:
-            port = free_port()
-            index = f"https://127.0.0.1:{port}" if relay else ""
-            made = written(tmp_path / folder, name, deal, dovetail, index)
+            place = f"https://127.0.0.1:{free_port()}" if relay else ""
+            made = written(tmp_path / folder, name, deal, dovetail, place)
             stack.enter_context(made.federation.ending())
             if relay:
-                names = ("relay", "eve", "--driver", "relay", "--host", "127.0.0.1")
-                done = dovetail("certificates", *names, "--out", made.folder / "certificates", "-q")
-                assert done.code == 0, done.err
+                certify_relay(made, dovetail)
             return made
 
         yield make
-
-
-def relay_of(letters: Letters, *more: object) -> Process:
-    port = letters.place.rpartition(":")[2]
-    where = ("--certificates", "certificates/relay", "--host", "127.0.0.1", "--port", port)
-    process = letters.federation.start("relay", *where, *more)
-    process.wait_for("relay at https://127.0.0.1")
-    return process
 
 
 def shown(letters: Letters, name: str) -> Renewed:
