@@ -144,7 +144,7 @@ class Table:
 
     def has(self, label: str | None) -> bool:
         """Whether the columns of a label are here."""
-        return label is not None and {*self.parts_of(label)} <= {*self.names}
+        return isinstance(label, str) and {*self.parts_of(label)} <= {*self.names}
 
     def parts_of(self, label: str) -> tuple[str, ...]:
         """The columns here that a label is made of: one of its name, or those that it names."""

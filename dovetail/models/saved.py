@@ -411,7 +411,9 @@ def _build(description: dict[str, Any], weights: bytes, network: Any) -> Model:
 
 
 def _around(description: Mapping[str, Any], network: nn.Module, spec: NetworkSpec | None) -> Model:
-    blocks = description["blocks"]
+    blocks, label = description["blocks"], description.get("label")
+    if not isinstance(label, str | None):
+        raise ModelError("its label is no text; copy the whole folder again")
     return Model(
         party=description["party"],
         task=task_from_json(description["task"]),
