@@ -174,16 +174,20 @@ def test_a_bomb_is_refused_in_a_sentence_before_it_takes_memory(exported: bytes,
     assert taken_mib < 100
 
 
+def peak_mib() -> float:
+    """Of this program; ``getrusage`` has the peak of the process that started it, too."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 def ran(content: bytes, feeds: dict[str, np.ndarray], took: Any) -> None:
-    """What a session of these bytes takes, in MiB."""
-    session = open_session(content, where="clinic.onnx")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    session.run(None, feeds)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    took.send((before / 1024, after / 1024))
+    """The most that a process with a session of these bytes takes, in MiB."""
+    open_session(content, where="clinic.onnx").run(None, feeds)
+    took.send(peak_mib())
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from /proc")
 @pytest.mark.parametrize("name", ["constant of shape", "crossed", "rows by rows"])
 def test_without_that_look_a_bomb_takes_what_it_asks_for(
     exported: bytes, table: Any, name: str
@@ -199,7 +203,7 @@ def test_without_that_look_a_bomb_takes_what_it_asks_for(
         process.start()
         peaks.append(here.recv())
         process.join()
-    assert peaks[1][1] > peaks[0][1] + 50
+    assert peaks[1] > peaks[0] + 50
 
 
 @pytest.mark.slow

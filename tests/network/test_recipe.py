@@ -31,7 +31,7 @@ def blocks(port: int) -> tuple[str, str]:
     return bank, shop
 
 
-def write_tables(bank: Path, shop: Path, num: int = 300) -> None:
+def write_tables(bank: Path, shop: Path, num: int = 1200) -> None:
     """The label hangs on what the shop knows, and half as much on what the bank knows."""
     rng = np.random.default_rng(0)
     people = np.array([f"c{number}" for number in range(num)], dtype=object)
@@ -79,7 +79,8 @@ def test_the_recipe_for_two_machines_works_by_copy_and_paste(tmp_path: Path) -> 
     written = json.loads((bank / "out" / "run" / "result.json").read_text())
     solo, baselines = written["parties"]["bank"]["auc"], written["baselines"]
     # Income alone: the classes' margin has a correlation of 1 / sqrt(5.25) with it, an AUC of 0.65.
-    assert solo > max(baselines["linear"]["auc"], baselines["boosting"]["auc"]) - 0.02
+    # Folds are dealt by each site's secret, so two runs are not the same.
+    assert solo > max(baselines["linear"]["auc"], baselines["boosting"]["auc"]) - 0.04
     assert solo > 0.6
     assert baselines["joint"]["auc"] > solo + 0.2
     output = (tmp_path / "bank.txt").read_text()
