@@ -171,8 +171,7 @@ def contrastive_loss(code_BD: Tensor, local_BD: Tensor, temperature: float) -> T
     Row i is pulled to the passive party's code of the same sample and pushed from both parties'
     codes of every other sample. Cost: 2 B^2 D.
     """
-    code_BD = F.normalize(code_BD, dim=1, eps=MIN_NORM)
-    local_BD = F.normalize(local_BD, dim=1, eps=MIN_NORM)
+    code_BD, local_BD = (F.normalize(each, dim=1, eps=MIN_NORM) for each in (code_BD, local_BD))
     rows_B = torch.arange(len(code_BD), device=code_BD.device)
 
     def losses(start: int, stop: int) -> Tensor:
@@ -180,8 +179,7 @@ def contrastive_loss(code_BD: Tensor, local_BD: Tensor, temperature: float) -> T
         across_TB = code_BD[start:stop] @ local_BD.T / temperature
         within_TB = code_BD[start:stop] @ code_BD.T / temperature
         within_TB = within_TB.masked_fill(rows_T[:, None] == rows_B, -torch.inf)  # 1[j != i]
-        logits_TB = torch.cat([across_TB, within_TB], dim=1)
-        return F.cross_entropy(logits_TB, rows_T, reduction="sum")
+        return F.cross_entropy(torch.cat([across_TB, within_TB], dim=1), rows_T, reduction="sum")
 
     return in_tiles(losses, len(code_BD)) / len(code_BD)
 
