@@ -61,6 +61,13 @@ def json_lines(party: str, to: IO[str] | None = None) -> Iterator[None]:
     """
     handler = logging.StreamHandler(to or sys.stderr)
     handler.setFormatter(JsonLines(party))
+    with handled_by(handler):
+        yield
+
+
+@contextmanager
+def handled_by(handler: logging.Handler) -> Iterator[None]:
+    """Everything that the package logs, from level INFO on, goes to this handler, too."""
     log = logging.getLogger("dovetail")
     level = log.level
     log.addHandler(handler)

@@ -27,7 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -41,6 +41,7 @@ from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
 from dovetail.network.identity import Certified, Identity
+from dovetail.network.logs import handled_by
 from dovetail.network.quota import Quota
 from dovetail.network.retry import open_private
 from dovetail.node.agreements import Agreements
@@ -197,16 +198,8 @@ def logged(path: Path) -> Iterator[None]:
     handler = RotatingFileHandler(path, maxBytes=10_000_000, backupCount=3, encoding="utf-8")
     path.chmod(0o600)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    log = logging.getLogger("dovetail")
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
+    with closing(handler), handled_by(handler):
         yield
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()
 
 
 @contextmanager
