@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,3 +134,17 @@ class Town(Federation):
 
 def town(folder: Path) -> Town:
     return Town(folder, free_port(), local_secrets=True)
+
+
+def assert_given_up(line: socket.socket) -> None:
+    """A body that comes a byte at a time is answered with 408, and soon."""
+    line.settimeout(0.1)
+    began, answer = time.monotonic(), b""
+    while not answer and time.monotonic() < began + 10:
+        line.sendall(b"x")
+        try:
+            answer = line.recv(100)
+        except TimeoutError:
+            continue
+    assert answer.split()[1] == b"408"
+    assert time.monotonic() - began < 5
