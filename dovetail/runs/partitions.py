@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,9 +16,16 @@ from dovetail.methods.section import PartyName, Section
 
 
 class PartitionSection(Section):
-    """What every kind has."""
+    """What every kind has; its keys are those of the function of ``data/`` that splits."""
 
-    of_tables: ClassVar[bool]  # else of images only
+    of_tables: ClassVar[bool] = True  # else of images only
+    of_classes: ClassVar[bool] = False  # rows are split by their classes
+    split: ClassVar[Callable[..., dd.Partitioned]]
+    #: Key of [data] -> what ``split`` calls it.
+    shared: ClassVar[Mapping[str, str]] = {
+        "categorical": "categorical",
+        "max_categories": "max_categories",
+    }
 
     def party_names(self) -> tuple[str, ...]:
         """All parties, in their order."""
@@ -26,17 +33,27 @@ class PartitionSection(Section):
 
     def active_party(self) -> str | None:
         """The only party with labels; None where several have them."""
-        raise NotImplementedError
+        return None
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
         """The parties' data; ``section`` has the settings that all kinds share."""
-        raise NotImplementedError
+        keys = self._keys()
+        kind = keys.pop("kind")
+        if self.of_classes and section.task != "classification":
+            raise ConfigError(f"{kind} splits rows with classes, not numbers, as labels")
+        shared = {name: getattr(section, key) for key, name in self.shared.items()}
+        return type(self).split(train, test, **keys, **shared)
+
+    def _keys(self) -> dict[str, Any]:
+        return dict(self)
 
 
 class StripsSection(PartitionSection):
     """Images cut into strips; setting m-i of the paper is views = m, active = i."""
 
     of_tables = False
+    split = staticmethod(dd.strips)
+    shared: ClassVar[Mapping[str, str]] = {"task": "kind"}
 
     kind: Literal["strips"]  # what is cut
     views: int = Field(ge=1)  # how many strips, one a party
@@ -49,21 +66,16 @@ class StripsSection(PartitionSection):
     def active_party(self) -> str:
         return f"view-{self.active}"
 
-    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        return dd.strips(
-            train,
-            test,
-            views=self.views,
-            active=self.active,
-            axis=self.axis,
-            kind=section.task,
-        )
-
 
 class ColumnsSection(PartitionSection):
     """A table's columns by party; names take ``*`` and ``[0-3]``."""
 
-    of_tables = True
+    split = staticmethod(dd.columns)
+    shared: ClassVar[Mapping[str, str]] = {
+        **PartitionSection.shared,
+        "split_seed": "seed",
+        "task": "kind",
+    }
 
     kind: Literal["columns"]  # what is split
     parties: dict[PartyName, tuple[str, ...]]  # party -> its columns, as globs
@@ -76,24 +88,12 @@ class ColumnsSection(PartitionSection):
     def active_party(self) -> str:
         return self.active
 
-    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        return dd.columns(
-            train,
-            test,
-            parties=self.parties,
-            active=self.active,
-            overlap=self.overlap,
-            seed=section.split_seed,
-            categorical=section.categorical,
-            max_categories=section.max_categories,
-            kind=section.task,
-        )
-
 
 class CommonUniqueSection(PartitionSection):
     """A table's rows split; a share of its columns is at all parties, the rest at one each."""
 
-    of_tables = True
+    of_classes = True
+    split = staticmethod(dd.common_unique)
 
     kind: Literal["common-unique"]  # what is split
     parties: int | tuple[PartyName, ...] = 5  # how many, or their names
@@ -108,29 +108,12 @@ class CommonUniqueSection(PartitionSection):
             return tuple(f"party-{i}" for i in range(1, self.parties + 1))
         return self.parties
 
-    def active_party(self) -> None:
-        return None
-
-    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        if section.task != "classification":
-            raise ConfigError("common-unique splits rows with classes, not numbers, as labels")
-        return dd.common_unique(
-            train,
-            test,
-            parties=self.parties,
-            common=self.common,
-            correlation=self.correlation,
-            validation=self.validation,
-            seed=self.seed,
-            categorical=section.categorical,
-            max_categories=section.max_categories,
-        )
-
 
 class ByColumnSection(PartitionSection):
     """A table that says in a column whose each row is; a party has the columns it measured."""
 
-    of_tables = True
+    of_classes = True
+    split = staticmethod(dd.by_column)
 
     kind: Literal["by-column"]  # what is split
     column: str  # says whose a row is; no feature
@@ -145,27 +128,6 @@ class ByColumnSection(PartitionSection):
     def party_names(self) -> tuple[str, ...]:
         return tuple(name for name in self.parties if name != self.guest)
 
-    def active_party(self) -> None:
-        return None
-
-    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        if section.task != "classification":
-            raise ConfigError("by-column splits rows with classes, not numbers, as labels")
-        return dd.by_column(
-            train,
-            test,
-            column=self.column,
-            parties=self.parties,
-            columns=self.columns,
-            measured=self.measured,
-            rows=self.rows,
-            guest=self.guest,
-            validation=self.validation,
-            seed=self.seed,
-            categorical=section.categorical,
-            max_categories=section.max_categories,
-        )
-
 
 class ShareSection(Section):
     """One party's part: blocks by name, glob or place, and classes by place, from 1."""
@@ -179,7 +141,8 @@ class ShareSection(Section):
 class BlocksSection(PartitionSection):
     """Blocks and classes by party, as a table says: images cut into regions, or named columns."""
 
-    of_tables = True
+    of_classes = True
+    split = staticmethod(dd.blocks)
 
     kind: Literal["blocks"]  # what is split
     # how images are cut, or block -> columns
@@ -191,22 +154,8 @@ class BlocksSection(PartitionSection):
     def party_names(self) -> tuple[str, ...]:
         return tuple(share.party for share in self._shares())
 
-    def active_party(self) -> None:
-        return None
-
-    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        if section.task != "classification":
-            raise ConfigError("blocks splits rows with classes, not numbers, as labels")
-        return dd.blocks(
-            train,
-            test,
-            blocks=self.blocks,
-            assignment=self._shares(),
-            disjoint=self.disjoint,
-            seed=self.seed,
-            categorical=section.categorical,
-            max_categories=section.max_categories,
-        )
+    def _keys(self) -> dict[str, Any]:
+        return {**super()._keys(), "assignment": self._shares()}
 
     def _shares(self) -> list[dd.Share]:
         if isinstance(self.assignment, str):
@@ -232,7 +181,8 @@ def shares(path: Path) -> list[dict[str, Any]]:
 class OwnersSection(PartitionSection):
     """Columns or strips over data owners, labels over label owners."""
 
-    of_tables = True
+    split = staticmethod(dd.owners)
+    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
 
     kind: Literal["owners"]  # what is split
     # A number, names, or name -> globs of its columns.
@@ -245,24 +195,6 @@ class OwnersSection(PartitionSection):
 
     def party_names(self) -> tuple[str, ...]:
         return (*self._names(self.data_owners, "data"), *self._names(self.label_owners, "label"))
-
-    def active_party(self) -> None:
-        return None
-
-    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
-        return dd.owners(
-            train,
-            test,
-            data_owners=self.data_owners,
-            label_owners=self.label_owners,
-            axis=self.axis,
-            skew=self.skew,
-            validation=self.validation,
-            seed=self.seed,
-            categorical=section.categorical,
-            max_categories=section.max_categories,
-            kind=section.task,
-        )
 
     @staticmethod
     def _names(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
