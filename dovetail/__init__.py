@@ -84,56 +84,43 @@ __all__ = [
     "vertical",
 ]
 
-#: Public name -> the module it is, or the module and the attribute of it.
+#: Public name -> its module, and public modules.
 _LAZY = {
-    "alignment": ("dovetail.alignment", None),
-    "apfed": ("dovetail.methods.apfed", None),
-    "chfl": ("dovetail.methods.chfl.layers", None),
-    "data": ("dovetail.data", None),
-    "runs": ("dovetail.runs", None),
-    "fedoptimus": ("dovetail.methods.fedoptimus", None),
-    "hyfem": ("dovetail.methods.hyfem", None),
-    "load": ("dovetail.service.exported", "load"),
-    "models": ("dovetail.models", None),
-    "network": ("dovetail.network", None),
-    "selection": ("dovetail.methods.fedoptimus.selection", None),
-    "vertical": ("dovetail.methods.vertical", None),
-    "Blocks": ("dovetail.api.partitions", "Blocks"),
-    "ByColumn": ("dovetail.api.partitions", "ByColumn"),
-    "Columns": ("dovetail.api.partitions", "Columns"),
-    "CommonUnique": ("dovetail.api.partitions", "CommonUnique"),
-    "Owners": ("dovetail.api.partitions", "Owners"),
-    "Partition": ("dovetail.api.partitions", "Partition"),
-    "Simulation": ("dovetail.api.partitions", "Simulation"),
-    "Strips": ("dovetail.api.partitions", "Strips"),
-    "simulate": ("dovetail.api.partitions", "simulate"),
-    "fit": ("dovetail.api.fit", "fit"),
-    "Partners": ("dovetail.api.lines", "Partners"),
-    "Matched": ("dovetail.api.aligning", "Matched"),
-    "align": ("dovetail.api.aligning", "align"),
-    "Inspection": ("dovetail.api.inspecting", "Inspection"),
-    "inspect": ("dovetail.api.inspecting", "inspect"),
-    "invite": ("dovetail.api.inviting", "invite"),
-    "join": ("dovetail.api.lines", "join"),
-    "listen": ("dovetail.api.lines", "listen"),
-    "CHFL": ("dovetail.api.methods", "CHFL"),
-    "APFed": ("dovetail.api.methods", "APFed"),
-    "FedOptimus": ("dovetail.api.methods", "FedOptimus"),
-    "HyFEM": ("dovetail.api.methods", "HyFEM"),
-    "Method": ("dovetail.api.methods", "Method"),
-    "Party": ("dovetail.api.party", "Party"),
-    "Run": ("dovetail.api.run", "Run"),
-    "Scores": ("dovetail.api.scores", "Scores"),
+    name: f"dovetail.{module}"
+    for module, names in {
+        "api.aligning": ("Matched", "align"),
+        "api.fit": ("fit",),
+        "api.inspecting": ("Inspection", "inspect"),
+        "api.inviting": ("invite",),
+        "api.lines": ("Partners", "join", "listen"),
+        "api.methods": ("APFed", "CHFL", "FedOptimus", "HyFEM", "Method"),
+        "api.partitions": (
+            *("Blocks", "ByColumn", "Columns", "CommonUnique", "Owners", "Partition"),
+            *("Simulation", "Strips", "simulate"),
+        ),
+        "api.party": ("Party",),
+        "api.run": ("Run",),
+        "api.scores": ("Scores",),
+        "service.exported": ("load",),
+    }.items()
+    for name in names
+}
+_MODULES = {
+    **{name: f"dovetail.{name}" for name in ("alignment", "data", "models", "network", "runs")},
+    **{name: f"dovetail.methods.{name}" for name in ("apfed", "fedoptimus", "hyfem", "vertical")},
+    "chfl": "dovetail.methods.chfl.layers",
+    "selection": "dovetail.methods.fedoptimus.selection",
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name
 
     def __getattr__(name):
-        if name not in _LAZY:
+        if name in _MODULES:
+            value = import_module(_MODULES[name])
+        elif name in _LAZY:
+            value = getattr(import_module(_LAZY[name]), name)
+        else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module_name, attribute = _LAZY[name]
-        module = import_module(module_name)
-        value = module if attribute is None else getattr(module, attribute)
         globals()[name] = value  # the next use finds it without coming here
         return value
 

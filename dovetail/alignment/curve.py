@@ -40,7 +40,6 @@ from concurrent.futures import ProcessPoolExecutor
 from hashlib import sha512
 from itertools import accumulate, pairwise
 from multiprocessing import get_context
-from types import TracebackType
 from typing import cast
 
 import gmpy2
@@ -198,10 +197,5 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -112,12 +111,7 @@ class RandomStream:
             self._outer_cuda = torch.cuda.get_rng_state(self._device)
             torch.cuda.set_rng_state(self._cuda_state, self._device)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._state = torch.get_rng_state()
         torch.set_rng_state(self._outer)
         if self._device is not None:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -116,15 +115,10 @@ class JointServing(Listener):
         self._asked = {name: _Partner(self, name) for name in self.partners}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
         for each in self._asked.values():
             each.stop()
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, *others)
         for each in self._asked.values():
             each.join()
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol, get_args
 
 from dovetail.errors import ConfigError
@@ -309,12 +308,7 @@ class Tracks:
     def __enter__(self) -> Tracks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for each in tuple(self._trackers):
             self._do(each, "close")
 
