@@ -15,72 +15,17 @@ from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
 from dovetail.network.certificates import certificate_name
-from dovetail.network.credentials import Credentials, certificates_beside
-from dovetail.network.identity import Certified
+from dovetail.network.credentials import certificates_beside
 from dovetail.network.printable import printable
-from dovetail.network.retry import write_text
 from dovetail.node.engines import CertifiedSection
 from dovetail.node.partyfile import open_site
 from dovetail.node.proposal import (
     Proposal,
-    read_proposal,
-    read_signatures,
-    sign,
     signature_path,
 )
-from dovetail.node.reviewing import Reviewer, changes
-from dovetail.runs.proposing import page, propose, review
-from dovetail.runs.runfile import RunFile, load_run
-
-
-def run_propose(
-    path: Path,
-    *,
-    purpose: str,
-    out: Path,
-    days: float,
-    least_rows: int,
-    attempts: int,
-    recipe: str | None,
-    overrides: tuple[str, ...],
-    seeds: tuple[int, ...],
-    certificates: Path | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Write the proposal, its page and the driver's signature."""
-    run = load_run(path, recipe=recipe, overrides=overrides)
-    if out.suffix != ".json":
-        raise ConfigError(f"a proposal is a .json file, got --out {out}")
-    proposal = propose(
-        run,
-        where=str(path),
-        purpose=purpose,
-        days=days,
-        least_rows=least_rows,
-        attempts=attempts,
-        seeds=seeds,
-    )
-    folder = certificates or _local_certificates(run, proposal.driver)
-    identity = Certified(Credentials.load(folder, proposal.driver))
-    signature = sign(proposal, proposal.driver, identity)
-    for stale in read_stale(out, proposal):
-        stale.unlink()
-    paths = [out, out.with_suffix(".md"), signature_path(out, proposal.driver)]
-    for each, text in zip(paths, (proposal.text, page(proposal), signature.text), strict=True):
-        write_text(each, text)
-    if as_json:
-        print(json.dumps({"proposal": proposal.name, "written": list(map(str, paths))}))
-    elif not quiet:
-        others = [name for name in proposal.signers if name != proposal.driver]
-        print_line(
-            f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}"
-        )
-        print_line(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
-        print_line(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
-        print_line(f"  dovetail review {out.name} --party THEIR.toml")
-        print_line("and sends its answer back, to stand beside the proposal. When all have signed:")
-        print_line(f"  dovetail train {path} --proposal {out}")
+from dovetail.node.reviewing import Reviewer
+from dovetail.runs.proposing import page
+from dovetail.runs.runfile import RunFile
 
 
 def read_stale(out: Path, proposal: Proposal) -> list[Path]:
@@ -93,7 +38,8 @@ def read_stale(out: Path, proposal: Proposal) -> list[Path]:
     return stale
 
 
-def _local_certificates(run: RunFile, driver: str) -> Path:
+def local_certificates(run: RunFile, driver: str) -> Path:
+    """Where the driver's certificate is, as its run file or party file says."""
     section = run.engine
     if isinstance(section, CertifiedSection) and section.certificates:
         return Path(section.certificates)
@@ -102,61 +48,14 @@ def _local_certificates(run: RunFile, driver: str) -> Path:
     return Path("certificates") / certificate_name(driver)
 
 
-def run_review(
-    file: Path,
-    *,
-    party: Path,
-    yes: bool,
-    refuse: str | None,
-    certificates: Path | None,
-    site_folder: Path | None,
-    as_json: bool,
-) -> None:
-    """Show a proposal to a party, and write its answer.
-
-    Raises:
-        ConfigError: it cannot be signed with this party file, or nobody is there to be asked.
-    """
-    if yes and refuse is not None:
-        raise ConfigError("give --yes or --refuse, not both")
-    proposal = read_proposal(file)
-    site = open_site(party)
-    reviewer = Reviewer.of(site, certificates=certificates, site_folder=site_folder)
-    against = review(proposal, site)
-    last = reviewer.last_before(proposal)
-    differing = changes(last, proposal)
-    if not as_json:
-        _show(proposal, site, against, last, differing)
-    if refuse is None and against:
-        raise ConfigError(
-            f"{site.name!r} cannot sign it with {party}: {'; '.join(against)}. Change the party "
-            f"file if you agree to that, or say no: dovetail review {file} --party {party} "
-            "--refuse WHY"
-        )
-    if refuse is None and not yes:
-        refuse = _ask(proposal, site)
-    answer = reviewer.answer(proposal, read_signatures(file, proposal), refuse=refuse)
-    path = signature_path(file, site.name)
-    write_text(path, answer.text)
-    if as_json:
-        report: dict[str, Any] = {
-            "proposal": proposal.name,
-            "decision": answer.decision,
-            "changes": [f"{key}: {before} -> {after}" for key, before, after in differing],
-            "written": str(path),
-        }
-        print(json.dumps(report))
-        return
-    print_line(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
-
-
-def _show(
+def show(
     proposal: Proposal,
     site: Site,
     against: list[str],
     last: Proposal | None,
     changes: list[tuple[str, Any, Any]],
 ) -> None:
+    """Print a proposal as its page, what is new in it, and what the party file has against it."""
     console().print(Markdown(page(proposal)))
     if last is None:
         print_line(f"\nThe first proposal of {proposal.driver!r} that is seen here.")
@@ -169,8 +68,8 @@ def _show(
         print_line(f"  {line}")
 
 
-def _ask(proposal: Proposal, site: Site) -> str | None:
-    """None: signed; else why not.
+def ask(proposal: Proposal, site: Site) -> str | None:
+    """What a party says to it: None signs, a text is why not.
 
     Raises:
         ConfigError: there is nobody to ask.

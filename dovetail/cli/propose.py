@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dovetail.cli.options import AsJson, Certificates, Quiet, Recipe, RunKeys, Seeds
+from dovetail.errors import ConfigError
 
 
 def propose(
@@ -40,19 +42,45 @@ def propose(
 
     A party whose file has policy.approval = "signed" answers nothing else.
     """
-    from dovetail.cli.proposals import run_propose
+    if out.suffix != ".json":
+        raise ConfigError(f"a proposal is a .json file, got --out {out}")
+    from dovetail.cli.output import print_line
+    from dovetail.cli.proposals import local_certificates, read_stale
+    from dovetail.network.credentials import Credentials
+    from dovetail.network.identity import Certified
+    from dovetail.network.retry import write_text
+    from dovetail.node.proposal import sign, signature_path
+    from dovetail.runs.proposing import page
+    from dovetail.runs.proposing import propose as made
+    from dovetail.runs.runfile import load_run
 
-    run_propose(
-        run,
+    run_file = load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
+    proposal = made(
+        run_file,
+        where=str(run),
         purpose=purpose,
-        out=out,
         days=days,
         least_rows=least_rows,
         attempts=attempts,
-        recipe=recipe,
-        overrides=tuple(overrides or ()),
         seeds=tuple(seed or ()),
-        certificates=certificates,
-        quiet=quiet,
-        as_json=as_json,
     )
+    folder = certificates or local_certificates(run_file, proposal.driver)
+    identity = Certified(Credentials.load(folder, proposal.driver))
+    signature = sign(proposal, proposal.driver, identity)
+    for stale in read_stale(out, proposal):
+        stale.unlink()
+    paths = [out, out.with_suffix(".md"), signature_path(out, proposal.driver)]
+    for each, text in zip(paths, (proposal.text, page(proposal), signature.text), strict=True):
+        write_text(each, text)
+    if as_json:
+        print(json.dumps({"proposal": proposal.name, "written": list(map(str, paths))}))
+    elif not quiet:
+        others = [name for name in proposal.signers if name != proposal.driver]
+        print_line(
+            f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}"
+        )
+        print_line(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
+        print_line(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
+        print_line(f"  dovetail review {out.name} --party THEIR.toml")
+        print_line("and sends its answer back, to stand beside the proposal. When all have signed:")
+        print_line(f"  dovetail train {run} --proposal {out}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dovetail.cli.options import AsJson, Certificates
+from dovetail.errors import ConfigError
 
 
 def review(
@@ -36,17 +38,45 @@ def review(
 
     Without a proposal: all that were seen, who signed, and which runs began on them.
     """
-    from dovetail.cli.proposals import run_record, run_review
+    if yes and refuse is not None:
+        raise ConfigError("give --yes or --refuse, not both")
+    from dovetail.cli.output import print_line
+    from dovetail.cli.proposals import ask, run_record, show
+    from dovetail.network.retry import write_text
+    from dovetail.node.partyfile import open_site
+    from dovetail.node.proposal import read_proposal, read_signatures, signature_path
+    from dovetail.node.reviewing import Reviewer, changes
+    from dovetail.runs.proposing import review as reviewed
 
     if file is None:
         run_record(party, certificates=certificates, site_folder=site_folder, as_json=as_json)
         return
-    run_review(
-        file,
-        party=party,
-        yes=yes,
-        refuse=refuse,
-        certificates=certificates,
-        site_folder=site_folder,
-        as_json=as_json,
-    )
+    proposal = read_proposal(file)
+    site = open_site(party)
+    reviewer = Reviewer.of(site, certificates=certificates, site_folder=site_folder)
+    against = reviewed(proposal, site)
+    last = reviewer.last_before(proposal)
+    differing = changes(last, proposal)
+    if not as_json:
+        show(proposal, site, against, last, differing)
+    if refuse is None and against:
+        raise ConfigError(
+            f"{site.name!r} cannot sign it with {party}: {'; '.join(against)}. Change the party "
+            f"file if you agree to that, or say no: dovetail review {file} --party {party} "
+            "--refuse WHY"
+        )
+    if refuse is None and not yes:
+        refuse = ask(proposal, site)
+    answer = reviewer.answer(proposal, read_signatures(file, proposal), refuse=refuse)
+    path = signature_path(file, site.name)
+    write_text(path, answer.text)
+    if as_json:
+        report = {
+            "proposal": proposal.name,
+            "decision": answer.decision,
+            "changes": [f"{key}: {before} -> {after}" for key, before, after in differing],
+            "written": str(path),
+        }
+        print(json.dumps(report))
+        return
+    print_line(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")

@@ -15,7 +15,7 @@ from federations import Federation, free_port
 from markdown_it import MarkdownIt
 
 from dovetail import methods
-from dovetail.cli.proposals import _show
+from dovetail.cli.proposals import show
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import ChflSection
@@ -399,7 +399,7 @@ def test_what_is_signed_is_shown_to_its_end_on_80_columns(
     long = PROPOSAL.model_copy(update={"settings": {"chfl": {"common": names}}})
     (tmp_path / "lab.csv").write_text("id,x\n1,2\n")
     (tmp_path / "lab.toml").write_text('[party]\nname = "lab"\ntable = "lab.csv"\nid = "id"\n')
-    _show(long, open_site(tmp_path / "lab.toml"), [], None, [])
+    show(long, open_site(tmp_path / "lab.toml"), [], None, [])
     shown = capsys.readouterr().out
     assert long.name in shown
     assert all(name in " ".join(shown.split()) for name in names)
