@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -19,7 +20,7 @@ from dovetail.audit.defence_search import Tried
 from dovetail.audit.defence_search import try_defences as try_each
 from dovetail.audit.run import Audit, write_audit
 from dovetail.audit.run import audit as audit_of
-from dovetail.audit.verdict import THRESHOLDS, VERDICTS, Finding, Verdict
+from dovetail.audit.verdict import THRESHOLDS, VERDICTS, Finding
 from dovetail.errors import ConfigError
 from dovetail.models.card import renew_all
 from dovetail.report.audit import audit_page, defences_svg
@@ -114,7 +115,7 @@ class Audited(Shown):
 
 
 def audit(
-    run: str | Path,
+    run: str | PathLike[str],
     *,
     variants: Sequence[str] = (),
     seeds: int = 1,
@@ -122,27 +123,29 @@ def audit(
     fast: bool = False,
     malicious: bool = False,
     try_defences: bool = False,
-    limit: Verdict = "low",
+    limit: Literal["none", "low"] = "low",
     recipe: str | None = None,
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> Audited:
-    """Attack a run's own messages; what ``dovetail audit`` does.
+    """Attack a run's own messages: what could each party learn of the others?
 
-    Trains the run again in this process, by its own settings and seeds, keeps what crosses, and
-    attacks it as a receiver would. ``audit.json`` and ``audit.html``, in the run's folder, have
-    all of it. Nothing found is no proof that there is nothing to find.
+    What ``dovetail audit`` does, whose options these are. Trains the run again in this process, by
+    its own settings and seeds, keeps what crosses, and attacks it as a receiver would.
+    ``audit.json`` and ``audit.html``, in the run's folder, have all of it. Nothing found is no
+    proof that there is nothing to find.
 
     Args:
-        run: a run's folder, or a run file; all parties here.
-        variants: the method and baselines to audit; (): the method.
-        seeds: how many of the run's to train again.
+        run: a run, its folder, or a run file; all parties here.
+        variants: the method or a baseline of the run, for each that is audited; (): the method.
+        seeds: how many of the run's seeds to train again.
         known: rows of the other side that an attacker knows.
         fast: linear attackers only.
-        malicious: also peers that break the protocol.
+        malicious: also try peers that break the protocol.
         try_defences: also train with a dozen defences, and say what each costs.
         limit: the verdict that a recommended defence may have at most.
-        recipe, overrides: of the run file.
+        recipe: a recipe of the run file.
+        overrides: changes of the run file's keys, such as "apfed.epochs=5".
         quiet: tell nothing on the way.
 
     Raises:

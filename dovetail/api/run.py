@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.api import auditing, valuing
 from dovetail.api.scores import Scores
 from dovetail.errors import ConfigError
 from dovetail.models import Model
@@ -19,9 +20,6 @@ from dovetail.report.make import make_report
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from dovetail.api.auditing import Audited
-    from dovetail.api.valuing import Values
 
 
 class Models(Mapping[str, Model]):
@@ -60,6 +58,8 @@ class Run:
 
     Args:
         folder: the run's folder.
+
+    ``run.value()`` and ``run.audit()`` are ``dovetail value`` and ``dovetail audit`` of it.
 
     Attributes:
         folder: where everything of it is.
@@ -142,84 +142,12 @@ class Run:
         page = None if path is None else Path(path)
         return make_report([self.folder], out=page, data=data)
 
-    def value(
-        self,
-        by: str = "shapley",
-        *,
-        metric: str | None = None,
-        seeds: int | None = None,
-        partners: Sequence[str] | None = None,
-        permutations: int | None = None,
-        fresh: bool = False,
-        quiet: bool = False,
-    ) -> Values:
-        """Rank the partners by what they are worth; trains again with sets of them.
+    value = valuing.value
+    audit = auditing.audit
 
-        Args:
-            by: "mi" (mutual information of a partner's columns with the labels, trains nothing),
-                "loo" (leave-one-out), or "shapley"; each with those before it.
-            metric: a test score; None: AUC, accuracy or RMSE, by the label.
-            seeds: how many; None: those of the run.
-            partners: value these, the others always take part; None: all.
-            permutations: sample Shapley by so many random orders; None: beyond 8 partners 20.
-            fresh: train again what was trained before.
-            quiet: show no bar.
-
-        Raises:
-            ConfigError: a measure or score that there is not, or partners who are elsewhere.
-        """
-        from dovetail.api.valuing import value
-
-        return value(
-            self.folder,
-            by=by,
-            metric=metric,
-            seeds=seeds,
-            partners=partners,
-            permutations=permutations,
-            fresh=fresh,
-            quiet=quiet,
-        )
-
-    def audit(
-        self,
-        *,
-        variants: Sequence[str] = (),
-        seeds: int = 1,
-        known: int = 100,
-        fast: bool = False,
-        malicious: bool = False,
-        try_defences: bool = False,
-        quiet: bool = False,
-    ) -> Audited:
-        """Attack the run's own messages: what could each party learn of the others?
-
-        Trains it again in this process, and writes audit.json and audit.html to its folder.
-
-        Args:
-            variants: the method and baselines to audit; (): the method.
-            seeds: how many of the run's.
-            known: rows of the other side that an attacker knows.
-            fast: linear attackers only.
-            malicious: also peers that break the protocol.
-            try_defences: also train with a dozen defences, and say what each costs.
-            quiet: tell nothing on the way.
-
-        Raises:
-            ConfigError: a run whose partners are elsewhere, or a variant it does not have.
-        """
-        from dovetail.api.auditing import audit
-
-        return audit(
-            self.folder,
-            variants=variants,
-            seeds=seeds,
-            known=known,
-            fast=fast,
-            malicious=malicious,
-            try_defences=try_defences,
-            quiet=quiet,
-        )
+    def __fspath__(self) -> str:
+        """The run's folder, wherever a path is taken."""
+        return str(self.folder)
 
     def __repr__(self) -> str:
         return f"{self.scores!r}\nRun folder: {self.folder}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from html import escape
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,13 +76,18 @@ class Values(Shown):
             ConfigError: neither.
         """
         path = Path(path)
-        _check_kind(path)
+        if path.suffix not in (".csv", ".json"):
+            raise ConfigError(f"--out takes a .csv or .json file, got {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".json":
             write_text(path, self.text)
         else:
             write_csv(path, self.result)
         return path
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return dict(self.result)
 
     @property
     def text(self) -> str:
@@ -150,9 +156,9 @@ class Values(Shown):
 
 
 def value(
-    run: str | Path,
-    *,
+    run: str | PathLike[str],
     by: Literal["mi", "loo", "shapley"] | str = "shapley",
+    *,
     metric: str | None = None,
     seeds: int | None = None,
     partners: Sequence[str] | None = None,
@@ -163,21 +169,23 @@ def value(
     fresh: bool = False,
     quiet: bool = False,
 ) -> Values:
-    """Rank the partners of a run by what they are worth; what ``dovetail value`` does.
+    """Rank the partners of a run by what they are worth to the party with labels.
 
-    Sets of partners that were trained are kept in ``value.jsonl`` in the run's folder, so that
-    what was stopped goes on; ``value.json`` there has the result.
+    What ``dovetail value`` does, whose options these are: trains with sets of the partners, which
+    are kept in ``value.jsonl`` in the run's folder, so that what was stopped goes on;
+    ``value.json`` there has the result.
 
     Args:
-        run: a run file, or a run's folder; all parties here.
-        by: "mi" (mutual information of a partner's columns with the labels, trains nothing), "loo"
-            (leave-one-out), or "shapley"; each with those before it.
-        metric: a test score; None: AUC, accuracy or RMSE, by the label.
-        seeds: how many; None: those of the run.
+        run: a run, its folder, or a run file; all parties here.
+        by: what to rank by: mi (mutual information of a partner's columns with the labels, trains
+            nothing), loo (leave-one-out) or shapley; each with those before it.
+        metric: a test score; None: auc, accuracy or rmse, by the label.
+        seeds: how many seeds to run; None: those of the run.
         partners: value these, the others always take part; None: all.
         permutations: sample Shapley by so many random orders; None: beyond 8 partners 20.
         joint: value partners while they are there, too: takes about twice as long.
-        recipe, overrides: of the run file.
+        recipe: a recipe of the run file.
+        overrides: changes of the run file's keys, such as "apfed.epochs=5".
         fresh: train again what was trained before.
         quiet: show no bar.
 
@@ -232,21 +240,6 @@ def value(
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "value.json", values.text)
     return values
-
-
-def check_out(path: Path | None) -> None:
-    """Refuse a file that ``Values.save`` will not write, before anything is trained.
-
-    Raises:
-        ConfigError: neither .csv nor .json.
-    """
-    if path is not None:
-        _check_kind(path)
-
-
-def _check_kind(path: Path) -> None:
-    if path.suffix not in (".csv", ".json"):
-        raise ConfigError(f"--out takes a .csv or .json file, got {path}")
 
 
 def _cell(values: Mapping[str, float], num_seeds: int, sign: str = "+") -> str:

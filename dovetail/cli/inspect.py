@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import AsJson, HideBelow, Quiet, RunKeys
+from dovetail.cli.command import command_of
+from dovetail.cli.options import AsJson, Quiet, RunKeys
+from dovetail.cli.output import print_line
 
 
+@command_of("api.inspecting:inspect", least={"hide_below": 0})
 def inspect(
-    run: Annotated[list[Path], typer.Argument(help="A run file, or party files (TOML).")],
+    call: Callable[..., Any],
+    parties: Annotated[list[Path], typer.Argument(help="A run file, or party files (TOML).")],
     html: Annotated[Path | None, typer.Option(help="Also write a page with the picture.")] = None,
-    private: Annotated[
-        bool,
-        typer.Option("--private", help="Compare ids blinded, and count only."),
-    ] = False,
-    hide_below: HideBelow = 0,
     overrides: RunKeys = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -38,21 +37,9 @@ def inspect(
     "refused", one whose table lacks a column that its file names "column missing"; with
     --hide-below 10, less than that "fewer than 10 (hidden)".
     """
-    precheck.check_files(run, overrides)
-    from dovetail.api.inspecting import inspect as inspected
-    from dovetail.cli.output import print_line, show
-
-    inspection = inspected(
-        list(run),
-        private=private,
-        hide_below=hide_below,
-        overrides=tuple(overrides or ()),
-        quiet=quiet or as_json,
-    )
-    page = None if html is None else inspection.save(html)
-    if as_json:
-        print(json.dumps(inspection.to_json(), indent=2))
-    elif not quiet:
-        show(inspection)
-        if page is not None:
+    precheck.check_files(parties, overrides)
+    inspection = call()
+    if html is not None:
+        page = inspection.save(html)
+        if not (quiet or as_json):
             print_line(f"Page: {page}")

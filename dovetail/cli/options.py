@@ -19,6 +19,7 @@ class LogKind(StrEnum):
 
 
 TrainedModel = Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")]
+RunOrFolder = Annotated[Path, typer.Argument(help="A run's folder, or a run file (TOML).")]
 LabelColumn = Annotated[str | None, typer.Option(help="The label's column. [as in training]")]
 AllowUnseen = Annotated[
     bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")

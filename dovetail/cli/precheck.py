@@ -53,6 +53,16 @@ def check_run(path: Path, overrides: Sequence[str] | None = ()) -> None:
         check_party((path.parent / str(file)).resolve())
 
 
+def check_run_or_folder(run: Path, overrides: Sequence[str] | None) -> None:
+    """Refuse a run file as ``check_run`` does; a run's folder holds what was checked.
+
+    Raises:
+        ConfigError: in the words that the settings have for it.
+    """
+    if not run.is_dir():
+        check_run(run, overrides)
+
+
 def check_party(path: Path) -> None:
     """Refuse a party file that is not there, is none or has an unknown key.
 

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import AsJson, Quiet, RunKeys
+from dovetail.cli.command import command_of
+from dovetail.cli.options import RunKeys, RunOrFolder
 from dovetail.errors import ConfigError
 
 
+@command_of("api.valuing:value", least={"seeds": 1, "permutations": 1})
 def value(
-    run: Annotated[Path, typer.Argument(help="A run file (TOML), or a run's folder.")],
-    by: Annotated[
-        str, typer.Option(metavar="mi|loo|shapley", help="What to rank by; the dearest computed.")
-    ] = "shapley",
-    metric: Annotated[
-        str | None, typer.Option(help="A test score. [auc, accuracy or rmse, by the label]")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds to run. [those of the run]")
-    ] = None,
+    call: Callable[..., Any],
+    run: RunOrFolder,
     partners: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Value these; the others always take part. [all]"),
     ] = None,
-    permutations: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sample Shapley by random orders. [beyond 8 partners: 20]"),
-    ] = None,
-    joint: Annotated[
-        bool, typer.Option("--joint/--no-joint", help="Value partners while they are there, too.")
-    ] = True,
-    recipe: Annotated[str | None, typer.Option(help="A recipe of the run file.")] = None,
     overrides: RunKeys = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write a .csv or .json file for other tools.")
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Train again what was trained before.")
-    ] = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Rank the partners of a run by what they are worth to the party with labels.
 
@@ -68,32 +50,12 @@ def value(
     value.json has the result. Works for all variants of APFed, tvfl and fedoptimus, simulated or
     with all party files in one place. --by mi trains nothing, so it is the same for all variants.
     """
-    if not run.is_dir():
-        precheck.check_run(run, overrides)
-    from dovetail.api.valuing import check_out
-    from dovetail.api.valuing import value as value_of
-    from dovetail.cli.output import show
-
-    check_out(out)
-    values = value_of(
-        run,
-        by=by,
-        metric=metric,
-        seeds=seeds,
-        partners=None if partners is None else _names(partners),
-        permutations=permutations,
-        joint=joint,
-        recipe=recipe,
-        overrides=tuple(overrides or ()),
-        fresh=fresh,
-        quiet=quiet or as_json,
-    )
+    precheck.check_run_or_folder(run, overrides)
+    if out is not None and out.suffix not in (".csv", ".json"):
+        raise ConfigError(f"--out takes a .csv or .json file, got {out}")
+    values = call(partners=None if partners is None else _names(partners))
     if out is not None:
         values.save(out)
-    if as_json:
-        print(values.text, end="")
-    elif not quiet:
-        show(values)
 
 
 def _names(partners: str) -> tuple[str, ...]:

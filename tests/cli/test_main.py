@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dovetail import __version__
+from dovetail.api import auditing, inspecting, valuing
 from dovetail.cli import main as cli
 from dovetail.runs import runfolder
 
@@ -95,3 +97,13 @@ def test_a_full_disk_ends_in_one_sentence(
     done = dovetail("train", write_run(), "--quiet")
     assert done.code == 2
     assert done.err == "dovetail: out/run/result.json: No space left on device\n"
+
+
+def test_a_command_of_a_function_has_its_parameters_and_defaults() -> None:
+    functions = (auditing.audit, inspecting.inspect, valuing.value)
+    for function in functions:
+        command = inspect.signature(getattr(cli.module_of(function.__name__), function.__name__))
+        for name, parameter in inspect.signature(function).parameters.items():
+            assert name in command.parameters
+            if parameter.default not in (inspect.Parameter.empty, ()):
+                assert command.parameters[name].default == parameter.default, name

@@ -1,0 +1,145 @@
+"""A command of a Python function: names, types, defaults and help of its options are said there.
+
+They are read from the function's source, as a type checker does, so that ``dovetail audit --help``
+and a mistake import no library.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+
+PACKAGE = Path(__file__).parents[1]
+
+#: A type of one word that an option may have.
+_KINDS = {"bool": bool, "float": float, "int": int, "str": str}
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+Command = Callable[..., None]
+Parameters = dict[str, inspect.Parameter]
+
+
+def command_of(
+    function: str, *, names: Mapping[str, str] = _NONE, least: Mapping[str, int] = _NONE
+) -> Callable[[Command], Command]:
+    """Makes a command of a function, such as "api.auditing:audit", and of what it does beside it.
+
+    What is decorated gets first ``call``: it calls the function with what the command line says
+    and shows the result, or prints its JSON. Its own parameters are options, too, in the place of
+    the function's of the same name; what it passes to ``call`` by name replaces what was given.
+
+    Args:
+        function: module below ``dovetail``, and the function's name.
+        names: parameter -> its option, where that is called otherwise.
+        least: parameter -> the least number that is taken.
+    """
+    module, _, name = function.partition(":")
+
+    def decorate(command: Command) -> Command:
+        local = dict(inspect.signature(command, eval_str=True).parameters)
+        del local["call"]
+        known = dict(_parameters(_source(module, name), names, least, local))
+        shown = {"quiet": _of("quiet", Quiet, False), "as_json": _of("as_json", AsJson, False)}
+        parameters: Parameters = {**known, **local, **shown}
+
+        @wraps(command)
+        def typed(**values: Any) -> None:
+            silent = values["quiet"] or values["as_json"]
+            given = {key: values[key] for key in known if values[key] is not None}
+
+            def call(**changes: Any) -> Any:
+                from dovetail.cli.output import show
+
+                called = getattr(import_module(f"dovetail.{module}"), name)
+                result = called(**{**given, "quiet": silent, **changes})
+                if values["as_json"]:
+                    print(json.dumps(result.to_json(), indent=2))
+                elif not silent:
+                    show(result)
+                return result
+
+            command(call, **{key: values[key] for key in local})
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        signature = inspect.Signature([each.replace(kind=keyword) for each in parameters.values()])
+        typed.__signature__ = signature  # type: ignore[attr-defined]
+        typed.__annotations__ = {key: each.annotation for key, each in parameters.items()}
+        return typed
+
+    return decorate
+
+
+def _of(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _source(module: str, name: str) -> ast.FunctionDef:
+    path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return next(
+        each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == name
+    )
+
+
+def _parameters(
+    function: ast.FunctionDef, names: Mapping[str, str], least: Mapping[str, int], local: Parameters
+) -> Iterator[tuple[str, inspect.Parameter]]:
+    """Those of a function as options; of those without a default, as arguments."""
+    help_of = dict(_help(ast.get_docstring(function) or ""))
+    args = function.args
+    without = [None] * (len(args.args) - len(args.defaults))
+    defaults = [*without, *args.defaults, *args.kw_defaults]
+    for each, default in zip([*args.args, *args.kwonlyargs], defaults, strict=True):
+        key = each.arg
+        if key in local:
+            yield key, local[key]
+        elif key != "quiet" and each.annotation is not None and default is not None:
+            kind, metavar = _kind(ast.unparse(each.annotation))
+            value = ast.literal_eval(default)
+            flag = names.get(key) or f"--{key.replace('_', '-')}" + f"/--no-{key}" * (value is True)
+            said = typer.Option(flag, help=help_of[key], metavar=metavar, min=least.get(key))
+            yield key, _of(key, Annotated[kind, said], None if value == () else value)
+
+
+def _kind(text: str) -> tuple[Any, str | None]:
+    """The type of an option, of an annotation's text, and what stands for its value.
+
+    Of several words any text is taken: the function says which it knows.
+
+    >>> _kind("Sequence[str]"), _kind("int | None"), _kind("Literal['none', 'low']")
+    ((list[str] | None, None), (int | None, None), (<class 'str'>, 'none|low'))
+    """
+    first, *others = text.split(" | ")
+    if first.startswith("Literal"):
+        return str, "|".join(ast.literal_eval(first.removeprefix("Literal")))
+    if first == "Sequence[str]":
+        return list[str] | None, None
+    return (_KINDS[first] | None if "None" in others else _KINDS[first]), None
+
+
+def _help(docstring: str) -> Iterator[tuple[str, str]]:
+    """Parameter -> what the docstring says of it; what nothing stands for, in brackets.
+
+    >>> dict(_help("Does.\\n\\nArgs:\\n    seeds: how many; None:\\n        all.\\n\\nRaises:\\n"))
+    {'seeds': 'How many. [all]'}
+    """
+    _, _, args = docstring.partition("\nArgs:\n")
+    args, _, _ = args.partition("\n\n")
+    for block in re.split(r"\n {4}(?=\w)", "\n" + args)[1:]:
+        name, _, text = " ".join(block.split()).partition(": ")
+        text = re.sub(r"; (?:None|\(\)): (.*)\.$", r". [\1]", text)
+        yield name, text[:1].upper() + text[1:]
