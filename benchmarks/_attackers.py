@@ -30,7 +30,7 @@ from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
 from dovetail.audit.attacks import factors
-from dovetail.audit.attacks.views import scaled, whitened
+from dovetail.methods.facets.views import scaled, whitened
 
 #: Rows that are scored, draws of known ones, and columns that boosted trees look for.
 SCORED, DRAWS, BOOSTED_COLUMNS = 1500, 2, 12

@@ -29,17 +29,18 @@ import torch
 from torch import Tensor
 
 from benchmarks import _attackers, _results
-from dovetail.audit import readings
 from dovetail.audit.attack import Settings, attack, joined, network_of, outputs_of
 from dovetail.audit.attacks import factors
-from dovetail.audit.attacks.columns import KNOWN
 from dovetail.audit.attacks.labels import NORM
 from dovetail.audit.run import trained
-from dovetail.audit.scene import Scene
 from dovetail.audit.scenes import encoded, scene_of
-from dovetail.audit.tape import Logits, Tape
+from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import VERDICTS, Finding, Verdict
 from dovetail.data import Classification
+from dovetail.methods.apfed.reading import Reading
+from dovetail.methods.facets.scene import Scene
+from dovetail.methods.facets.seen import Logits
+from dovetail.methods.facets.steering import KNOWN
 from dovetail.network.inprocess import overheard
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import load_data, setup
@@ -141,7 +142,7 @@ def run_of(table: str, method: str) -> RunFile:
 METHODS = (*VERTICAL, "chfl", "hyfem", "fedoptimus")
 
 
-class Recording(readings.Apfed):
+class Recording(Reading):
     """APFed-D's gradients of the linear part, step by step, besides what the audit reads."""
 
     def __init__(self) -> None:
@@ -218,8 +219,8 @@ def compared(table: str, method: str) -> list[dict[str, Any]]:
     run = run_of(table, method)
     loaded = load_data(run)
     task = setup(run, 0, loaded)
-    scene = scene_of(task, loaded.data)
-    reading = Recording() if isinstance(scene.reading, readings.Apfed) else scene.reading
+    scene = scene_of(task)
+    reading = Recording() if isinstance(scene.reading, Reading) else scene.reading
     scene = replace(scene, reading=reading)
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):

@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from benchmarks import _results
-from dovetail.methods.fedoptimus import choosing, selection
+from dovetail.methods import selection
+from dovetail.methods.fedoptimus import choosing
 from dovetail.network import InProcess
 
 INFORMATIVE, NOISE = 4, 10

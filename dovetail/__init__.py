@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from dovetail.api.party import Party
     from dovetail.api.run import Run
     from dovetail.api.scores import Scores
-    from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
-    from dovetail.methods.fedoptimus import selection
+    from dovetail.methods import apfed, chfl, fedoptimus, hyfem, selection, vertical
     from dovetail.service.exported import load
 
 __version__ = "0.2.0"
@@ -109,7 +108,7 @@ _MODULES = {
     **{name: f"dovetail.{name}" for name in ("alignment", "data", "models", "network", "runs")},
     **{name: f"dovetail.methods.{name}" for name in ("apfed", "fedoptimus", "hyfem", "vertical")},
     "chfl": "dovetail.methods.chfl.layers",
-    "selection": "dovetail.methods.fedoptimus.selection",
+    "selection": "dovetail.methods.selection",
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name

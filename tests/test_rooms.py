@@ -54,7 +54,7 @@ SHORT_NAMES = {
     "apfed": "dovetail.methods.apfed",
     "chfl": "dovetail.methods.chfl.layers",
     "hyfem": "dovetail.methods.hyfem",
-    "selection": "dovetail.methods.fedoptimus.selection",
+    "selection": "dovetail.methods.selection",
     "vertical": "dovetail.methods.vertical",
     "load": "dovetail.service.exported",
     "DovetailError": "dovetail.errors",
@@ -122,19 +122,7 @@ def knows_another(module: str, name: str) -> bool:
 
 #: Files outside of methods/ that name a method yet. Nobody else may, and whoever no longer does is
 #: taken off: what others ask of a method stands beside it.
-NAME_A_METHOD = frozenset(
-    {
-        "api/inspecting.py",
-        "audit/defences.py",
-        "audit/malicious.py",
-        "audit/readings.py",
-        "audit/scenes.py",
-        "node/joint_prediction.py",
-        "runs/inspecting.py",
-        "runs/splitting.py",
-        "runs/value.py",
-    }
-)
+NAME_A_METHOD = frozenset({"node/joint_prediction.py"})
 
 
 def methods_named(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:

@@ -16,12 +16,12 @@ from dovetail.api.lines import Partners
 from dovetail.api.party import Party
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, line
+from dovetail.data.coverage import hides, shown
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
 from dovetail.node.driver import Driver
 from dovetail.node.overlaps import aligned_here, counted_here, rated, starter_of, with_driver
 from dovetail.node.partyfile import add_site
-from dovetail.runs.coverage import hides, shown
 from dovetail.runs.train import Agreed
 
 WHERE = "dovetail.align"

@@ -25,34 +25,32 @@ from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, framed, plain_table, terminal_text
 from dovetail.audit.measured import GAINS, MEASURED, SETTINGS
+from dovetail.data import coverage
+from dovetail.data.coverage import Overlaps, Part
 from dovetail.data.leaks import leaks
+from dovetail.data.wording import bytes_text, count_text
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites
-from dovetail.methods.apfed.plugin import passives
-from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.methods.base import Progress
+from dovetail.methods.facets.fits import Fit, MessageSize, Sizes
 from dovetail.methods.party import Site
 from dovetail.models.shown import few
 from dovetail.node.partyfile import open_sites
 from dovetail.node.site_folder import warnings_of
 from dovetail.report import views
-from dovetail.runs import coverage, situations, write_text
-from dovetail.runs.coverage import Overlaps, Part
+from dovetail.runs import situations, write_text
 from dovetail.runs.expected_gain import Expected
 from dovetail.runs.inspecting import (
     as_values,
     expected_of_part,
     expected_of_site,
-    message_sizes,
     part_of,
 )
 from dovetail.runs.label_copies import copies_of_sites
 from dovetail.runs.letters import by_letter, of_run
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import NOTHING, Given, load_data, with_labels
-from dovetail.runs.situations import Fit, MessageSize, Sizes
-from dovetail.runs.wording import bytes_text, count_text
 
 WHERE = "dovetail.inspect"
 
@@ -210,7 +208,7 @@ class Inspection(Shown):
         yield line_text
 
 
-def _blocks_of(fit: situations.Fit, *, python: bool) -> Iterator[str]:
+def _blocks_of(fit: Fit, *, python: bool) -> Iterator[str]:
     """Lines that name a method's blocks, for Python or for party files."""
     for party, blocks in fit.blocks.items():
         if python:
@@ -299,11 +297,7 @@ def inspect(
     parts = [part_of(site) for site in sites.values()]
     sizes = counts = None
     if run is not None:
-        passive_settings = {
-            name: site.settings("apfed", PassiveFields) for name, site in sites.items()
-        }
-        settings = run.settings("apfed", ApfedSection)
-        sizes = message_sizes(settings, parts, passive_settings, sealed=_is_sealed(run.method))
+        sizes = situations.sizes_of(run, parts, sites, sealed=_is_sealed(run.method))
     if private:
         counts = _counted(sites, parts, withheld, talk)
 
@@ -443,8 +437,7 @@ def _of_simulation(
     if run.data is not None and run.data.labels is not None:
         loaded = with_labels(loaded, run.data.labels, run.all_seeds()[0])
     parts = coverage.from_partition(loaded.data)
-    settings, sealed = run.settings("apfed", ApfedSection), _is_sealed(run.method)
-    sizes = message_sizes(settings, parts, passives(run, loaded), sealed=sealed)
+    sizes = situations.sizes_of(run, parts, {}, sealed=_is_sealed(run.method))
     by_name = {part.name: part.data for part in parts}
 
     def expecting(overlaps: Overlaps) -> Expected | None:

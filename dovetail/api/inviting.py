@@ -63,4 +63,7 @@ def invite(
         raise ConfigError(
             f"party {name!r} took part in this run: its model is {folder / 'models' / name}"
         )
-    return methods.method_of(str(method)).part_of(model, name, held)
+    invited = methods.method_of(str(method)).invited
+    if invited is None:
+        raise ConfigError(f"{method!r} trains no model of which a new party could take a part")
+    return invited.part_of(model, name, held)

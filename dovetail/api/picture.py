@@ -1,4 +1,4 @@
-"""Who holds what, drawn in a terminal; see ``runs/coverage.py``."""
+"""Who holds what, drawn in a terminal; see ``data/coverage.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api.shown import terminal_text
-from dovetail.runs.coverage import (
+from dovetail.data.coverage import (
     MAX_BANDS,
     Band,
     Groups,
@@ -21,7 +21,7 @@ from dovetail.runs.coverage import (
     rows_of,
     widths,
 )
-from dovetail.runs.wording import share_text
+from dovetail.data.wording import share_text
 
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 

@@ -24,7 +24,7 @@ from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup, threads_for
 from dovetail.runs.shapley import MEASURES
-from dovetail.runs.value import Kept, check_valued, with_joint
+from dovetail.runs.value import Kept, valued_of, with_joint
 from dovetail.runs.value import value as value_of
 from dovetail.runs.valuing import about, folders_of, write_csv
 
@@ -198,7 +198,7 @@ def value(
         raise ConfigError(f"--by takes {', '.join(MEASURES)}, got {by!r}")
     file, folder, seeds_given = folders_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
-    check_valued(run_file.method)
+    valued_of(run_file.method)  # refuses one without partners
     run_file = with_joint(run_file) if joint else run_file
     if run_file.engine.kind != "inprocess":
         raise ConfigError(

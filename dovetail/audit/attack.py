@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
-from dovetail.audit.scene import Scene
-from dovetail.audit.tape import Channel, Followed, Tape, Weights
-from dovetail.audit.verdict import Finding, Measured, Threat, finding
+from dovetail.audit.tape import Followed, Tape
+from dovetail.audit.verdict import Finding, Measured, finding
 from dovetail.data import Classification, PartyData
+from dovetail.methods.facets.scene import Scene
+from dovetail.methods.facets.seen import Channel, Weights
+from dovetail.methods.facets.steering import KNOWN, Threat
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.columns import Columns
@@ -35,7 +37,7 @@ class Settings:
             ``network`` is set.
     """
 
-    known: int = columns.KNOWN
+    known: int = KNOWN
     network: bool = True
     others_known: bool = True
 

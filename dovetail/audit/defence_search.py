@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from dovetail import methods
 from dovetail.audit.attack import Settings, attack
-from dovetail.audit.defences import TRIED, Defence, Grid, Lengths, grid_of
-from dovetail.audit.scenes import encoded, scene_of
+from dovetail.audit.scenes import audited_of, encoded, scene_of
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import (
     VERDICTS,
@@ -27,8 +27,10 @@ from dovetail.audit.verdict import (
     over_seeds,
     worst_of,
 )
+from dovetail.data.wording import name_list
 from dovetail.errors import ConfigError, NetworkError, TrainingError
 from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.facets.defences import Defence, Grid, Lengths
 from dovetail.methods.outcome import mean_over
 from dovetail.methods.training import Training
 from dovetail.network.inprocess import overheard
@@ -109,14 +111,14 @@ def try_defences(
     failed: dict[str, str] = {}
     for seed in seeds:
         task = None if loaded is None else setup(run, seed, loaded)
-        grid = grid_of(task) if isinstance(task, Training) else None
-        if grid is None:
+        audited = audited_of(run.method)
+        if loaded is None or audited is None or run.method not in audited.tried:
             raise ConfigError(
-                f"--try is for simulated runs of {TRIED}, whose defences are settings; this run is "
-                f"of {run.method!r}" + (", of party files" if run.data is None else "")
+                f"--try is for simulated runs of {_tried()}, whose defences are settings; this run "
+                f"is of {run.method!r}" + (", of party files" if run.data is None else "")
             )
-        assert loaded is not None
         assert isinstance(task, Training)
+        grid = audited.grid(task)
         task, held = grid.hold_out(task, seed)
         lengths: Lengths = {"codes": 1.0, "gradients": 1.0}
         cells = grid.defences if defences is None else defences
@@ -150,6 +152,12 @@ def try_defences(
     return Tried(run.method, means, limit, recommend(means, limit), seconds, failed)
 
 
+def _tried() -> str:
+    """The variants whose defences can be tried."""
+    audited = (each.audited for each in methods.every().values())
+    return name_list([name for each in audited if each for name in each.tried], at_most=20)
+
+
 def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
     """The best on held-out rows of those within the limit, one that sends nothing left out."""
     within = [
@@ -172,7 +180,7 @@ class _Drawn:
 
 def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
     """One cell of one seed, and the median length of a row's codes and gradients."""
-    scene = scene_of(task, task.loaded.data)
+    scene = scene_of(task)
     tape = Tape(scene.reading, scene.num_samples())
     variant_run = None
     with overheard(tape):

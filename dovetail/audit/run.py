@@ -12,12 +12,12 @@ from typing import Any
 from dovetail.audit import malicious as steered
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.defence_search import Tried
-from dovetail.audit.readings import decrypted
-from dovetail.audit.scenes import encoded, scene_of
-from dovetail.audit.tape import MAX_ROWS, Tape
+from dovetail.audit.scenes import audited_of, encoded, scene_of
+from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Loaded, Progress
+from dovetail.methods.facets.seen import MAX_ROWS
 from dovetail.methods.outcome import Outcome, Setup, mean_over
 from dovetail.methods.training import Training
 from dovetail.network.inprocess import overheard
@@ -165,7 +165,7 @@ def _one(
 ) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
     """One variant of one seed."""
     task = setup(run, seed, loaded)
-    scene = scene_of(task, loaded.data)
+    scene = scene_of(task)
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
         outcome = trained(task, variant, seed, tape)
@@ -184,7 +184,8 @@ def trained(task: Setup, variant: str, seed: int, tape: Tape) -> Outcome:
     if not task.kind.variant(variant).has_rounds:
         return task.train(variant, seed, _nobody)
     variant_run = task.played(variant, seed, _nobody)
-    tape.add(decrypted(variant_run.driver))
+    if (audited := audited_of(task.method)) is not None:
+        tape.add(audited.decrypted(variant_run.driver))
     return variant_run.outcome(seed, _nobody)
 
 

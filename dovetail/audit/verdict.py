@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dovetail.methods.facets.steering import Threat
+
 Verdict = Literal["none", "low", "high"]
 
 #: Verdicts, from the least to the most.
@@ -36,25 +38,6 @@ THRESHOLDS = (
     f"interval reaches 0; high: {HIGH_FROM:.0%} or more; low: between; low, too, where R2 of one "
     f"column grows by {COLUMN_LOW_FROM:g}, and high by {COLUMN_HIGH_FROM:g}"
 )
-
-
-@dataclass(frozen=True)
-class Threat:
-    """What an attack assumes.
-
-    Attributes:
-        attack: its name.
-        paper: where it is from.
-        given: what the attacker has beside the messages.
-        baseline: what the same attacker does without them.
-        metric: what is scored; 1 is the best.
-    """
-
-    attack: str
-    paper: str
-    given: str
-    baseline: str
-    metric: str
 
 
 @dataclass(frozen=True, eq=False)

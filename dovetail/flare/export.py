@@ -13,6 +13,7 @@ from typing import Any
 
 import tomli_w
 
+from dovetail.data.wording import count_text
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.flare import site as site_files
 from dovetail.methods import coordinated
@@ -23,7 +24,6 @@ from dovetail.node.partyfile import open_sites
 from dovetail.node.proposal import Proposal, Signature, signature_path
 from dovetail.runs.runfile import JOINED, RunFile, check_run
 from dovetail.runs.search import check_no_job
-from dovetail.runs.wording import count_text
 
 #: A job's name and its folder's, as NVFlare takes them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")

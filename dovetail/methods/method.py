@@ -7,7 +7,7 @@ room names a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -28,6 +28,12 @@ from dovetail.methods.base import (
     SavesModel,
 )
 from dovetail.methods.baselines import TITLES as BASELINES
+from dovetail.methods.facets.audited import Audited
+from dovetail.methods.facets.fits import Fits
+from dovetail.methods.facets.invited import Invited
+from dovetail.methods.facets.keys import Keys
+from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.facets.valued import Valued
 from dovetail.methods.local_data import (
     DRIVER,
     Holdings,
@@ -37,16 +43,15 @@ from dovetail.methods.local_data import (
     data_of_partition,
     data_of_site,
 )
-from dovetail.methods.outcome import Setup, about_decision
+from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import Section
 from dovetail.methods.training import LocalBaseline, Training, Variant
-from dovetail.models import Model
 from dovetail.network.checkpoint import StatefulParty
 
 
 class Method:
-    """A method, and all that others ask of it.
+    """A method's record: its settings, its parties, what drives it, and what others ask of it.
 
     One whose parties all have labels, while a coordinator has no data, has a ``Side`` and a
     ``driver``. From these come simulation, party files, gRPC and jobs of NVFlare, with
@@ -68,11 +73,15 @@ class Method:
         Side: the class of a party's side, where a coordinator drives.
         models: who keeps which model after a run, in a sentence or two.
         decides: whether it minds a run's class_weights and threshold.
-        party_file_keys: keys of a run file that stand in every party's own file, where it has one.
+        keys: what keys of a run file are to a search, and to party files.
+        proposed: what a proposal, and a party that joins, say of it.
+        invited: what a new party takes of a finished run; None: nothing.
+        fits: which federations it fits; None: ``dovetail inspect`` does not tell of it.
+        audited: what an audit asks of it; None: nobody can attack its messages yet.
+        valued: what its partners are worth; None: it has none.
     """
 
     decides: ClassVar[bool] = False
-    party_file_keys: ClassVar[Collection[str]] = ()
     name: ClassVar[str]
     Settings: ClassVar[type[BaseModel]] = Section
     PartySettings: ClassVar[type[BaseModel] | None] = None
@@ -82,6 +91,12 @@ class Method:
     driven_by: ClassVar[str | None] = None
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
     Side: ClassVar[type[Party] | None] = None
+    fits: ClassVar[Fits | None] = None
+    audited: ClassVar[Audited | None] = None
+    keys: ClassVar[Keys] = Keys()
+    proposed: ClassVar[Proposed] = Proposed()
+    invited: ClassVar[Invited | None] = None
+    valued: ClassVar[Valued | None] = None
     models: ClassVar[str] = "Each party keeps what the method gives it."
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -89,13 +104,6 @@ class Method:
         if cls.Side is not None:
             cls.driven_by = cls.driven_by or DRIVER
             cls.PartySettings = cls.PartySettings or LocalSection
-
-    def protocols(self) -> Mapping[str, Algorithm]:
-        """The part of its messages' wire names before the dot -> the algorithm."""
-        if self.algorithms or self.Side is None:
-            return self.algorithms
-        prefixes = {kind.wire_name().partition(".")[0] for kind in self.Side.accepts}
-        return dict.fromkeys(sorted(prefixes), algorithm(self.name, self.Side))
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse what the sections' types allow and the method does not.
@@ -115,9 +123,14 @@ class Method:
         """
         return data_of_site(site, site.sections.get(self.name))
 
-    def dealt(self, data: Any) -> Mapping[str, Any]:
-        """Party -> the same, of what a partition splits."""
-        return data_of_partition(data)
+    def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, Any]:
+        """Party -> the same, of what a partition splits, or its files have.
+
+        Raises:
+            ConfigError: a variant that such data do not allow.
+        """
+        data = loaded.data
+        return data.holdings if isinstance(data, Holdings) else data_of_partition(data)
 
     def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
@@ -137,36 +150,15 @@ class Method:
         """What drives a variant."""
         raise NotImplementedError(f"{type(self).__name__} has no driver")
 
-    def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
-        """A new party's part of a saved model of all blocks.
-
-        Args:
-            blocks: of the party: block -> its columns; none where they are not known.
-
-        Raises:
-            ConfigError: the method has no such model, or the model no such blocks.
-        """
-        raise ConfigError(f"{self.name!r} trains no model of which a new party could take a part")
-
     # --- A run ----------------------------------------------------------------------------------
 
-    def asks(self, run: Run) -> tuple[str, ...]:
-        """What policies of its parties must agree to, by its name there, for these variants."""
-        named = dict.fromkeys(each.policy for each in self.protocols().values())
-        return (*(("align",) if self.driven_by == "active" else ()), *named)
-
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Key of a run file -> values that a search tries where the run file names none."""
-        return {}
-
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Training:
         """Everything that one seed's run is a function of."""
-        data = loaded.data
         return Training(
             kind=self,
             run=run,
             settings=run.settings(self.name, self.Settings),
-            party_data=data.holdings if isinstance(data, Holdings) else self.dealt(data),
+            party_data=self.dealt(run, loaded),
             loaded=loaded,
             device=device,
         )
@@ -210,7 +202,7 @@ class Method:
 
         Of its own algorithms, those among ``allowed``. Mistakes in the table are told now.
         """
-        prefixes = [prefix for prefix in self.protocols() if prefix in allowed]
+        prefixes = [prefix for prefix in protocols(self) if prefix in allowed]
         if not prefixes or self.Side is None:
             return {}
         local_data, accepts = self.local_data(site), self.Side.accepts
@@ -236,6 +228,16 @@ class Method:
 
         return dict.fromkeys(prefixes, of_run)
 
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterable[str]:
-        """Lines on what a party does that agrees to these algorithms, by their policy's names."""
-        return ()
+
+def protocols(method: Method) -> Mapping[str, Algorithm]:
+    """The part of its messages' wire names before the dot -> the algorithm."""
+    if method.algorithms or method.Side is None:
+        return method.algorithms
+    prefixes = {kind.wire_name().partition(".")[0] for kind in method.Side.accepts}
+    return dict.fromkeys(sorted(prefixes), algorithm(method.name, method.Side))
+
+
+def asks(method: Method, run: Run) -> tuple[str, ...]:
+    """What policies of a run's parties must agree to, by its name there, for its variants."""
+    named = dict.fromkeys(each.policy for each in protocols(method).values())
+    return method.proposed.asks(run, tuple(named))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dovetail.data import Classification, Task
+from dovetail.data import Classification, PartyData, TableEncoder, Task
 from dovetail.errors import TrainingError
 from dovetail.models import Model
 from dovetail.models.calibration import Calibrate
@@ -190,6 +190,19 @@ def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
 def goodness_of_error(mean_squared: float) -> float:
     """1 where numbers are all right, towards 0 the larger their mean squared error is."""
     return 1 / (1 + mean_squared) if math.isfinite(mean_squared) else 0.0
+
+
+def outputs_of(model: Model, rows: PartyData) -> Tensor:
+    """What a model says of a party's rows."""
+    x = {}
+    for block in model.shapes:
+        if block in rows.tables:
+            encoder = model.inputs[block]
+            assert isinstance(encoder, TableEncoder)
+            x[block] = encoder.transform(rows.tables[block], allow_unseen=True)
+        else:
+            x[block] = rows.blocks[block]
+    return model.outputs(x)
 
 
 def numbers(scores: Scores) -> dict[str, float]:

@@ -124,7 +124,7 @@ def describe(site: Site, addresses: Mapping[str, str], site_folder: Path) -> Ite
         most = f"{policy.max_alignments:,} times and with {site.max_ids:,} ids in all a day"
         yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}, {most}"
     for method in methods.every().values():
-        for line in method.describe(site, agreed):
+        for line in method.proposed.describe(site, agreed):
             yield f"  {line}"
     if {"apfed", "apfed-d", "tvfl"} & set(agreed):
         yield (

@@ -17,6 +17,7 @@ from dovetail.data.asked import is_file
 from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, MissingColumnError
 from dovetail.files import did_you_mean, read_toml
+from dovetail.methods.method import protocols
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
@@ -30,7 +31,7 @@ def algorithms() -> Mapping[str, Algorithm]:
         **{
             prefix: each
             for method in methods.every().values()
-            for prefix, each in method.protocols().items()
+            for prefix, each in protocols(method).items()
         },
         "relay": algorithm("align", relay.Responder, also=relay.Initiator.accepts[1:]),
     }

@@ -11,13 +11,13 @@ from typing import Any
 
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.data import coverage
 from dovetail.errors import DovetailError
 from dovetail.models import generator
 from dovetail.node.partyfile import fingerprints, open_sites
 from dovetail.report.folder import Run
 from dovetail.report.page import Coverage
 from dovetail.report.tables import Names
-from dovetail.runs import coverage
 from dovetail.runs.inspecting import part_of
 from dovetail.runs.runfile import JOINED, RunFile, check_run
 from dovetail.runs.setup import load_data

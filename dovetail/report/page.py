@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dovetail.data.coverage import Groups, Overlaps, Part, group, summary
+from dovetail.data.wording import name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
@@ -56,9 +58,7 @@ from dovetail.report.views import (
     render,
 )
 from dovetail.report.worth import Worth, worths
-from dovetail.runs.coverage import Groups, Overlaps, Part, group, summary
 from dovetail.runs.situations import overlaps
-from dovetail.runs.wording import name_list
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.data.wording import bytes_text, count_text, name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES, on_rows
 from dovetail.models.metrics import TITLES as NAMES
@@ -15,7 +16,6 @@ from dovetail.models.recovered import over_seeds, recovered_text
 from dovetail.report.chart import mean_std
 from dovetail.report.folder import Run, Seed, Sent
 from dovetail.report.views import Cell, TableView
-from dovetail.runs.wording import bytes_text, count_text, name_list
 
 
 @dataclass(frozen=True)

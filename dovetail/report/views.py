@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dovetail.runs.coverage import (
+from dovetail.data.coverage import (
     Groups,
     Overlaps,
     Part,
@@ -25,8 +25,9 @@ from dovetail.runs.coverage import (
     summary,
     widths,
 )
-from dovetail.runs.situations import Fit, recommended
-from dovetail.runs.wording import bytes_text, count_text, share_text
+from dovetail.data.wording import bytes_text, count_text, share_text
+from dovetail.methods.facets.fits import Fit
+from dovetail.runs.situations import recommended
 
 #: Colours on light and on dark ground; a name stands beside each use, so that they may repeat and
 #: nothing rests on telling them apart.

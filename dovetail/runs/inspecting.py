@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,17 +11,14 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.data import coverage
+from dovetail.data.coverage import Overlaps, Part, hides
 from dovetail.data.encode import read_as
 from dovetail.data.partytables import IMAGES
-from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
+from dovetail.methods.facets.fits import Fit
 from dovetail.methods.party import Site
-from dovetail.methods.section import encoder_spec
-from dovetail.models import output_shape
-from dovetail.runs import coverage
 from dovetail.runs import situations as methods
-from dovetail.runs.coverage import Overlaps, Part, hides
 from dovetail.runs.expected_gain import MAX_ROWS, Expected, expected
-from dovetail.runs.situations import Fit, Sizes
 
 #: So many rows say how a column is read.
 _LOOKED_AT = 20_000
@@ -72,36 +68,6 @@ def _read_as(site: Site) -> dict[str, str]:
         for names in site.table.blocks.values()
         for name in names
     }
-
-
-def message_sizes(
-    settings: ApfedSection,
-    parts: Sequence[Part],
-    passives: Mapping[str, PassiveFields],
-    *,
-    sealed: bool = True,
-) -> Sizes:
-    """The run's batches, and the codes that its label owner will send, if it is not APFed-S.
-
-    Raises:
-        ConfigError: an encoder that does not fit the label owner's rows.
-    """
-    batch_size, projection = settings.batch_size, settings.projection
-    if sealed:
-        return Sizes(batch_size)
-    owners = [part for part in parts if len(part.data.labelled_rows())]
-    if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
-        return Sizes(batch_size, sealed=False)
-    if IMAGES in owners[0].data.blocks and len(owners[0].data.blocks) > 1:  # HyFEM's
-        return Sizes(batch_size, sealed=False)
-    shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
-    # Blocks of a table stand side by side.
-    row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
-    encoder = encoder_spec(settings.encoder).encoder(row_shape)
-    code_width = math.prod(output_shape(encoder, row_shape, torch.device("cpu")))
-    contrasting = [name for name, fields in passives.items() if fields.loss == "contrastive"]
-    projected = dict.fromkeys(contrasting, projection or code_width)
-    return Sizes(batch_size, code_width, projected, sealed=False)
 
 
 def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
@@ -213,10 +179,16 @@ def as_values(
             ),
         },
         **({} if hint is None else {"expected": {**asdict(hint), "hint": hint.sentences()[1]}}),
-        "methods": [asdict(fit) for fit in fits],
+        "methods": [_without_title(fit) for fit in fits],
         "recommended": best.method if best else None,
         "next_command": best.next_command if best and best.available else None,
     }
+
+
+def _without_title(fit: Fit) -> dict[str, Any]:
+    values = asdict(fit)
+    del values["title"]
+    return values
 
 
 def _classes(part: Part) -> tuple[str, ...] | str | None:

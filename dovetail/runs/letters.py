@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail import methods
-from dovetail.runs.wording import count_text
+from dovetail.data.wording import count_text
 
 #: Of up to 16,384 ids: once, and then kept.
 ALIGNMENT = 8

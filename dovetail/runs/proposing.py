@@ -12,6 +12,7 @@ from typing import Any
 
 from dovetail import __version__, methods
 from dovetail.errors import ConfigError
+from dovetail.methods.method import asks
 from dovetail.methods.party import Site
 from dovetail.network import Message
 from dovetail.node.driver import coordinator_name
@@ -76,7 +77,7 @@ def propose(
     driver, parties = _who(run, where)
     method = methods.method_of(run.method)
     variants = tuple(dict.fromkeys((run.method, *run.baselines)))
-    asked = method.asks(run)
+    asked = asks(method, run)
     return Proposal(
         purpose=purpose,
         driver=driver,

@@ -255,7 +255,7 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
     """
     check_no_job(run)
     method = methods.method_of(run.method)
-    local_keys = () if run.data is not None else ("passive.", *method.party_file_keys)
+    local_keys = () if run.data is not None else ("passive.", *method.keys.of_parties)
     if named := [key for key in section.keys if key.startswith(local_keys)] if local_keys else []:
         raise ConfigError(
             f"[search] keys names {named[0]!r}, which every party sets in its own file; leave it "
@@ -263,7 +263,7 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
         )
     keys: Mapping[str, Sequence[Any]] = section.keys
     if not keys:
-        built_in = method.searched(run)
+        built_in = method.keys.searched(run)
         keys = {
             key: built_in[key]
             for key in built_in

@@ -18,7 +18,7 @@ import tomli_w
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import method_of
-from dovetail.methods.apfed.plugin import passive_fields
+from dovetail.methods.method import protocols
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import pooled_parts, read_pooled
 
@@ -55,8 +55,9 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
         )
     dealt = section.partition.deal(train, test, section)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = passive_fields(run, where=where) if method_of(run.method).name == "apfed" else {}
-    known = [method_of(variant).protocols() for variant in (run.method, *run.baselines)]
+    method = method_of(run.method)
+    settings = method.keys.party_sections(run, where=where)
+    known = [protocols(method_of(variant)) for variant in (run.method, *run.baselines)]
     agreed = ["align", *sorted({each.policy for all_of in known for each in all_of.values()})]
     files = []
     for name, party in dealt.train.parties.items():
@@ -79,7 +80,7 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
             "policy": {"algorithms": agreed, **_POLICY},
         }
         if name in settings:
-            party_section["apfed"] = settings[name].model_dump(
+            party_section[method.name] = settings[name].model_dump(
                 mode="json", exclude_unset=True, exclude_none=True
             )
         (folder / f"{name}.toml").write_text(tomli_w.dumps(party_section), encoding="utf-8")

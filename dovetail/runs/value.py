@@ -1,7 +1,7 @@
 """What each partner of a vertical run is worth: mutual information, leave-one-out, Shapley.
 
 Mutual information is that of a partner's columns with the label owner's labels, by
-``methods.fedoptimus.selection``; nothing is trained. The other two (``shapley.py``) are differences
+``methods.selection``; nothing is trained. The other two (``shapley.py``) are differences
 of the test score v of the run trained with some partners only (a coalition), in the score's better
 direction. A partner whose columns another has as well is worth nothing to the first, and half to
 the second. Beyond ``EXACT_PARTNERS`` Shapley's values are sampled.
@@ -15,29 +15,18 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-
-from dovetail.data import (
-    Classification,
-    SharedRows,
-    Task,
-)
-from dovetail.errors import ConfigError, DataError
-from dovetail.methods.apfed.local_data import LabelOwnerData
-from dovetail.methods.apfed.training_data import label_owner_data, partner_data_of
-from dovetail.methods.fedoptimus import selection
-from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
-from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
+from dovetail.data.wording import name_list
+from dovetail.errors import ConfigError
+from dovetail.methods import every, method_of
+from dovetail.methods.facets.valued import JOINT, Game, Valued
+from dovetail.methods.outcome import Scores, Setup
 from dovetail.methods.training import Training
-from dovetail.models.losses import loss_of, targets_of
-from dovetail.models.metrics import SCORES, all_scores, headline
-from dovetail.network import InProcess, Party
+from dovetail.models.metrics import SCORES
 from dovetail.runs.runfile import RunFile
 from dovetail.runs.shapley import (
     Coalition,
@@ -52,76 +41,35 @@ from dovetail.runs.shapley import (
 #: Coalitions of so many partners are all trained: 2^8 of them.
 EXACT_PARTNERS = 8
 
-#: Rows that mutual information is estimated on, drawn by the seed.
-INFORMATION_ROWS = 1000
-
 #: Scores of which less is better.
 LOWER_IS_BETTER = {name for name, more_is_better in SCORES.items() if not more_is_better}
-
-#: Before the name of a joint model's score.
-_JOINT = "joint "
-
-#: The joint model: it needs every partner at each prediction.
-_CLASSIC = "tvfl"
-
-#: Methods of an active party with partners.
-_OF_APFED = ("apfed", "apfed-r", "apfed-c", "apfed-d", "apfed-s", "tvfl")
-
 
 # --- Runs whose partners can be valued -----------------------------------------------------------
 
 
-class Game(Protocol):
-    """A run, seen as partners who may or may not take part."""
-
-    @property
-    def partners(self) -> tuple[str, ...]:
-        """Who may."""
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """Who has labels, and is scored."""
-
-    @property
-    def metric(self) -> str:
-        """The score that counts, unless another is asked for."""
-
-    @property
-    def leaves(self) -> bool:
-        """Whether partners leave after training, so that a joint model is another one."""
-
-    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
-        """Test scores of the run with these partners; their mean over several owners.
-
-        With ``joint`` also those of the joint model, called "joint NAME".
-
-        Raises:
-            ConfigError: there is no test row.
-        """
-
-    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
-        """Partner -> nats that its columns tell about the labels."""
-
-
-def check_valued(method: str) -> None:
-    """Refuse a method without partners.
+def valued_of(method: str) -> Valued:
+    """What its method says of what partners are worth.
 
     Raises:
-        ConfigError: naming those that have some.
+        ConfigError: a method without partners, naming those that have some.
     """
-    if method not in (*_OF_APFED, "fedoptimus"):
+    valued = method_of(method).valued
+    if valued is None or method not in valued.variants:
+        named = [name for each in every().values() if each.valued for name in each.valued.variants]
         raise ConfigError(
             f"the method {method!r} has no partners to value; those of "
-            f"{', '.join(_OF_APFED)} and fedoptimus have"
+            f"{name_list(named, at_most=20)} have"
         )
+    return valued
 
 
 def with_joint(run: RunFile) -> RunFile:
     """The run, with classic vertical learning beside it, by which partners are worth what they are
     while they are there."""
-    if run.method not in _OF_APFED:
+    joint = valued_of(run.method).joint
+    if joint is None:
         return run
-    return run.model_copy(update={"baselines": tuple({*run.baselines, _CLASSIC})})
+    return run.model_copy(update={"baselines": tuple({*run.baselines, joint})})
 
 
 def game(setup: Setup) -> Game:
@@ -136,201 +84,12 @@ def game(setup: Setup) -> Game:
             "partners are valued where all tables are in one place: name every party's file in "
             "parties, and leave [engine] out"
         )
-    check_valued(setup.method)
+    valued = valued_of(setup.method)
     assert isinstance(setup, Training)
-    game: Game = _ApfedGame(setup) if setup.method in _OF_APFED else _FedOptimusGame(setup)
+    game = valued.game(setup)
     if not game.partners:
         raise ConfigError("the run has no partner to value, only the party with labels")
     return game
-
-
-def _silent(variant: str, total: int, line: dict[str, Any]) -> None:
-    pass
-
-
-@dataclass(frozen=True, eq=False)
-class _ApfedGame:
-    """APFed or classic vertical learning: nobody left is the active party alone."""
-
-    setup: Training
-
-    @property
-    def partners(self) -> tuple[str, ...]:
-        return tuple(partner_data_of(self.setup))
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        return (self._label_owner_data.name,)
-
-    @property
-    def metric(self) -> str:
-        return headline(self._label_owner_data.task)
-
-    @property
-    def _label_owner_data(self) -> LabelOwnerData:
-        return label_owner_data(self.setup)
-
-    @property
-    def leaves(self) -> bool:
-        return self.setup.method != _CLASSIC
-
-    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
-        setup = self._with(coalition)
-        if self._label_owner_data.test is None:
-            raise ConfigError(_NO_TEST)
-        nobody = "best-alone" if setup.method in ("apfed-d", "apfed-s") else "alone"
-        variant = setup.method if coalition else nobody
-        alone_scores = dict(
-            numbers(
-                setup.train(variant, seed, _silent).scores[variant][self._label_owner_data.name]
-            )
-        )
-        if not joint:
-            return alone_scores
-        together = alone_scores
-        if coalition:
-            scores = setup.train(_CLASSIC, seed, _silent).scores
-            together = dict(numbers(scores[_CLASSIC][self._label_owner_data.name]))
-        return alone_scores | {f"{_JOINT}{name}": value for name, value in together.items()}
-
-    def _with(self, coalition: Collection[str]) -> Training:
-        """The run with these partners only."""
-        name = self._label_owner_data.name
-        party_data = {
-            each: local_data
-            for each, local_data in self.setup.party_data.items()
-            if each in coalition
-        }
-        party_data[name] = self._label_owner_data.among(coalition)
-        return replace(self.setup, party_data=party_data, last_only=True)
-
-    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
-        """Each on the labelled rows that it shares with the active party."""
-        local_data, party_data = self._label_owner_data, partner_data_of(self.setup)
-        train, alignment = local_data.train, local_data.alignment
-        assert train.labels is not None
-        labelled = torch.zeros(train.num_rows, dtype=torch.bool)
-        labelled[train.labelled_rows()] = True
-        values: dict[str, float] = {}
-        for name in partners:
-            samples = alignment.shared(local_data.name, name)
-            rows = alignment.rows[local_data.name][samples]
-            samples, rows = samples[labelled[rows]], rows[labelled[rows]]
-            # In the order of the active party's rows: samples are numbered at random.
-            order = rows.argsort()
-            samples, rows = samples[order], rows[order]
-            shared = party_data[name].shared
-            assert shared is not None
-            labels = _classes(local_data.task, train.labels[rows])
-            parties: dict[str, Party] = {
-                name: selection.DataOwner(name, _columns({local_data.name: shared})),
-                local_data.name: selection.LabelOwner(local_data.name, samples, labels),
-            }
-            values |= _alone(parties, [name], [local_data.name], seed)
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class _FedOptimusGame:
-    """FedOptimus: data owners are the partners; nobody left predicts the classes' shares."""
-
-    setup: Training
-
-    @property
-    def partners(self) -> tuple[str, ...]:
-        return tuple(columns_in(self.setup.party_data))
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        return tuple(labels_in(self.setup.party_data))
-
-    @property
-    def metric(self) -> str:
-        return headline(self._task)
-
-    @property
-    def _task(self) -> Task:
-        return next(iter(labels_in(self.setup.party_data).values())).task
-
-    @property
-    def leaves(self) -> bool:
-        return False
-
-    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
-        setup, settings = self.setup, self.setup.settings
-        if not coalition:
-            return mean_over(self._blind())
-        columns = columns_in(setup.party_data)
-        party_data = {
-            name: local_data
-            for name, local_data in setup.party_data.items()
-            if name in coalition or name not in columns
-        }
-        chosen = settings.selection  # of few there is no choice
-        few = 2 if chosen is None or not chosen.secure else selection.MASKED_OWNERS
-        if chosen is not None and len(party_data) - len(self.owners) < few:
-            settings = settings.model_copy(update={"selection": None})
-        setup = replace(setup, party_data=party_data, settings=settings, last_only=True)
-        scores = setup.train(setup.method, seed, _silent).scores
-        if setup.method not in scores:
-            raise ConfigError(_NO_TEST)
-        return mean_over(scores[setup.method])
-
-    def _blind(self) -> dict[str, Scores]:
-        """Label owner -> scores of predicting every row alike, from its training labels."""
-        scores: dict[str, Scores] = {}
-        for name, labels_data in labels_in(self.setup.party_data).items():
-            if "test" not in labels_data.scored:
-                raise ConfigError(_NO_TEST)
-            labels, task = labels_data.labels_S[labels_data.trained], labels_data.task
-            if isinstance(task, Classification):
-                counts = torch.bincount(labels, minlength=task.num_outputs)
-                output = ((counts + 1) / (counts + 1).sum()).log()  # no class is impossible
-            else:
-                output = loss_of(task).start(targets_of(task, labels).mean(dim=0))
-            tested = labels_data.scored["test"]
-            scores[name] = all_scores(task, output.float().expand(len(tested), -1), tested)
-        return scores
-
-    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
-        """On the rows that each label owner trains on, weighted by their number."""
-        parties: dict[str, Party] = {}
-        columns = columns_in(self.setup.party_data)
-        for name in partners:
-            parties[name] = selection.DataOwner(name, _columns(columns[name].shared))
-        for name, labels_data in labels_in(self.setup.party_data).items():
-            labels = _classes(labels_data.task, labels_data.labels_S[labels_data.trained])
-            parties[name] = selection.LabelOwner(name, labels_data.trained, labels)
-        return _alone(parties, list(partners), list(self.owners), seed)
-
-
-_NO_TEST = (
-    "the run has no test rows, and a coalition is worth its test score: set data.test (or test, "
-    "with parties), or rank by mutual information alone with --by mi"
-)
-
-
-def _columns(shared: Mapping[str, SharedRows]) -> selection.Features:
-    """Raw columns by label owner and sample."""
-    return lambda owner, samples_B: shared[owner][samples_B]
-
-
-def _classes(task: Task, labels: torch.Tensor) -> torch.Tensor:
-    """Labels that mutual information can be estimated with: numbers by tenths of the rows."""
-    return labels if isinstance(task, Classification) else selection.binned(labels)
-
-
-def _alone(
-    parties: Mapping[str, Party], partners: Sequence[str], owners: Sequence[str], seed: int
-) -> dict[str, float]:
-    """Partner -> nats, each by itself."""
-    config = selection.Config(groups=0, rows=INFORMATION_ROWS)
-    network = InProcess(parties, driver="value")
-    scores = selection.score(network, partners, owners, config, seed=seed)
-    for name in partners:
-        if name in scores.missed:
-            raise DataError(f"party {name!r}: {scores.missed[name]}")
-    return dict(scores.values)
 
 
 # --- Coalitions that are kept --------------------------------------------------------------------
@@ -442,7 +201,7 @@ def value(
 
     def is_kept(seed: int, coalition: Coalition) -> bool:
         scores = kept.get(seed, coalition)
-        return scores is not None and (not joint or any(name.startswith(_JOINT) for name in scores))
+        return scores is not None and (not joint or any(name.startswith(JOINT) for name in scores))
 
     missing = [(seed, each) for seed, each in wanted if not is_kept(seed, each)]
     for done, (seed, coalition) in enumerate(missing):
@@ -469,7 +228,7 @@ def value(
     }
     if joint:
         for seed in seeds:
-            joint_worth = partial(worth, seed, prefix=_JOINT)
+            joint_worth = partial(worth, seed, prefix=JOINT)
             measured = _of_scores(players, joint_worth, by, joined[seed])
             spread[seed] |= {f"joint_{measure}": each for measure, each in measured.items()}
     summary: dict[str, dict[str, dict[str, float]]] = {}
@@ -501,7 +260,7 @@ def value(
             scored = [kept.get(seed, coalition) for seed in seeds]
             result[what] = _spread([each[metric] for each in scored if each is not None])
         if joint:
-            result["all_joint"] = _spread([sign * worth(seed, every, _JOINT) for seed in seeds])
+            result["all_joint"] = _spread([sign * worth(seed, every, JOINT) for seed in seeds])
             result["ranked"] = {"solo": ranked, "joint": ranked_by(f"joint_{by}")}
         result["coalitions"] = len(wanted)
         result["seconds"] = kept.seconds
@@ -551,7 +310,7 @@ def _of_scores(
 
 def _check_metric(metric: str, scores: Scores) -> None:
     if metric not in scores:
-        known = [name for name in scores if name != "rows" and not name.startswith(_JOINT)]
+        known = [name for name in scores if name != "rows" and not name.startswith(JOINT)]
         raise ConfigError(f"the run has no score {metric!r}; it has {', '.join(known)}")
 
 

@@ -18,8 +18,8 @@ from sklearn.linear_model import RidgeCV
 
 from dovetail import data as dd
 from dovetail.alignment import psi
-from dovetail.audit.attacks.views import whitened
 from dovetail.methods import apfed
+from dovetail.methods.facets.views import whitened
 from dovetail.network.certificates import Authority
 from dovetail.network.quota import Quota
 from dovetail.network.stream import Stream

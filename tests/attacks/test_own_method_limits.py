@@ -25,7 +25,7 @@ from dovetail.methods import METHODS
 from dovetail.methods.base import Asked
 from dovetail.methods.limits import LimitError
 from dovetail.methods.local_data import LocalData, as_released
-from dovetail.methods.method import Method
+from dovetail.methods.method import Method, protocols
 from dovetail.methods.party import PolicySection
 from dovetail.network import Floats, Message, Samples
 from dovetail.network.checkpoint import Restore, Restored
@@ -92,7 +92,7 @@ def guard(
     policy = PolicySection.model_construct(
         **{**PolicySection().model_dump(), "algorithms": (method.name,), **limits}
     )
-    ((prefix, algorithm),) = method.protocols().items()
+    ((prefix, algorithm),) = protocols(method).items()
     made: Guard = RunLimits(Quota(site_folder), policy).of("hub", run, prefix, algorithm)
     return made.answer
 
@@ -195,10 +195,10 @@ def at_a_site(folder: Path, section: str, method: Method) -> tuple[Party, Tensor
         aligned=folder,
         quota=Quota(folder),
         guard=RunLimits(Quota(folder), PolicySection()).of(
-            "hub", "run-1", "x", *method.protocols().values()
+            "hub", "run-1", "x", *protocols(method).values()
         ),
     )
-    (maker,) = method.members(site, [*method.protocols()]).values()
+    (maker,) = method.members(site, [*protocols(method)]).values()
     return maker(asked)(), method.local_data(site).x_NF
 
 

@@ -21,11 +21,11 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import AlignmentError, ConfigError, ModelError
 from dovetail.federated import Local
 from dovetail.files import split_cell
-from dovetail.methods import apfed, fedoptimus, hyfem, vertical
+from dovetail.methods import apfed, fedoptimus, hyfem, selection, vertical
 from dovetail.methods.apfed import distil, inference
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness

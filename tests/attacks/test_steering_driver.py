@@ -12,11 +12,11 @@ from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
 from dovetail.alignment import psi
-from dovetail.audit.attacks.views import whitened
 from dovetail.data import SharedRows
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.local_data import PartnerData
+from dovetail.methods.facets.views import whitened
 from dovetail.methods.limits import LimitError, Limits, Uses, asked_for, code_rank
 from dovetail.models import Perceptron
 from dovetail.network import InProcess

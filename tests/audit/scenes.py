@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dovetail.audit.scene import Holding, Scene
-from dovetail.audit.tape import Channel, Seen, Tape
+from dovetail.audit.tape import Tape
 from dovetail.data import Classification
 from dovetail.methods import apfed
+from dovetail.methods.facets.scene import Holding, Scene
+from dovetail.methods.facets.seen import Channel, Seen
 
 NUM = 600
 CLASSES = ("a", "b", "c")

@@ -9,8 +9,9 @@ from sklearn.metrics import roc_auc_score
 
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.attacks import columns, labels, membership, rows
-from dovetail.audit.tape import MAX_ROWS, MAX_WIDTH, Channel, Table
+from dovetail.audit.tape import MAX_WIDTH, Table
 from dovetail.audit.verdict import interval, worst_of
+from dovetail.methods.facets.seen import MAX_ROWS, Channel
 
 LINEAR = Settings(network=False)
 RECIPES = "likelihood ratio", "shadow models (LiRA)", "difficulty calibrated by trees"

@@ -7,14 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dovetail.audit import malicious
 from dovetail.audit.attack import Settings
 from dovetail.audit.attacks import labels
 from dovetail.audit.defence_search import BEST_ALONE, recommend, try_defences
-from dovetail.audit.defences import Defence
 from dovetail.audit.run import Audit, audit
 from dovetail.errors import ConfigError
 from dovetail.methods import baselines
+from dovetail.methods.apfed import steering
+from dovetail.methods.facets.defences import Defence
 from dovetail.methods.released import Once
 from dovetail.privacy import PrivateSteps, Release
 from dovetail.report.audit import defences, defences_svg
@@ -287,7 +287,7 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_steers_an_encoder_reads_its_codes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(malicious, "_LONG", malicious._STEPS)  # without limits it may take longer
+    monkeypatch.setattr(steering, "_LONG", steering._STEPS)  # without limits it may take longer
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
     audited = audit(run, (0,), settings=Settings(network=False), malicious=True)
     steered = [each for each in audited.findings if each.channel == "steered codes"]

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from dovetail import data as dd
+from dovetail.data.coverage import Part
+from dovetail.methods.apfed.fits import message_sizes
 from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.runs import situations as methods
-from dovetail.runs.coverage import Part
-from dovetail.runs.inspecting import message_sizes
 
 pytestmark = pytest.mark.usefixtures("brief_expectation")
 

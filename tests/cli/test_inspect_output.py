@@ -8,8 +8,8 @@ import torch
 from dovetail.api.inspecting import of_parts
 from dovetail.cli.output import show
 from dovetail.data import PartyData
+from dovetail.data.coverage import Part
 from dovetail.errors import ConfigError
-from dovetail.runs.coverage import Part
 
 
 @pytest.fixture(autouse=True)

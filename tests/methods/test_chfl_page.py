@@ -16,6 +16,7 @@ from dovetail.federated import Local, train
 from dovetail.methods import METHODS, chfl
 from dovetail.methods.chfl import layers
 from dovetail.methods.chfl.local_data import ChflData
+from dovetail.methods.method import protocols
 from dovetail.models import Column, ColumnsSpec, RandomStream, generator
 from dovetail.network import Checkpoint, InProcess
 from dovetail.network.checkpoint import algorithm_of
@@ -146,4 +147,4 @@ def test_private_rows_of_one_party_change_nothing_of_another() -> None:
 def test_a_coordinator_saves_its_members_under_the_name_that_their_policies_know() -> None:
     for coordinator in (chfl.Coordinator, layers.Coordinator):
         saved_as = algorithm_of(coordinator(layers.Config(), seed=0))
-        assert saved_as in METHODS["chfl"].protocols()
+        assert saved_as in protocols(METHODS["chfl"])

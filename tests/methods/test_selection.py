@@ -12,7 +12,8 @@ from sklearn.feature_selection import mutual_info_classif
 from sklearn.preprocessing import scale
 
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
-from dovetail.methods.fedoptimus import choosing, selection
+from dovetail.methods import selection
+from dovetail.methods.fedoptimus import choosing
 from dovetail.network import Composite, InProcess
 from dovetail.network.checkpoint import Checkpoint
 

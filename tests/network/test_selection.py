@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dovetail.methods.fedoptimus import selection
+from dovetail.methods import selection
 from dovetail.network import Engine, InProcess, Party
 from dovetail.network.certificates import Authority
 from dovetail.network.client import serve

@@ -12,6 +12,7 @@ import tomli_w
 import torch
 
 from dovetail.data import PartyData
+from dovetail.data.coverage import Part
 from dovetail.errors import ConfigError
 from dovetail.report import Coverage, Names, html, read_run
 from dovetail.report.chart import (
@@ -23,7 +24,6 @@ from dovetail.report.chart import (
     points_of,
     ticks,
 )
-from dovetail.runs.coverage import Part
 
 NAMES = Names(
     {"apfed": "apfed", "alone": "apfed", "chfl": "chfl"},

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from dovetail.data import PartyData
+from dovetail.data.coverage import Part
 from dovetail.report import Coverage, Names, html, read_run
-from dovetail.runs.coverage import Part
 
 BROWSER = next(
     (

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dovetail.api.picture import picture
-from dovetail.data import Column, Dataset, Federation, PartyData, columns, load, strips
+from dovetail.data import Column, Dataset, Federation, PartyData, columns, coverage, load, strips
+from dovetail.data.coverage import Part
 from dovetail.errors import DataError
 from dovetail.report.views import html
-from dovetail.runs import coverage
 from dovetail.runs import situations as methods
-from dovetail.runs.coverage import Part
 
 
 def part(name, ids, blocks, labels=None, classes=()):

@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from dovetail.data import PartyData
+from dovetail.data.coverage import Part
 from dovetail.errors import DataError
 from dovetail.privacy import encrypted
 from dovetail.runs import situations as methods
-from dovetail.runs.coverage import Part
 
 
 def part(name, ids, names, labels=None, classes=()):
@@ -63,7 +63,7 @@ def fit(parts, method, **settings):
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_each_situation_names_its_method(method):
     fits = methods.fits(FEDERATIONS[method]())
-    assert [fit.method for fit in fits] == list(methods.TITLES)
+    assert [fit.method for fit in fits] == list(methods.every())
     best = methods.recommended(fits)
     assert best.method == method
     assert best.reason.startswith("yes: ")

@@ -16,9 +16,8 @@ import torch
 from dovetail import runs
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.methods import METHODS, apfed, fedoptimus
+from dovetail.methods import METHODS, apfed, fedoptimus, selection
 from dovetail.methods.base import Loaded
-from dovetail.methods.fedoptimus import selection
 from dovetail.methods.training import Training
 from dovetail.runs import Setup, shapley, value
 from dovetail.runs.runfile import check_run

@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dovetail.audit.attacks.regressors import Fit, best_of, fits
-from dovetail.audit.attacks.views import directions, scaled, whitened
-from dovetail.audit.verdict import Measured, Threat
+from dovetail.audit.attacks.views import directions
+from dovetail.audit.verdict import Measured
+from dovetail.methods.facets.steering import KNOWN, Threat
+from dovetail.methods.facets.views import scaled, whitened
 
-#: Rows the attacker knows, and how often they are drawn.
-KNOWN = 100
+#: How often the rows that the attacker knows are drawn.
 DRAWS = 3
 
 #: Columns that are looked for, drawn at random where there are more.

@@ -27,13 +27,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy import sparse
 from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
-from dovetail.audit.attacks.views import scaled
-from dovetail.audit.verdict import Measured, Threat
+from dovetail.audit.verdict import Measured
+from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.views import scaled
 
 #: Rows that are known, and how often they are drawn.
 KNOWN = {100: 2, 20: 1, 50: 1, 300: 1}
@@ -79,21 +79,6 @@ def threat(known: int) -> Threat:
         "ridge regression from its own columns",
         "R2, mean over columns",
     )
-
-
-def owner_logits(gradient_BC: Tensor, local_BC: Tensor) -> Tensor:
-    """(B, C - 1) the others' part of each logit, against the first class's.
-
-    Args:
-        gradient_BC: of the outputs, of a mean over a batch; rows of zeros are fillers.
-        local_BC: the attacker's own part of the outputs.
-    """
-    real = gradient_BC.abs().sum(dim=1) > 0
-    error_BC = gradient_BC.double() * real.sum()  # p - y
-    label_B = error_BC.argmin(dim=1)
-    p_BC = error_BC + torch.nn.functional.one_hot(label_B, error_BC.shape[1])
-    logit_BC = p_BC.clamp(min=1e-7).log() - local_BC.double()
-    return (logit_BC - logit_BC[:, :1])[:, 1:].masked_fill(~real[:, None], torch.nan)
 
 
 def rebuilt(

@@ -29,8 +29,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from dovetail.audit.attacks.views import local_views, message_views, scaled
-from dovetail.audit.verdict import Measured, Threat
+from dovetail.audit.attacks.views import local_views, message_views
+from dovetail.audit.verdict import Measured
+from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.views import scaled
 
 BALANCED = "share of labels right, each class counting the same"
 

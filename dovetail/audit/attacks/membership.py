@@ -25,7 +25,8 @@ from torch import Tensor
 
 from dovetail.audit.attacks.labels import auc_rows
 from dovetail.audit.attacks.shadows import SHADOWS, shadows
-from dovetail.audit.verdict import Measured, Threat
+from dovetail.audit.verdict import Measured
+from dovetail.methods.facets.steering import Threat
 
 #: At most so many rows of each kind.
 MAX_ROWS = 1000

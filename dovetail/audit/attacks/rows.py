@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.audit.verdict import Measured, Threat
+from dovetail.audit.verdict import Measured
+from dovetail.methods.facets.steering import Threat
 
 THREAT = Threat(
     "rows from a first layer's change",

@@ -20,6 +20,8 @@ from dovetail.methods.aligning import (
     stored_alignment,
 )
 from dovetail.methods.apfed import distil, inference, sealed_inference, second_question
+from dovetail.methods.apfed.audited import ApfedAudited
+from dovetail.methods.apfed.fits import ApfedFits
 from dovetail.methods.apfed.local_data import (
     KEPT_AFTER,
     LabelOwnerData,
@@ -29,9 +31,17 @@ from dovetail.methods.apfed.local_data import (
 )
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.numbers import NumbersGiven
+from dovetail.methods.apfed.partners import (
+    partner_data,
+    party_fields,
+    passive_fields,
+    passive_names,
+    passives,
+)
 from dovetail.methods.apfed.private import check_variant
 from dovetail.methods.apfed.sections import VARIANT_NAMES, ApfedSection, PassiveFields
 from dovetail.methods.apfed.training_data import ASK_NOBODY, TOGETHER
+from dovetail.methods.apfed.valued import ApfedValued
 from dovetail.methods.apfed.variants import VARIANTS
 from dovetail.methods.base import (
     SILENT,
@@ -44,16 +54,15 @@ from dovetail.methods.base import (
     Run,
     SavesModel,
 )
+from dovetail.methods.facets.keys import Keys
+from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import encoder_spec
 from dovetail.methods.training import Training, Variant
-from dovetail.methods.validation import validate
 from dovetail.models import Head, OwnNetwork
 from dovetail.models.model_folders import JOINT
 from dovetail.network.checkpoint import StatefulParty
-from dovetail.privacy import Release, within
 
 
 def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
@@ -94,43 +103,6 @@ def _check_names(run: Run, names: Collection[str], *, where: str) -> None:
             f"{where}: a party is called {JOINT!r}, as the folder of the joint model is; give it "
             "another name"
         )
-
-
-def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFields]:
-    """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
-    for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
-    by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
-    names = _passive_names(run)
-    for key in ("encoder", "distil", "gradients", "codes"):  # tables too: of layers, of settings
-        if key in by_party:
-            for_all[key] = by_party.pop(key)
-    for name in by_party:
-        if name not in names:
-            raise ConfigError(
-                f"{where}: [passive.{name}] is no party of this run; passive parties are "
-                f"{sorted(names)}"
-            )
-    for section in (for_all, *by_party.values()):
-        if isinstance(section.get("encoder"), str) and ":" in section["encoder"]:
-            raise ConfigError(
-                f"{where}: [passive] encoder = {section['encoder']!r} is code of a package, which "
-                "only a party's own file may name, below [apfed]"
-            )
-    return {
-        name: validate(
-            PassiveFields,
-            {**for_all, **by_party.get(name, {})},
-            where=f"{where}, [passive{'.' + name if name in by_party else ''}]",
-        )
-        for name in names
-    }
-
-
-def _passive_names(run: Run) -> list[str]:
-    if run.data is None:
-        return []  # the party files say
-    partition = run.data.partition
-    return [name for name in partition.party_names() if name != partition.active_party()]
 
 
 def _variants(run: Run, *, where: str) -> tuple[str, ...]:
@@ -178,58 +150,60 @@ def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILEN
     return alignment
 
 
-def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
-    """Passive party -> settings: of its own file, or in simulation of the run file."""
-    if run.data is not None:
-        return passive_fields(run)
-    return {
-        name: party_fields(loaded.sites[name])
-        for name in loaded.data.train.parties
-        if name != loaded.active
-    }
-
-
-_OPTIMIZED = set(apfed.PassiveConfig.model_fields)
-
-
-def party_fields(site: Site) -> PassiveFields:
-    """[apfed] of a party's file, what it sends in methods it agrees to within its policy's budget.
-
-    Raises:
-        ConfigError: a budget, and gradients or codes that are not noised.
-    """
-    section = site.settings("apfed", PassiveFields)
-    budget, agreed = site.policy.section.privacy, site.policy.section.algorithms
-    if budget is None:
-        return section
-    capped: dict[str, Release | None] = {}
-    for method, key in (("apfed", "gradients"), ("tvfl", "codes")):
-        if method not in agreed:
-            continue
-        release: Release | None = getattr(section, key)
-        if release is None or not release.noise:
-            raise ConfigError(
-                f"party {site.name!r}: policy.privacy sets a budget of epsilon = "
-                f"{budget.epsilon:g}, and its {key} are not noised; set {key} = {{ clip = ..., "
-                "noise = ... } below [apfed]"
-            )
-        capped[key] = within(budget, release, None, what=key, key=key)
-    return section.model_copy(update=capped)
-
-
-def partner_data(fields: PassiveFields) -> PartnerData:
-    """A partner's settings, of its own file's section or of the run file's."""
-    return PartnerData(
-        apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
-        encoder_spec(fields.encoder),
-        fields.distil,
-        pictures=fields.pictures,
-    )
-
-
 def _policy(variant: str) -> str:
     """What a policy calls a variant that asks partners."""
     return variant if variant in ("tvfl", "apfed-d", "apfed-s") else "apfed"
+
+
+class ApfedProposed(Proposed):
+    """Which of APFed's variants a policy must agree to."""
+
+    aligns = True
+
+    def asks(self, run: Run, policies: Sequence[str]) -> tuple[str, ...]:
+        """What partners' policies must agree to for these variants."""
+        asked = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
+        return ("align", *dict.fromkeys(map(_policy, asked)))
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        section = site.settings("apfed", PassiveFields)
+        if "apfed" in agreed or "tvfl" in agreed:
+            yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
+        if "apfed-s" in agreed:
+            yield "multiplies encrypted targets; a few numbers a row leave it, encrypted (APFed-S)"
+        if "apfed-d" in agreed:
+            yield "encodes    its rows; codes leave it, in training and in predictions (APFed-D)"
+
+
+class ApfedKeys(Keys):
+    """What of its settings a search tries."""
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate, width and trade-off; of APFed-D the student and what it learns from."""
+        if run.method == "apfed-d":
+            return {
+                "apfed.distil.students": (["linear"], ["boosting"], ["network"]),
+                "apfed.distil.label_share": (0.25, 0.5, 0.75),
+                "apfed.distil.weight_decay": (0.03, 0.1, 0.3),
+            }
+        section = run.settings("apfed", ApfedSection)
+        keys: dict[str, Sequence[Any]] = {
+            "apfed.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "apfed.dropout": (0.0, 0.25, 0.5),
+        }
+        if isinstance(section.encoder, tuple):  # the code's width is the partners', too
+            keys["apfed.encoder"] = tuple([width, section.encoder[-1]] for width in (64, 128, 256))
+        if run.method in ("apfed", "apfed-r", "apfed-c"):
+            keys["apfed.trade_off"] = (0.1, 0.3, 1.0, 3.0)
+            keys["passive.learning_rate"] = (5e-4, 2e-3, 5e-3)
+        if run.method == "apfed-c":
+            keys["passive.temperature"] = (0.2, 0.5, 1.0)
+        return keys
+
+    def party_sections(self, run: Run, *, where: str) -> Mapping[str, PassiveFields]:
+        """Passive party -> its settings."""
+        return passive_fields(run, where=where)
 
 
 class Apfed(Method):
@@ -258,16 +232,16 @@ class Apfed(Method):
         "recalling": algorithm("apfed-d", inference.Inference),
         "smoothing": algorithm("apfed-s", sealed_inference.Smoother),
     }
+    keys = ApfedKeys()
+    proposed = ApfedProposed()
+    fits = ApfedFits()
+    audited = ApfedAudited()
+    valued = ApfedValued()
     models = (
         "The driver keeps a model that predicts from its own columns alone. Of apfed-s, apfed-d "
         "and tvfl it also keeps its part of a joint model, and each partner its own part, which "
         "answer together; of apfed-r and apfed-c a partner keeps nothing."
     )
-
-    def asks(self, run: Run) -> tuple[str, ...]:
-        """What partners' policies must agree to for these variants."""
-        asked = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
-        return ("align", *dict.fromkeys(map(_policy, asked)))
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse networks that cannot be, and settings for parties that are not in the run.
@@ -284,7 +258,7 @@ class Apfed(Method):
             check_variant(run.method, where=where)
         _check_releases(run, where=where)
         if run.data is not None:
-            _check_trade_off(run, _passive_names(run), where=where)
+            _check_trade_off(run, passive_names(run), where=where)
             _check_names(run, run.data.partition.party_names(), where=where)
 
     def load_sites(
@@ -360,16 +334,6 @@ class Apfed(Method):
         later = {"recalling": inference.maker, "smoothing": sealed_inference.maker}
         return makers | {side: of(site) for side, of in later.items() if side in allowed}
 
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
-        section = site.settings("apfed", PassiveFields)
-        if "apfed" in agreed or "tvfl" in agreed:
-            yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
-        if "apfed-s" in agreed:
-            yield "multiplies encrypted targets; a few numbers a row leave it, encrypted (APFed-S)"
-        if "apfed-d" in agreed:
-            yield "encodes    its rows; codes leave it, in training and in predictions (APFed-D)"
-
     def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Parts:
         """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
 
@@ -388,41 +352,29 @@ class Apfed(Method):
             )
         return _split(run, {active: site}, active, driver.alignment())
 
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate, width and trade-off; of APFed-D the student and what it learns from."""
-        if run.method == "apfed-d":
-            return {
-                "apfed.distil.students": (["linear"], ["boosting"], ["network"]),
-                "apfed.distil.label_share": (0.25, 0.5, 0.75),
-                "apfed.distil.weight_decay": (0.03, 0.1, 0.3),
-            }
-        section = run.settings("apfed", ApfedSection)
-        keys: dict[str, Sequence[Any]] = {
-            "apfed.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
-            "apfed.dropout": (0.0, 0.25, 0.5),
-        }
-        if isinstance(section.encoder, tuple):  # the code's width is the partners', too
-            keys["apfed.encoder"] = tuple([width, section.encoder[-1]] for width in (64, 128, 256))
-        if run.method in ("apfed", "apfed-r", "apfed-c"):
-            keys["apfed.trade_off"] = (0.1, 0.3, 1.0, 3.0)
-            keys["passive.learning_rate"] = (5e-4, 2e-3, 5e-3)
-        if run.method == "apfed-c":
-            keys["passive.temperature"] = (0.2, 0.5, 1.0)
-        return keys
-
     # --- A run ----------------------------------------------------------------------------------
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Training:
-        """Everything that one seed's run is a function of.
+        """Everything that one seed's run is a function of; the driver's file may name its network.
 
         Raises:
             ConfigError: partners are elsewhere, and their columns or ids are needed here.
         """
-        section, data = run.settings("apfed", ApfedSection), loaded.data
-        if loaded.active is not None and loaded.active in loaded.sites:  # its file may name its own
-            encoder: Any = loaded.sites[loaded.active].settings("apfed", PassiveFields).encoder
-            if isinstance(encoder, OwnNetwork):
-                section = section.model_copy(update={"encoder": encoder})
+        training = super().setup(run, loaded, device)
+        if loaded.active is None or loaded.active not in loaded.sites:
+            return training
+        encoder: Any = loaded.sites[loaded.active].settings("apfed", PassiveFields).encoder
+        if not isinstance(encoder, OwnNetwork):
+            return training
+        return replace(training, settings=training.settings.model_copy(update={"encoder": encoder}))
+
+    def dealt(self, run: Run, loaded: Loaded) -> dict[str, LabelOwnerData | PartnerData]:
+        """Party -> what it has, as it is aligned.
+
+        Raises:
+            ConfigError: partners are elsewhere, and their columns or ids are needed here.
+        """
+        data = loaded.data
         variants = {run.method, *run.baselines}
         if loaded.connect is not None:
             _check_elsewhere(variants, loaded)
@@ -461,14 +413,7 @@ class Apfed(Method):
                 sealed_limits=None if run.data else loaded.sites[name].policy.section.sealed,
                 from_file=run.data is None,
             )
-        return Training(
-            kind=self,
-            run=run,
-            settings=section,
-            party_data=data_by_party,
-            loaded=loaded,
-            device=device,
-        )
+        return data_by_party
 
     def variant(self, variant: str) -> Variant:
         """What a variant is."""

@@ -15,10 +15,12 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
-from dovetail.federated import Local, Party
+from dovetail.federated import Party
 from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
+from dovetail.methods.chfl.audited import ChflAudited
+from dovetail.methods.chfl.fits import ChflFits
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.variant_settings import (
     POOLED,
@@ -31,6 +33,8 @@ from dovetail.methods.chfl.variant_settings import (
     trained_model,
     variant_config,
 )
+from dovetail.methods.facets.keys import Keys
+from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.local_data import (
     DRIVER,
     Holdings,
@@ -44,7 +48,7 @@ from dovetail.methods.local_data import (
     local_scale,
 )
 from dovetail.methods.method import Method
-from dovetail.methods.outcome import Observer, Scores, Setup
+from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
 from dovetail.methods.training import LocalBaseline, Training, Variant
@@ -283,6 +287,34 @@ class ChflVariant(Variant):
         return party.model().outputs(x.cpu()), labels.cpu()
 
 
+class ChflProposed(Proposed):
+    """What a member does."""
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "chfl" in agreed and isinstance(site.table.x, dd.Table):
+            section = site.settings("chfl", MemberSection)
+            num_offered = len(site.table.x.select(section.common))
+            clause = "of which it tells mean and spread"
+            yield f"offers     {num_offered} columns to be common, {clause}"
+            if section.secure:
+                whom = ", ".join(section.members or ()) or "whoever is certified"
+                yield f"sums       its common column in secret only, with {whom}"
+
+
+class ChflKeys(Keys):
+    """What of its settings a search tries."""
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "chfl.learning_rate": (3e-4, 1e-3, 3e-3),
+            "chfl.mu": (0.0, 0.3, 1.0),
+            "chfl.widths": ([64, 32], [128, 64], [512, 256, 128]),
+            "chfl.weight_decay": (0.0, 1e-3),
+        }
+
+
 class Chfl(Method):
     """CHFL."""
 
@@ -294,6 +326,10 @@ class Chfl(Method):
     partitions = ("common-unique", "by-column")
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"chfl": algorithm("chfl", chfl.Member)}
+    keys = ChflKeys()
+    proposed = ChflProposed()
+    fits = ChflFits()
+    audited = ChflAudited()
     models = (
         "Each party keeps a model that predicts alone: the columns learned together and its own. "
         "The coordinator keeps the columns learned together."
@@ -334,44 +370,20 @@ class Chfl(Method):
         """What a party has by its own file."""
         return data_of_site(site)
 
-    def dealt(self, data: dd.CommonUnique) -> dict[str, chfl.ChflData]:
-        """Party -> what a partition deals to it."""
-        return data_of_partition(data)
-
     def variant(self, variant: str) -> Variant:
         """What a variant is."""
         return LocalBaseline() if variant in BASELINES else ChflVariant()
 
-    def party(self, local_data: chfl.ChflData, local: Local) -> chfl.Member:
-        """A party's side of a run."""
-        return chfl.Member(local_data, local)
-
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
-        if "chfl" in agreed and isinstance(site.table.x, dd.Table):
-            section = site.settings("chfl", MemberSection)
-            num_offered = len(site.table.x.select(section.common))
-            clause = "of which it tells mean and spread"
-            yield f"offers     {num_offered} columns to be common, {clause}"
-            if section.secure:
-                whom = ", ".join(section.members or ()) or "whoever is certified"
-                yield f"sums       its common column in secret only, with {whom}"
-
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate and sizes."""
-        return {
-            "chfl.learning_rate": (3e-4, 1e-3, 3e-3),
-            "chfl.mu": (0.0, 0.3, 1.0),
-            "chfl.widths": ([64, 32], [128, 64], [512, 256, 128]),
-            "chfl.weight_decay": (0.0, 1e-3),
-        }
-
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
-        """Everything that one seed's run is a function of.
+    def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, chfl.ChflData]:
+        """Party -> what it has.
 
         Raises:
             ConfigError: rows that are in no one place are to be pooled.
         """
-        if run.data is None and "pooled" in (run.method, *run.baselines):
+        data = loaded.data
+        if isinstance(data, dd.CommonUnique):
+            return data_of_partition(data)
+        if "pooled" in (run.method, *run.baselines):
             raise ConfigError("'pooled' needs everybody's rows in one place; leave it out")
-        return super().setup(run, loaded, device)
+        assert isinstance(data, Holdings)
+        return data.holdings

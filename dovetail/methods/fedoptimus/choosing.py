@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.errors import ConfigError, PartyError
-from dovetail.methods.fedoptimus.selection import (
+from dovetail.methods.selection import (
     Config,
     Scores,
     Session,

@@ -33,10 +33,10 @@ from dovetail.errors import (
     MessageError,
     PartyError,
 )
-from dovetail.methods import fedoptimus
+from dovetail.methods import fedoptimus, selection
 from dovetail.methods.base import SILENT, Asked, CarryingDriver, Maker, Progress, SavesModel
 from dovetail.methods.baselines import LocalRows
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.masked import SummingSettings
 from dovetail.methods.fedoptimus.variant_settings import (
     Columns,

@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.federated import Driver, Local, Party
-from dovetail.methods import fedoptimus
+from dovetail.methods import fedoptimus, selection
 from dovetail.methods.base import (
     SILENT,
     Loaded,
@@ -27,9 +26,13 @@ from dovetail.methods.base import (
 )
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import LocalRows
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.facets.keys import Keys
+from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.fedoptimus.audited import OwnersAudited
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.coordinator import Choose
+from dovetail.methods.fedoptimus.fits import OwnersFits
 from dovetail.methods.fedoptimus.owners import (
     SELECTED,
     BottomField,
@@ -45,6 +48,7 @@ from dovetail.methods.fedoptimus.owners import (
     relay_alignment,
 )
 from dovetail.methods.fedoptimus.settings import Smoothing
+from dovetail.methods.fedoptimus.valued import OwnersValued
 from dovetail.methods.fedoptimus.variant_settings import (
     Labels,
     OwnerData,
@@ -68,7 +72,7 @@ from dovetail.methods.fedoptimus.variant_settings import (
 )
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants, common_task
 from dovetail.methods.method import Method
-from dovetail.methods.outcome import Observer, Scores, Setup
+from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model
@@ -302,11 +306,44 @@ class OwnersAlone(LocalBaseline):
         return local_rows(columns_in(party_data), labels_in(party_data), axis_of(training))
 
 
+class OwnersProposed(Proposed):
+    """What an owner does."""
+
+    aligns = True
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "fedoptimus" not in agreed:
+            return
+        if is_label_owner(site):
+            yield "labels     as a label owner: gradients of its loss, and its top model's weights"
+            if any(site.table.blocks.values()):
+                yield "           its own columns are not used"
+        else:
+            yield "embeds     as a data owner: embeddings of its rows, for every label owner"
+            if "align" in agreed:
+                yield "           and for one that drives a prediction, of the rows that it names"
+
+
+class OwnersKeys(Keys):
+    """What of its settings a search tries."""
+
+    of_parties = ("fedoptimus.bottom",)
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "fedoptimus.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "fedoptimus.embedding": (16, 32, 64),
+            "fedoptimus.weight_decay": (0.0, 0.01, 0.1),
+            "fedoptimus.sync_every": (1, 5, 20),
+        }
+
+
 class FedOptimus(Method):
     """FedOptimus."""
 
     decides = True
-    party_file_keys = ("fedoptimus.bottom",)
     name = "fedoptimus"
     Settings = FedOptimusSection
     PartySettings = OwnerSection
@@ -318,14 +355,15 @@ class FedOptimus(Method):
         "predicting": algorithm("fedoptimus", predicting.Inference),
         "selection": algorithm("fedoptimus", selection.DataOwner, selection.LabelOwner),
     }
+    keys = OwnersKeys()
+    proposed = OwnersProposed()
+    fits = OwnersFits()
+    audited = OwnersAudited()
+    valued = OwnersValued()
     models = (
         "Each label owner keeps a top network and each data owner a bottom network, which predict "
         "together; the coordinator keeps nothing."
     )
-
-    def asks(self, run: Run) -> tuple[str, ...]:
-        """Data owners and label owners align, and train."""
-        return ("align", "fedoptimus")
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any variant.
@@ -423,19 +461,6 @@ class FedOptimus(Method):
             return {}
         return members_of(site, allowed)
 
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
-        if "fedoptimus" not in agreed:
-            return
-        if is_label_owner(site):
-            yield "labels     as a label owner: gradients of its loss, and its top model's weights"
-            if any(site.table.blocks.values()):
-                yield "           its own columns are not used"
-        else:
-            yield "embeds     as a data owner: embeddings of its rows, for every label owner"
-            if "align" in agreed:
-                yield "           and for one that drives a prediction, of the rows that it names"
-
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a coordinator has, once its parties are here and aligned: their names.
 
@@ -448,47 +473,28 @@ class FedOptimus(Method):
         nobody = dd.Federation([])
         return OwnerHoldings(nobody, None, dd.Classification(()), {}, "", {}, elsewhere), None, None
 
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate and sizes."""
-        return {
-            "fedoptimus.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
-            "fedoptimus.embedding": (16, 32, 64),
-            "fedoptimus.weight_decay": (0.0, 0.01, 0.1),
-            "fedoptimus.sync_every": (1, 5, 20),
-        }
-
     # --- A run ----------------------------------------------------------------------------------
 
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
-        """Everything that one seed's run is a function of.
+    def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, OwnerData]:
+        """Owner -> what it has.
 
         Raises:
             ConfigError: what is in no one place is to be trained as if it were.
         """
         section, data = run.settings("fedoptimus", FedOptimusSection), loaded.data
-        party_data: Mapping[str, OwnerData]
         if isinstance(data, dd.Owners):
             bottoms = {
                 name: bottom(section.bottom, tuple(data.train[name].joined().shape[1:]))
                 for name in data.data_owners
             }
-            party_data = holdings(data, bottoms)
-        else:
-            assert isinstance(data, OwnerHoldings)
-            party_data = data.holdings
-            for variant in ("classic", "pooled"):
-                if variant in (run.method, *run.baselines):
-                    raise ConfigError(
-                        f"{variant!r} needs everybody's labels in one place; leave it out"
-                    )
-        return Training(
-            kind=self,
-            run=run,
-            settings=section,
-            party_data=party_data,
-            loaded=loaded,
-            device=device,
-        )
+            return holdings(data, bottoms)
+        assert isinstance(data, OwnerHoldings)
+        for variant in ("classic", "pooled"):
+            if variant in (run.method, *run.baselines):
+                raise ConfigError(
+                    f"{variant!r} needs everybody's labels in one place; leave it out"
+                )
+        return data.holdings
 
     def variant(self, variant: str) -> Variant:
         """What a variant is."""

@@ -15,9 +15,9 @@ from torch import Tensor
 from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, scored_without
-from dovetail.methods import fedoptimus
+from dovetail.methods import fedoptimus, selection
 from dovetail.methods.baselines import LocalRows
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.masked import UNASKED, SummingSettings
 from dovetail.methods.fedoptimus.separately import Separately

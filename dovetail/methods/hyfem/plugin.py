@@ -17,11 +17,15 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
-from dovetail.federated import Driver, Local, Party
+from dovetail.federated import Driver, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.hyfem.inviting import part_of
+from dovetail.methods.facets.keys import Keys
+from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.hyfem.audited import HyfemAudited
+from dovetail.methods.hyfem.fits import HyfemFits
+from dovetail.methods.hyfem.inviting import HyfemInvited
 from dovetail.methods.hyfem.variant_settings import (
     POOLED,
     SERVER,
@@ -44,7 +48,7 @@ from dovetail.methods.local_data import (
     local_task,
 )
 from dovetail.methods.method import Method
-from dovetail.methods.outcome import Observer, Scores, Setup
+from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section, own_network, own_written
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
@@ -469,11 +473,35 @@ class HyfemVariant(Variant):
         return found
 
 
+class HyfemProposed(Proposed):
+    """What a party shares."""
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "hyfem" in agreed:
+            columns = any(names for names in site.table.blocks.values())
+            clause = ", of whose columns it tells mean and spread" if columns else ""
+            yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{clause}"
+
+
+class HyfemKeys(Keys):
+    """What of its settings a search tries."""
+
+    of_parties = ("hyfem.widths",)
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "hyfem.learning_rate": (0.01, 0.03, 0.1, 0.3),
+            "hyfem.widths": ([32], [64], [128]),
+            "hyfem.local_steps": (16, 32, 64),
+        }
+
+
 class Hyfem(Method):
     """HyFEM."""
 
     decides = True
-    party_file_keys = ("hyfem.widths",)
     name = "hyfem"
     Settings = HyfemSection
     PartySettings = MemberSection
@@ -482,6 +510,11 @@ class Hyfem(Method):
     partitions = ("blocks", "by-column")
     Side = hyfem.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"hyfem": algorithm("hyfem", hyfem.Member)}
+    keys = HyfemKeys()
+    proposed = HyfemProposed()
+    invited = HyfemInvited()
+    fits = HyfemFits()
+    audited = HyfemAudited()
     models = (
         "Each party keeps a model that predicts alone from its blocks; the server keeps one for "
         "all blocks."
@@ -576,21 +609,6 @@ class Hyfem(Method):
         """What a variant is."""
         return LocalBaseline() if variant in BASELINES else HyfemVariant(variant)
 
-    def party(self, local_data: hyfem.HyfemData, local: Local) -> hyfem.Member:
-        """A party's side of a run."""
-        return hyfem.Member(local_data, local)
-
-    def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
-        """A new party's extractors and classifier, cut out of the server's (Remark 2)."""
-        return part_of(model, party, blocks)
-
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
-        if "hyfem" in agreed:
-            columns = any(names for names in site.table.blocks.values())
-            clause = ", of whose columns it tells mean and spread" if columns else ""
-            yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{clause}"
-
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a coordinator has, once its parties are here: no row, but all classes."""
         driver.wait()
@@ -601,16 +619,8 @@ class Hyfem(Method):
             task = dd.Regression(float(mean), float(scale))
         return Holdings[hyfem.HyfemData].nobody(task), None, None
 
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate and sizes."""
-        return {
-            "hyfem.learning_rate": (0.01, 0.03, 0.1, 0.3),
-            "hyfem.widths": ([32], [64], [128]),
-            "hyfem.local_steps": (16, 32, 64),
-        }
-
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
-        """Everything that one seed's run is a function of.
+    def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, hyfem.HyfemData]:
+        """Party -> what it has.
 
         Raises:
             ConfigError: rows that are in no one place are to be pooled, no block is common to all,
@@ -639,14 +649,7 @@ class Hyfem(Method):
                 "'fedavg' and 'fedprox' out"
             )
         run_extractors(section, party_data, data)
-        return Training(
-            kind=self,
-            run=run,
-            settings=section,
-            party_data=party_data,
-            loaded=loaded,
-            device=device,
-        )
+        return party_data
 
 
 def common_blocks(party_data: Mapping[str, hyfem.HyfemData]) -> list[str]:

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
-
-from dovetail.data import Input, PartyData, TableEncoder, Task
+from dovetail.data import Input, TableEncoder, Task
 from dovetail.federated import Driver
 from dovetail.methods import hyfem
-from dovetail.methods.outcome import Scores, score_party
+from dovetail.methods.outcome import Scores, outputs_of, score_party
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
 from dovetail.models.decisions import FittedThreshold
@@ -171,19 +169,6 @@ def described_model(
         inputs={block: known[block] for block in model.shapes if block in known},
         about={**about, "label": label} if label else about,
     )
-
-
-def outputs_of(model: Model, rows: PartyData) -> Tensor:
-    """What a model says of a party's rows."""
-    x = {}
-    for block in model.shapes:
-        if block in rows.tables:
-            encoder = model.inputs[block]
-            assert isinstance(encoder, TableEncoder)
-            x[block] = encoder.transform(rows.tables[block], allow_unseen=True)
-        else:
-            x[block] = rows.blocks[block]
-    return model.outputs(x)
 
 
 def scores_of(

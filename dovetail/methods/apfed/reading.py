@@ -1,8 +1,4 @@
-"""What each method's messages say of whom: one class a method, read beside its messages.
-
-Only what a message's receiver can see is read. The mapping from places in a shared order to rows
-serves to score attacks, not to make them.
-"""
+"""What APFed's messages say of whom, and those of classic vertical learning, for an audit."""
 
 from __future__ import annotations
 
@@ -12,18 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.audit.attacks.factors import owner_logits
-from dovetail.audit.tape import Channel, Logits, Seen, Weights
-from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
+from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
-from dovetail.methods.fedoptimus import selection
+from dovetail.methods.facets.seen import Channel, Logits, Seen, Weights
 from dovetail.network.messages import Message
 
 #: An attacker of APFed-D reads so many members of the teacher; the others are of one kind.
 MEMBERS = 4
 
 
-class Apfed:
+class Reading:
     """APFed, -D, -S and classic vertical learning: between a label owner and its partners."""
 
     def __init__(self) -> None:
@@ -139,133 +133,16 @@ def _sealed_view(request: sealed.Begin) -> Tensor:
     return torch.cat([folds_LK.float(), index_L1, shares], dim=1)
 
 
-def decrypted(driver: object) -> Iterator[Seen]:
-    """What crossed encrypted, as the one who drove the run reads it when it is over."""
-    if not isinstance(driver, sealed.Active):
-        return
-    for party, number_RZ in driver.numbers.items():
-        rows = (~number_RZ.isnan().any(dim=1)).nonzero().flatten()
-        samples = driver.train.samples[party][rows]
-        yield Seen(Channel(driver.name, party, "numbers"), samples, number_RZ[rows])
+def owner_logits(gradient_BC: Tensor, local_BC: Tensor) -> Tensor:
+    """(B, C - 1) the others' part of each logit, against the first class's.
 
-
-class FedOptimus:
-    """Data owners, label owners and a coordinator; an order of samples for each label owner."""
-
-    def __init__(self) -> None:
-        self._label_owners: tuple[str, ...] = ()
-        self._steps: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-        self._batches: dict[tuple[str, int], Tensor] = {}
-        self._opened: dict[str, selection.Open] = {}
-        self._distances: dict[tuple[str, str], Tensor] = {}
-
-    def __call__(
-        self, driver: str, party: str, request: Message, answer: Message
-    ) -> Iterable[Seen | Weights]:
-        match request, answer:
-            case fedoptimus.messages.BeginData(), _:
-                self._label_owners = request.label_owners
-            case fedoptimus.Step(), fedoptimus.messages.Embeddings():
-                yield from self._gradients(party, request.gradient_BE, request.learned)
-                self._steps[party] = request.samples_B, request.sizes
-                if not len(answer.embedding_BE):  # summed in secret
-                    return
-                parts = zip(
-                    self._label_owners,
-                    request.samples_B.split(request.sizes),
-                    answer.embedding_BE.split(request.sizes),
-                    strict=True,
-                )
-                for owner, samples, embedding in parts:
-                    yield Seen(Channel(driver, party, "codes", owner), samples, embedding)
-            case fedoptimus.Average(), _:
-                yield from self._gradients(party, request.gradient_BE, request.learned)
-                self._steps.pop(party, None)
-            case fedoptimus.Draw(), fedoptimus.Batch():
-                self._batches[party, answer.batch] = answer.samples_B
-            case fedoptimus.Learn(), fedoptimus.Learned():
-                samples = self._batches.pop((party, request.batch), None)
-                if samples is not None and len(samples) == len(request.mean_BE):
-                    together = Channel(party, "the data owners together", "codes", party)
-                    yield Seen(together, samples, request.mean_BE)
-                    learned = Channel(driver, party, "gradients", party)
-                    yield Seen(learned, samples, answer.gradient_BE)
-                self._batches[party, answer.batch] = answer.samples_B
-            case selection.Open(), _:
-                self._opened[party] = request
-            case selection.Measure(), selection.Partial() if not request.owners:
-                yield from self._measured(driver, party, request, answer)
-
-    def _gradients(
-        self, party: str, gradient_BE: Tensor, learned: tuple[int, ...]
-    ) -> Iterator[Seen]:
-        """Those of the batches before, label owner by label owner."""
-        if party not in self._steps or not len(gradient_BE):
-            return
-        samples_B, sizes = self._steps[party]
-        parts = zip(
-            self._label_owners,
-            samples_B.split(sizes),
-            sizes,
-            gradient_BE.split(learned),
-            strict=True,
-        )
-        for owner, samples, size, gradient in parts:
-            if len(gradient) == size:
-                yield Seen(Channel(party, owner, "gradients", owner), samples, gradient)
-
-    def _measured(
-        self, driver: str, party: str, request: selection.Measure, answer: selection.Partial
-    ) -> Iterator[Seen]:
-        """All distances to the queries that this owner told so far, those not told at the mean."""
-        opened = self._opened[party]
-        key = party, opened.label_owner
-        shape = (len(opened.samples_N), len(opened.queries_Q))
-        if key not in self._distances or self._distances[key].shape != shape:
-            self._distances[key] = torch.full(shape, torch.nan)
-        distances = self._distances[key]
-        distances[request.rows_M, request.queries_M] = answer.distances_M.float() / 2**request.bits
-        mean = distances.nanmean().nan_to_num()
-        filled = torch.where(distances.isnan(), mean, distances).sqrt()
-        channel = Channel(driver, party, "distances", opened.label_owner)
-        yield Seen(channel, opened.samples_N, filled)
-
-
-class Chfl:
-    """Members' common columns, seen by the coordinator where they are not summed in secret."""
-
-    def __init__(self) -> None:
-        self._averages: dict[str, Tensor] = {}
-
-    def __call__(
-        self, driver: str, party: str, request: Message, answer: Message
-    ) -> Iterable[Seen | Weights]:
-        match request, answer:
-            case chfl.Average(), _:
-                self._averages[party] = request.common_P.clone()
-            case chfl.Train(), chfl.Trained() if answer.common_P.numel():
-                before = {"common": self._averages[party]}
-                after = {"common": answer.common_P.clone()}
-                yield Weights(driver, party, request.number, before, after)
-
-
-class Hyfem:
-    """Parties' extractors and classifiers, seen by the server."""
-
-    def __init__(self) -> None:
-        self._rounds: dict[str, int] = {}
-
-    def __call__(
-        self, driver: str, party: str, request: Message, answer: Message
-    ) -> Iterable[Seen | Weights]:
-        if isinstance(request, hyfem.Train) and isinstance(answer, hyfem.Trained):
-            self._rounds[party] = number = self._rounds.get(party, 0) + 1
-            before = {"extractors": request.extractors, "classifier": request.classifier}
-            after = {"extractors": answer.extractors, "classifier": answer.classifier}
-            yield Weights(
-                driver,
-                party,
-                number,
-                {name: each.clone() for name, each in before.items()},
-                {name: each.clone() for name, each in after.items()},
-            )
+    Args:
+        gradient_BC: of the outputs, of a mean over a batch; rows of zeros are fillers.
+        local_BC: the attacker's own part of the outputs.
+    """
+    real = gradient_BC.abs().sum(dim=1) > 0
+    error_BC = gradient_BC.double() * real.sum()  # p - y
+    label_B = error_BC.argmin(dim=1)
+    p_BC = error_BC + torch.nn.functional.one_hot(label_B, error_BC.shape[1])
+    logit_BC = p_BC.clamp(min=1e-7).log() - local_BC.double()
+    return (logit_BC - logit_BC[:, :1])[:, 1:].masked_fill(~real[:, None], torch.nan)

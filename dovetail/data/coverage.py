@@ -26,8 +26,8 @@ from dovetail.data import (
     PartyData,
 )
 from dovetail.data.task import Classification
+from dovetail.data.wording import count_text, name_list, share_text
 from dovetail.errors import DataError
-from dovetail.runs.wording import count_text, name_list, share_text
 
 # --- What is drawn -----------------------------------------------------------------------------
 

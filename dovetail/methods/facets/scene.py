@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dovetail.audit.tape import Reading
 from dovetail.data import PartyData, Task
 from dovetail.data.inputs import Input
 from dovetail.data.preprocessing import TableEncoder
+from dovetail.methods.facets.seen import Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +67,17 @@ class Scene:
         if rows is None or held is None or held.labels_N is None or (rows[samples] < 0).any():
             return None
         return held.labels_N[rows[samples]]
+
+
+def candidates(
+    party_data: Mapping[str, tuple[PartyData, PartyData | None]],
+) -> dict[str, tuple[PartyData, PartyData]]:
+    """Party -> rows that it trained on, and rows that it did not, of those with test labels."""
+    return {
+        name: (train.take(train.labelled_rows()), test)
+        for name, (train, test) in party_data.items()
+        if test is not None and test.labels is not None
+    }
 
 
 def flat(x: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""A method with partners that can be worth something, as ``dovetail value`` asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from dovetail.data import Classification, SharedRows, Task
+from dovetail.errors import DataError
+from dovetail.methods import selection
+from dovetail.methods.outcome import Scores
+from dovetail.methods.training import Training
+from dovetail.network import InProcess, Party
+
+#: Rows that mutual information is estimated on, drawn by the seed.
+INFORMATION_ROWS = 1000
+
+#: Before the name of a joint model's score.
+JOINT = "joint "
+
+NO_TEST = (
+    "the run has no test rows, and a coalition is worth its test score: set data.test (or test, "
+    "with parties), or rank by mutual information alone with --by mi"
+)
+
+
+class Game(Protocol):
+    """A run, seen as partners who may or may not take part."""
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """Who may."""
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Who has labels, and is scored."""
+
+    @property
+    def metric(self) -> str:
+        """The score that counts, unless another is asked for."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether partners leave after training, so that a joint model is another one."""
+
+    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
+        """Test scores of the run with these partners; their mean over several owners.
+
+        With ``joint`` also those of the joint model, called "joint NAME".
+
+        Raises:
+            ConfigError: there is no test row.
+        """
+
+    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
+        """Partner -> nats that its columns tell about the labels."""
+
+
+class Valued:
+    """A method whose partners can be valued.
+
+    Attributes:
+        variants: those that have partners.
+        joint: the variant that says what they are worth while they are there; None: the method's
+            own model needs them.
+    """
+
+    variants: ClassVar[tuple[str, ...]]
+    joint: ClassVar[str | None] = None
+
+    def game(self, training: Training) -> Game:
+        """A run, seen as partners who may or may not take part."""
+        raise NotImplementedError
+
+
+# --- What games share ----------------------------------------------------------------------------
+
+
+def silent(variant: str, total: int, line: dict[str, Any]) -> None:
+    pass
+
+
+def columns_of(shared: Mapping[str, SharedRows]) -> selection.Features:
+    """Raw columns by label owner and sample."""
+    return lambda owner, samples_B: shared[owner][samples_B]
+
+
+def classes_of(task: Task, labels: torch.Tensor) -> torch.Tensor:
+    """Labels that mutual information can be estimated with: numbers by tenths of the rows."""
+    return labels if isinstance(task, Classification) else selection.binned(labels)
+
+
+def information(
+    parties: Mapping[str, Party], partners: Sequence[str], owners: Sequence[str], seed: int
+) -> dict[str, float]:
+    """Partner -> nats, each by itself."""
+    config = selection.Config(groups=0, rows=INFORMATION_ROWS)
+    network = InProcess(parties, driver="value")
+    scores = selection.score(network, partners, owners, config, seed=seed)
+    for name in partners:
+        if name in scores.missed:
+            raise DataError(f"party {name!r}: {scores.missed[name]}")
+    return dict(scores.values)
