@@ -26,12 +26,12 @@ MAX_LABELLED = 3000
 
 
 class SealedLimits(BaseModel):
-    """What a partner gives of each row, towards one driver."""
+    """What APFed-S may give one driver about each row."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    numbers_per_row: int = Field(default=12, ge=0)  # over all runs
-    least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # that carry each number
+    numbers_per_row: int = Field(default=12, ge=0)  # numbers about one row, over all runs
+    least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # labelled rows behind each
 
 
 class LimitError(ConfigError):

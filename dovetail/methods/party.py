@@ -68,18 +68,18 @@ class PartySection(Section):
     max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
     encode: dict[str, Encode] = Field(default_factory=dict)  # column -> how it is read
     lowercase_ids: bool = False  # compare ids without regard to case
-    # Keys that stand in for an id in common, tried in order: columns, or functions of columns such
-    # as "sounds(surname)"; all parties list the same (docs/alignment.md).
+    # Match keys in place of an id, tried in order: columns, or functions of columns such as
+    # "sounds(surname)"; all parties list the same (docs/alignment.md).
     match: tuple[tuple[str, ...], ...] = ()
     match_columns: dict[str, str] = Field(default_factory=dict)  # what keys call it -> own column
-    # Whether 03/07/1980 is the third of July or the seventh of March.
+    # whether 03/07/1980 is the third of July or the seventh of March
     match_dates: Literal["day-first", "month-first"] = "day-first"
-    # Where telephone numbers without a country code are, such as "GB".
+    # country of telephone numbers without a country code, such as "GB"
     match_region: str | None = None
-    # Who each row really is, to measure matching by where files of all parties are here.
+    # column with the true identity, to measure how well match keys work
     match_truth: str | None = None
-    # The day at which a row is to be predicted, from which no model learns: inspect tells of dates
-    # after it.
+    # column with the day at which a row is to be predicted: inspect warns of later dates, and no
+    # model learns from it
     index_date: str | None = None
     # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
     # where there is one.
@@ -187,22 +187,26 @@ _COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem")
 class PolicySection(Section):
     """What the party agrees to."""
 
-    # the others are agreed to by name; in one process "apfed-s" needs no name
+    # What it takes part in; "apfed" is APFed-R and -C. "tvfl" (the classic baseline) sends codes of
+    # its rows; of "chfl", "hyfem" and "fedoptimus" the coordinator sets the settings.
     algorithms: tuple[str, ...] = ("align", "apfed")
-    drivers: tuple[str, ...] | None = None  # names that may ask; None: any
-    # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
-    # they keep a state at the party's own site, so this list does not restrict them.
+    drivers: tuple[str, ...] | None = None  # names that may drive; None: any
+    # names of messages, such as "apfed.Codes"; None: all of its algorithms. Save and Restore, which
+    # keep a state at the party's own site, are always answered.
     messages: tuple[str, ...] | None = None
     # the largest message that is read, in MiB
     max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
-    max_rows: int = Field(default=100_000, ge=1)  # in one message
-    min_rows: int = Field(default=16, ge=1)  # different samples in one message that names any
+    max_rows: int = Field(
+        default=100_000, ge=1
+    )  # most rows in one message; vectors of weights have none
+    min_rows: int = Field(default=16, ge=1)  # least different samples in a message
     max_uses: int = Field(default=1000, ge=1)  # answers about one sample in one run
-    max_begins: int = Field(default=1, ge=1)  # of one run
-    # rows of one message that brings codes of them; such codes may not be all alike either
+    max_begins: int = Field(default=1, ge=1)  # how often one run may start
+    # most rows in a message that brings codes; nearly equal codes, which could read columns, are
+    # refused, too
     max_codes: int = Field(default=1024, ge=1)
-    max_runs_per_day: int = Field(default=200, ge=1)  # of a driver, in 24 hours
-    # Of all runs of a driver together: its networks in memory, and what is saved of them.
+    max_runs_per_day: int = Field(default=200, ge=1)  # of a driver; baselines, seeds, trials count
+    # memory for networks of all runs of a driver together, in MiB
     max_memory_mb: float = Field(default=2048, gt=0, allow_inf_nan=False)
     # disk for what is saved of one driver's runs together, in MiB; the oldest go first
     max_disk_mb: float = Field(default=4096, gt=0, allow_inf_nan=False)
@@ -211,16 +215,18 @@ class PolicySection(Section):
         "intersection",
         "cardinality",
     )
-    min_ids: int = Field(default=0, ge=0)  # the smallest set it lets its ids be compared with
-    # Of a driver in 24 hours, in all its alignments; None: 5 times its own ids and 10,000.
+    min_ids: int = Field(default=0, ge=0)  # smallest set of ids to compare with
+    # ids that a driver may compare in 24 hours; None: 5 times its own and 10,000
     max_ids: int | None = Field(default=None, ge=1)
     max_alignments: int = Field(default=MAX_ALIGNMENTS, ge=0)  # of a driver in 24 hours
-    # Whether max_runs_per_day, max_ids and max_alignments are of all drivers together, not of each.
+    # count runs, ids and alignments of all drivers together, not of each
     together: bool = False
-    check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
+    check_places: int = Field(
+        default=CHECKED, ge=1
+    )  # rows that a driver claims to share and must prove
     # "signed": runs only of proposals that all of their parties have signed (dovetail review).
     approval: Literal["policy", "signed"] = "policy"
-    # What leaves of each row in APFed-S, encrypted to whoever asks
+    # what APFed-S may give about each row
     sealed: SealedLimits = SealedLimits()
     privacy: PrivacySection | None = None  # what one sample may cost in a run; None: nothing counts
 

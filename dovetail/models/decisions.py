@@ -28,24 +28,24 @@ ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allo
 
 
 class CostGoal(BaseModel):
-    """The threshold where mistakes cost least."""
+    """The threshold with the least cost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    goal: Literal["cost"]  # the least cost of all mistakes together
-    # What it costs to say the second class where it is the first.
+    goal: Literal["cost"]  # least cost of all mistakes
+    # cost of predicting the second class for a row of the first
     false_positive: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    # What it costs to say the first class where it is the second.
+    # cost of predicting the first class for a row of the second
     false_negative: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 class RecallGoal(BaseModel):
-    """The threshold that finds most, of those with this share of what is said being so."""
+    """The threshold with the highest recall at this precision."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    goal: Literal["recall"]  # the most of the second class that is found
-    precision: float = Field(gt=0, le=1)  # share of what is said to be of it that is, at least
+    goal: Literal["recall"]  # highest recall of the second class
+    precision: float = Field(gt=0, le=1)  # at least this precision
 
 
 class F1Goal(BaseModel):
@@ -128,12 +128,12 @@ class FittedThreshold:
 
 
 class ThresholdSettings(BaseModel):
-    """What a party decides on rows that it keeps out of training; with neither, they only judge."""
+    """What a party chooses on rows that it keeps out of training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
-    calibrate: Calibrate | None = None  # probabilities that mean what they say
+    threshold: Threshold | None = None  # for two classes: a goal, such as "f1"
+    calibrate: Calibrate | None = None  # how probabilities are calibrated
 
     def fit(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> FittedThreshold | None:
         """The threshold that does best on these rows, and the calibration fitted on them; None

@@ -24,10 +24,14 @@ class ElsewhereSection(Section):
     partners: tuple[PartyName, ...] = Field(min_length=1)  # names of the parties that take part
     name: PartyName | None = None  # of a driver without data; None: coordinator
     precision: Precision = "float32"  # how float32 tensors travel
-    wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # for all; None: for ever
-    grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)  # for one that is lost
-    max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)  # of an answer
-    # For any answer to which the method itself sets no deadline.
+    # how long the driver waits until all are there; None: for ever
+    wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    # how long it waits for a partner that was lost
+    grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    max_message_mb: float = Field(
+        default=256, gt=0, le=4096, allow_inf_nan=False
+    )  # largest answer, in MiB
+    # for an answer, unless the method sets a deadline of its own
     timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
@@ -54,17 +58,17 @@ class StreamSection(CertifiedSection):
     """Partners who connect."""
 
     kind: Literal["stream"]  # gRPC with mutual TLS
-    listen: Address  # where they dial
+    listen: Address  # address that partners connect to
 
 
 class MailboxSection(CertifiedSection):
     """Partners who look for letters in a place that both sides reach."""
 
     kind: Literal["mailbox"]  # letters in a folder, a bucket or a relay
-    place: str = Field(min_length=1)  # where they lie; a folder is relative to the run file
-    proxy_ca: str | None = None  # authority of a proxy before a relay that opens TLS, a PEM file
-    poll_s: float = Field(default=10.0, gt=0, le=86400)  # from one look to the next
-    # For any answer, whatever the method says: a partner may come once a night.
+    place: str = Field(min_length=1)  # a folder (relative to the run file), bucket or relay
+    proxy_ca: str | None = None  # PEM file: authority of a proxy that opens TLS
+    poll_s: float = Field(default=10.0, gt=0, le=86400)  # seconds between looks
+    # for an answer, whatever the method sets: a partner may look once a night
     timeout_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)
 
 
@@ -72,9 +76,9 @@ class FlareSection(ElsewhereSection):
     """Partners at sites of an NVFlare federation, where the run is a job."""
 
     kind: Literal["flare"]  # a job of NVIDIA FLARE
-    sites: dict[PartyName, str] = Field(default_factory=dict)  # where it is not the party's name
-    # For one that is lost. A job that is aborted ends its driver up to 10 s after its sites: who
-    # went on without them until then would be resumed from there.
+    sites: dict[PartyName, str] = Field(default_factory=dict)  # party -> site, if not the same
+    # how long it waits for a partner that was lost; an aborted job ends its sites up to 10 s before
+    # its driver, which must not go on without them
     grace_s: float = Field(default=15.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")

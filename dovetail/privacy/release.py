@@ -30,15 +30,15 @@ _log = logging.getLogger(__name__)
 
 
 class Release(BaseModel):
-    """How rows leave a party."""
+    """How rows are clipped, thinned and noised before they leave a party."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # the longest a row may be
-    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # its spread, in multiples of clip
-    keep: float | None = Field(default=None, gt=0, le=1)  # share of numbers: the largest
-    sign: bool = False  # signs alone
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of a row; no more
+    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # longest row
+    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # spread of the noise over clip
+    keep: float | None = Field(default=None, gt=0, le=1)  # share of numbers kept, the largest
+    sign: bool = False  # send signs only
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # most of one row
     delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
 
     @model_validator(mode="after")

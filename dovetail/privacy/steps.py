@@ -33,13 +33,13 @@ RowLoss = Callable[..., Tensor]
 
 
 class PrivateSteps(BaseModel):
-    """How weights that leave a party are trained."""
+    """DP-SGD for weights that leave a party."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # a row's longest gradient
-    noise: float = Field(gt=0, allow_inf_nan=False)  # of a batch's sum, in multiples of clip
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of a row; no more
+    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # longest gradient of a row
+    noise: float = Field(gt=0, allow_inf_nan=False)  # spread of the noise over clip
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # most of one row
     delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
 
 

@@ -257,13 +257,18 @@ PAGES = {"run-file.md": run_file_parts, "party-file.md": party_file_parts}
 
 
 def page(name: str, text: str) -> str:
-    """A page of ``PAGES``: its own text as far as the mark, and every key."""
+    """A page of ``PAGES``: its own text as far as the mark, and every key; equal tables once."""
     lines = [text.partition(MARK)[0] + MARK]
+    alike: dict[tuple[str, tuple[Key, ...]], list[Part]] = {}
     for part in PAGES[name]():
+        alike.setdefault((part.about, part.keys), []).append(part)
+    for part, *others in alike.values():
         about = part.about.replace("``", "`")
         lines += ["", f"## {part.title.replace('[', chr(92) + '[', 1)}", ""]
         if about and not about.startswith("["):
             lines += [about, ""]
+        if others:
+            lines += [f"The same keys: {', '.join(f'`{each.title}`' for each in others)}.", ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         for key in part.keys:
             default = key.default if key.default in ("none", "required") else f"`{key.default}`"

@@ -57,8 +57,8 @@ class StripsSection(PartitionSection):
 
     kind: Literal["strips"]  # what is cut
     views: int = Field(ge=1)  # how many strips, one a party
-    active: int = Field(default=1, ge=1)  # whose place has the labels, from 1
-    axis: Literal["height", "width"] = "height"  # what is cut along
+    active: int = Field(default=1, ge=1)  # which strip has the labels, from 1
+    axis: Literal["height", "width"] = "height"  # the side that is cut
 
     def party_names(self) -> tuple[str, ...]:
         return tuple(f"view-{i}" for i in range(1, self.views + 1))
@@ -80,7 +80,7 @@ class ColumnsSection(PartitionSection):
     kind: Literal["columns"]  # what is split
     parties: dict[PartyName, tuple[str, ...]]  # party -> its columns, as globs
     active: str  # the party with the labels
-    overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
+    overlap: float | dict[str, float] = 1.0  # share of the active party's rows that each has
 
     def party_names(self) -> tuple[str, ...]:
         return tuple(self.parties)
@@ -110,18 +110,18 @@ class CommonUniqueSection(PartitionSection):
 
 
 class ByColumnSection(PartitionSection):
-    """A table that says in a column whose each row is; a party has the columns it measured."""
+    """A table with a column that names each row's party."""
 
     of_classes = True
     split = staticmethod(dd.by_column)
 
     kind: Literal["by-column"]  # what is split
-    column: str  # says whose a row is; no feature
+    column: str  # names the party; not a feature
     parties: tuple[PartyName, ...]  # values of that column; other rows are left out
     columns: tuple[str, ...] = ("*",)  # the features, as globs; "-" before one leaves it out
     measured: float = Field(default=0.5, gt=0, le=1)  # share of rows with a value, else no column
     rows: dict[str, int] = Field(default_factory=dict)  # party -> training rows; else all
-    guest: str | None = None  # a party that trains on nothing, and whose rows test the others'
+    guest: str | None = None  # a party that does not train; its rows test the others' models
     validation: float = Field(default=0.25, ge=0, lt=1)  # share of each party's training rows
     seed: int = Field(default=0, ge=0)  # which rows are drawn
 
@@ -139,7 +139,7 @@ class ShareSection(Section):
 
 
 class BlocksSection(PartitionSection):
-    """Blocks and classes by party, as a table says: images cut into regions, or named columns."""
+    """Blocks and classes by party: images cut into regions, or named columns."""
 
     of_classes = True
     split = staticmethod(dd.blocks)
@@ -147,7 +147,7 @@ class BlocksSection(PartitionSection):
     kind: Literal["blocks"]  # what is split
     # how images are cut, or block -> columns
     blocks: Literal["quadrants", "quadrants-channels"] | dict[str, tuple[str, ...]]
-    assignment: str | tuple[ShareSection, ...]  # a CSV file, or what it would say
+    assignment: str | tuple[ShareSection, ...]  # a CSV file, or its rows
     disjoint: bool = False  # no two parties share a training row
     seed: int = Field(default=0, ge=0)  # which rows go where
 
@@ -185,7 +185,7 @@ class OwnersSection(PartitionSection):
     shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
 
     kind: Literal["owners"]  # what is split
-    # A number, names, or name -> globs of its columns.
+    # a number, names, or name -> globs of its columns
     data_owners: int | tuple[PartyName, ...] | dict[PartyName, tuple[str, ...]]
     label_owners: int | tuple[PartyName, ...]  # how many, or their names
     axis: Literal["height", "width"] = "height"  # of images: the side that is cut

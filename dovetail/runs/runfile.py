@@ -40,10 +40,10 @@ class DataSection(Section):
     # what the label is: a class, a number, or (of two columns) the time to an event
     task: DataKind = "classification"
     test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
-    test_source: str | None = None  # another file, whose rows test
-    split_column: str | None = None  # rows where it says "test" are the test rows
-    split_seed: int = 0  # of the test share and of ``rows``: the same for every seed
-    rows: int | None = Field(default=None, ge=2)  # train on a fixed subset of so many
+    test_source: str | None = None  # another file, with the test rows
+    split_column: str | None = None  # rows with "test" in it are the test rows
+    split_seed: int = 0  # draws the test share and ``rows``, for every seed of the run
+    rows: int | None = Field(default=None, ge=2)  # train on so many rows, a fixed subset
     labels: int | None = Field(default=None, ge=1)  # keep so many labels, drawn by the run's seed
     categorical: tuple[str, ...] = ()  # numeric columns that are codes
     max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
@@ -68,22 +68,22 @@ class DataSection(Section):
 
 
 class SearchSection(Section):
-    """How much to try before the run, whatever ends first; ``search.py`` has more."""
+    """Settings to try before the run, until trials or minutes are used up."""
 
     trials: int = Field(default=20, ge=1)  # settings to try, the file as it is among them
-    minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)  # no trial begins later
-    validation: float = Field(default=0.25, gt=0, lt=1)  # share of the rows, or labels, that judge
-    seed: int = Field(default=0, ge=0)  # which rows judge, and what is drawn
-    sampler: Sampling = "random"  # how settings are drawn; optuna: by those tried before
-    keys: dict[str, tuple[Any, ...]] = Field(default_factory=dict)  # key -> values; {}: built in
+    minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)  # no trial starts later
+    validation: float = Field(default=0.25, gt=0, lt=1)  # share of rows or labels that judges
+    seed: int = Field(default=0, ge=0)  # draws the judging rows and the trials
+    sampler: Sampling = "random"  # optuna (TPE) learns from earlier trials
+    keys: dict[str, tuple[Any, ...]] = Field(default_factory=dict)  # {}: built-in values
 
 
 class TrackSection(Section):
-    """Where to watch the run as it goes on; not part of what it is."""
+    """Where to watch the run."""
 
-    to: tuple[Kind, ...] = ()  # tensorboard, mlflow
-    uri: str | None = None  # MLflow's; None: its own choice
-    experiment: str = "dovetail"  # MLflow lists the run there
+    to: tuple[Kind, ...] = ()  # trackers
+    uri: str | None = None  # of MLflow; None: its own default
+    experiment: str = "dovetail"  # MLflow's experiment
 
 
 def _variant(name: str) -> str:
@@ -117,19 +117,19 @@ class RunFile(Section):
     baselines: tuple[VariantName, ...] = ()
     evaluate_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: the last only
     checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
-    # Share of its steps or rounds that each party is to take part in; 0: whatever comes.
+    # smallest share of steps or rounds for each party; below it, train ends with an error
     min_participation: float = Field(default=MIN_PARTICIPATION, ge=0, le=1)
     class_weights: ClassWeights | None = None  # "balanced", or class -> weight
-    threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
-    # probabilities that mean what they say, and sets or intervals (conformal: these alone)
+    threshold: Threshold | None = None  # for two classes: a goal, such as "f1"
+    # how probabilities are calibrated; all three add prediction sets or intervals
     calibrate: Calibrate | None = None
     device: str = "cpu"  # where to compute: cpu, cuda, cuda:1
-    compute: Compute = "float32"  # products of layers; "bf16": where the processor has them
+    compute: Compute = "float32"  # for products of layers; "bf16" needs a processor that has it
     data: DataSection | None = None  # simulation: one pooled data set and a partition
-    parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
-    active: str | None = None  # of party files: who drives, where several have labels
-    test: float | None = Field(default=None, gt=0, lt=1)  # of party files: share of labelled rows
-    # Of party files, their tables and alignments; written, not read.
+    parties: tuple[str, ...] | None = None  # party files, instead of [data]
+    active: str | None = None  # who drives, if several party files have labels
+    test: float | None = Field(default=None, gt=0, lt=1)  # with party files: test share
+    # hashes of party files, tables and alignments; written, not read
     sha256: dict[str, str] = Field(default_factory=dict)
     passive: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = InProcessSection()
