@@ -38,7 +38,6 @@ FIGURE = re.compile(r"(?<![\w.-])\d[\d,]*\.\d+(?![\w.])")
 UNRECORDED = {
     "README.md": 1,
     "network-team.md": 1,
-    "network.md": 1,
     "papers.md": 4,
     "privacy.md": 6,
     "scale.md": 1,  # planned, not measured
