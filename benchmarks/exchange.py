@@ -33,7 +33,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -68,14 +67,12 @@ BARE_OPTIONS = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
 class There(Message):
     """Driver -> party: send it back."""
 
     x: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Back(Message):
     """Party -> driver: what came."""
 

@@ -1,7 +1,5 @@
 """FedSGD (McMahan et al., arXiv:1602.05629v4, section 2): gradients of all parties, added up."""
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -19,24 +17,20 @@ class Settings(Section):  # [fedsgd] of a run file
     learning_rate: float = 0.5
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):  # coordinator -> party
     widths: tuple[int, ...]
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Parameters(Message):  # coordinator -> party; and back, those that all begin with
     weights_P: Weights
 
 
-@dataclass(frozen=True, eq=False)
 class Gradient(Message):  # party -> coordinator
     gradient_P: Weights
     num_rows: int
 
 
-@dataclass(frozen=True, eq=False)
 class Finish(Parameters):  # coordinator -> party: the last weights
     pass
 

@@ -7,7 +7,6 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -287,7 +286,6 @@ def test_it_trains_as_a_job_of_nvflare_with_the_same_weights(parties: Path) -> N
         assert same(kept, parties / "out" / "here" / "models" / name)
 
 
-@dataclass(frozen=True, eq=False)
 class Question(Message):
     pass
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -42,12 +41,10 @@ from dovetail.errors import ConfigError, DataError, MessageError, ModelError
 from dovetail.network import Doubles, Integers, Message
 
 
-@dataclass(frozen=True, eq=False)
 class Describe(Message):
     """Driver -> party: what do you offer?"""
 
 
-@dataclass(frozen=True, eq=False)
 class Description(Message):
     """Party -> driver: the columns it offers as common, its classes, how many rows it has.
 

@@ -138,7 +138,6 @@ Progress = Callable[[int, int], None]
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Initiator -> responder: a run begins; what the initiator's ids are like. Phase 1."""
 
@@ -150,14 +149,12 @@ class Begin(Message):
     batch_size: int
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     """Responder -> initiator: agreed. Phase 1."""
 
     num_ids: int  # M
 
 
-@dataclass(frozen=True, eq=False)
 class Blinded(Message):
     """Either way: own ids' points times own secret, in a random order. Phases 2 and 3."""
 
@@ -165,28 +162,24 @@ class Blinded(Message):
     points_B32: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Received(Message):
     """Responder -> initiator: a batch has come; proofs are right. Phases 2, 6 and 7."""
 
     batch: int
 
 
-@dataclass(frozen=True, eq=False)
 class GetBlinded(Message):
     """Initiator -> responder: send this batch of your blinded ids. Phase 3."""
 
     batch: int
 
 
-@dataclass(frozen=True, eq=False)
 class GetDoubled(Message):
     """Initiator -> responder: send this batch of my ids, now multiplied by both. Phase 4."""
 
     batch: int
 
 
-@dataclass(frozen=True, eq=False)
 class Doubled(Message):
     """Responder -> initiator: both secrets times the initiator's ids, cut to 128 bits. Phase 4."""
 
@@ -194,7 +187,6 @@ class Doubled(Message):
     values_B16: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Places(Message):
     """Initiator -> responder: which of your places are which shared samples. Phase 6."""
 
@@ -205,7 +197,6 @@ class Places(Message):
     own_B: Tensor  # int64, in 0..N-1: the index of my point that is this id
 
 
-@dataclass(frozen=True, eq=False)
 class Prove(Message):
     """Either way: multiply these by the secret of your points. Phases 5 and 7."""
 
@@ -214,7 +205,6 @@ class Prove(Message):
     points_B32: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Proofs(Message):
     """Either way: these, cut to 128 bits. Phases 5 and 7."""
 
@@ -222,14 +212,12 @@ class Proofs(Message):
     values_B16: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class GetProve(Message):
     """Initiator -> responder: I have told all places; what shall I prove? Phase 7."""
 
     batch: int
 
 
-@dataclass(frozen=True, eq=False)
 class Pass(Message):
     """Initiator -> responder: the next run compares this match key (``passes.py``)."""
 
@@ -239,7 +227,6 @@ class Pass(Message):
     num_samples: int  # rows of the initiator, with a key or without
 
 
-@dataclass(frozen=True, eq=False)
 class Passing(Message):
     """Responder -> initiator: agreed."""
 

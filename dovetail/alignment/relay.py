@@ -72,14 +72,12 @@ PATIENCE_S = 3600.0
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Describe(Message):
     """Coordinator -> any: are you one that initiates, and which rows of this alignment are kept?"""
 
     alignment: str  # its name; "" where there was none
 
 
-@dataclass(frozen=True, eq=False)
 class Description(Message):
     """Any -> coordinator: that."""
 
@@ -88,7 +86,6 @@ class Description(Message):
     aligned: tuple[str, ...]  # initiators of whose samples it keeps its rows
 
 
-@dataclass(frozen=True, eq=False)
 class Start(Message):
     """Coordinator -> initiator: align this part of your ids with these responders'."""
 
@@ -96,7 +93,6 @@ class Start(Message):
     responders: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Requests(Message):
     """Initiator -> coordinator: hand these on; or, once ``done``, what came of it."""
 
@@ -108,7 +104,6 @@ class Requests(Message):
     common_K: Tensor  # int64, once done: samples that all responders have
 
 
-@dataclass(frozen=True, eq=False)
 class Answers(Message):
     """Coordinator -> initiator: what the responders answered, in the order of the requests."""
 
@@ -116,7 +111,6 @@ class Answers(Message):
     messages_1X: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Carry(Message):
     """Coordinator -> responder: this initiator's message."""
 
@@ -124,14 +118,12 @@ class Carry(Message):
     message_1X: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Carried(Message):
     """Responder -> coordinator: the answer to it."""
 
     message_1X: Tensor  # uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Narrow(Message):
     """Coordinator -> responder: these samples of the alignment that just ended are the order."""
 
@@ -140,7 +132,6 @@ class Narrow(Message):
     samples_K: Tensor  # int64
 
 
-@dataclass(frozen=True, eq=False)
 class Narrowed(Message):
     """Responder -> coordinator: its rows of them are kept."""
 

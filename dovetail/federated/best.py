@@ -17,7 +17,6 @@ from dovetail.network import Message
 Choose = Literal["mean", "loss", "each", "last"]
 
 
-@dataclass(frozen=True, eq=False)
 class Scored(Message):
     """Party -> driver: its model on its validation rows; 0 of 0 rows without any."""
 

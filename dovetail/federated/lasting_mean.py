@@ -17,7 +17,6 @@ A method gives the messages its own names by subclasses, and answers them by ``a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import torch
@@ -34,14 +33,12 @@ from dovetail.privacy.shamir import PART_BYTES
 M = TypeVar("M", bound=Message)
 
 
-@dataclass(frozen=True, eq=False)
 class GiveKeys(Message):
     """Driver -> party: new keys, for this round's sum."""
 
     number: int
 
 
-@dataclass(frozen=True, eq=False)
 class PublicKeys(Message):
     """Party -> driver, which hands them to the others of this sum; ``proof`` is as ``PublicKey``'s.
 
@@ -53,7 +50,6 @@ class PublicKeys(Message):
     quorum: float
 
 
-@dataclass(frozen=True, eq=False)
 class GiveParts(Message):
     """Driver -> party: split your secrets among these, so that ``threshold`` of them open one."""
 
@@ -71,14 +67,12 @@ class GiveParts(Message):
         super().check(**{**sizes, "K": len(self.members), "N": sum(self.proof_bytes)})
 
 
-@dataclass(frozen=True, eq=False)
 class Parts(Message):
     """Party -> driver: its secrets in parts, each sealed for a member, in the order of names."""
 
     sealed_K: Annotated[Tensor, Values(torch.uint8, f"K,{SEALED_BYTES}")]
 
 
-@dataclass(frozen=True, eq=False)
 class GiveMasked(Message):
     """Driver -> party: your share of the sum over these members, with who goes on's parts."""
 
@@ -93,7 +87,6 @@ class GiveMasked(Message):
         super().check(**{**sizes, "T": len(self.going_on)})
 
 
-@dataclass(frozen=True, eq=False)
 class Masked(Message):
     """Party -> driver: weight x values in fixed point, masked; and what the masks are bound to."""
 
@@ -101,7 +94,6 @@ class Masked(Message):
     context: Annotated[Tensor, Values(torch.uint8, "32")]
 
 
-@dataclass(frozen=True, eq=False)
 class GiveOpened(Message):
     """Driver -> party: whose values came; open the sum over these."""
 
@@ -109,7 +101,6 @@ class GiveOpened(Message):
     survivors: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Opened(Message):
     """Party -> driver: of each who went on a part of its seed, or of its key; in order of names."""
 

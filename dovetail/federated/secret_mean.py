@@ -14,7 +14,6 @@ what.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -33,14 +32,12 @@ M = TypeVar("M", bound=Message)
 MAX_REFUSED = 20
 
 
-@dataclass(frozen=True, eq=False)
 class GiveKey(Message):
     """Driver -> party: a new public key, for this round's sum."""
 
     number: int
 
 
-@dataclass(frozen=True, eq=False)
 class PublicKey(Message):
     """Party -> driver, which hands it to the others of this sum.
 
@@ -52,7 +49,6 @@ class PublicKey(Message):
     proof: Annotated[Tensor, Values(torch.uint8, "N", most=MAX_PROOF_BYTES)]
 
 
-@dataclass(frozen=True, eq=False)
 class GiveShare(Message):
     """Driver -> party: your share of the sum over these members, at these weights.
 
@@ -73,7 +69,6 @@ class GiveShare(Message):
         super().check(**{**sizes, "K": len(self.members), "N": sum(self.proof_bytes)})
 
 
-@dataclass(frozen=True, eq=False)
 class Share(Message):
     """Party -> driver: weight x values in fixed point, masked."""
 

@@ -121,7 +121,6 @@ class Config(BaseModel):
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Choose(Message):
     """Coordinator -> label owner: draw so many labelled rows, and queries among them (0: all)."""
 
@@ -131,7 +130,6 @@ class Choose(Message):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Chosen(Message):
     """Label owner -> coordinator: the rows it drew, and how many its shard has."""
 
@@ -140,7 +138,6 @@ class Chosen(Message):
     num_labelled: int
 
 
-@dataclass(frozen=True, eq=False)
 class Open(Message):
     """Coordinator -> data owner: measure these rows; replaces what was opened before."""
 
@@ -149,14 +146,12 @@ class Open(Message):
     queries_Q: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Opened(Message):
     """Data owner -> coordinator: all its distances are below 2^exponent."""
 
     exponent: int
 
 
-@dataclass(frozen=True, eq=False)
 class Rank(Message):
     """Coordinator -> data owner: name the rows nearest to these queries, of these places."""
 
@@ -165,26 +160,22 @@ class Rank(Message):
     stop: int
 
 
-@dataclass(frozen=True, eq=False)
 class Ranked(Message):
     """Data owner -> coordinator: rows by rising distance in its own columns, the query left out."""
 
     rows_BD: Tensor  # int32, places in samples_N
 
 
-@dataclass(frozen=True, eq=False)
 class GiveKey(Message):
     """Coordinator -> data owner: a new public key, for one sum."""
 
 
-@dataclass(frozen=True, eq=False)
 class PublicKey(Message):
     """Data owner -> coordinator, which hands it to the others of the group."""
 
     key: Tensor  # (32,) uint8
 
 
-@dataclass(frozen=True, eq=False)
 class Measure(Message):
     """Coordinator -> data owner: distances of these pairs, in units of 2^-bits.
 
@@ -201,14 +192,12 @@ class Measure(Message):
     depth: int
 
 
-@dataclass(frozen=True, eq=False)
 class Partial(Message):
     """Data owner -> coordinator: what was asked, in fixed point."""
 
     distances_M: Tensor  # int64; masked: (M + B,)
 
 
-@dataclass(frozen=True, eq=False)
 class Nearest(Message):
     """Coordinator -> label owner: the rows nearest to these queries by the sum, in order."""
 
@@ -218,21 +207,18 @@ class Nearest(Message):
     tied_BL: Tensor  # bool: as far as the row before it
 
 
-@dataclass(frozen=True, eq=False)
 class Decided(Message):
     """Label owner -> coordinator: the queries that need a longer list."""
 
     open_B: Tensor  # bool
 
 
-@dataclass(frozen=True, eq=False)
 class Finish(Message):
     """Coordinator -> label owner: what is the group worth?"""
 
     group: int
 
 
-@dataclass(frozen=True, eq=False)
 class Estimate(Message):
     """Label owner -> coordinator: I(S) in nats; below 0 where nothing is found."""
 

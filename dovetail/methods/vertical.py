@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -66,14 +65,12 @@ _OWNER, _OWNER_TEST = "the label owner", "the label owner, of test rows"
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Open(Message):
     """Label owner -> party: training starts."""
 
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Opened(Message):
     """Party -> label owner: how wide its codes are, and what its policy answers.
 
@@ -86,7 +83,6 @@ class Opened(Message):
     max_uses: int = NO_LIMITS.max_uses
 
 
-@dataclass(frozen=True, eq=False)
 class Encode(Message):
     """Label owner -> party: encode these shared samples; for training, or for inference only."""
 
@@ -95,21 +91,18 @@ class Encode(Message):
     test: bool  # samples of the test table, in its own shared order
 
 
-@dataclass(frozen=True, eq=False)
 class Codes(Message):
     """Party -> label owner: h^p of the samples asked for."""
 
     code_BD: Numbers  # looked at with its bound
 
 
-@dataclass(frozen=True, eq=False)
 class CodeGradient(Message):
     """Label owner -> party: dl/dh^p of the codes sent last."""
 
     gradient_BD: Numbers  # looked at with its bound
 
 
-@dataclass(frozen=True, eq=False)
 class Updated(Message):
     """Party -> label owner: its encoder has made its step."""
 

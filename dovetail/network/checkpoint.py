@@ -32,7 +32,6 @@ import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,7 +77,6 @@ class StatefulParty(Party, Stateful, Protocol):
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Save(Message):
     """Driver -> party: keep your state at its site, as that of this step.
 
@@ -91,7 +89,6 @@ class Save(Message):
     head: str = ""  # of the driver's ledger (heads.py), put in as the message leaves
 
 
-@dataclass(frozen=True, eq=False)
 class Saved(Message):
     """Party -> driver: the state of this step is on its disk."""
 
@@ -99,7 +96,6 @@ class Saved(Message):
     head: str = ""  # of the party's ledger
 
 
-@dataclass(frozen=True, eq=False)
 class Restore(Message):
     """Driver -> party: go on from the state of this step; 0 forgets all that was saved.
 
@@ -111,7 +107,6 @@ class Restore(Message):
     exactly: bool
 
 
-@dataclass(frozen=True, eq=False)
 class Restored(Message):
     """Party -> driver: the step it goes on from; 0 if it has nothing and must begin anew."""
 

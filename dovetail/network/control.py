@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.network.messages import Message
 
 
-@dataclass(frozen=True, eq=False)
 class Failed(Message):
     """Party -> driver: there is no answer, and why; never the party's data."""
 
     cause: str
 
 
-@dataclass(frozen=True, eq=False)
 class Notice(Message):
     """Driver -> party: the run goes on without what it answered, or ends of it; where, and why."""
 
     why: str
 
 
-@dataclass(frozen=True, eq=False)
 class Noticed(Message):
     """Party -> driver: whoever watches it has been told."""

@@ -53,14 +53,12 @@ _log = logging.getLogger(__name__)
 # --- What crosses the boundary --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Tell(Message):
     """Driver -> party: I am about to leave; here my ledger stands, and where does yours?"""
 
     head: str = ""
 
 
-@dataclass(frozen=True, eq=False)
 class Told(Message):
     """Party -> driver: here; and what I say of the runs that I took part in, where I say it."""
 

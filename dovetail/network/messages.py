@@ -47,7 +47,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -158,13 +158,17 @@ Weights = Annotated[Tensor, Values(torch.float32, means="weights")]
 Numbers = Annotated[Tensor, Values(torch.float32, finite=False)]
 
 
+@dataclass_transform(frozen_default=True, eq_default=False)
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Base of all messages; a subclass is a frozen dataclass.
+    """Base of all messages; a subclass is a frozen dataclass, and needs no decorator.
 
     Its fields are tensors, ints, floats, bools, strings, or tuples of one of the last four. A
     tensor that is declared as ``Floats`` or the like is held to that wherever it arrives.
     """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
     def check(self, **sizes: int) -> None:
         """Refuse tensors that are not as declared; a subclass refuses what else cannot be.

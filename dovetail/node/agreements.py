@@ -54,7 +54,6 @@ _COLUMNS = ("time", "driver", "run", "variant", "samples", "salt")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
 class Show(Message):
     """Driver -> party: the proposal that I am about to run, and what everybody says of it."""
 
@@ -62,7 +61,6 @@ class Show(Message):
     signatures: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Seen(Message):
     """Party -> driver: I keep it, and shall answer runs of it."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -50,17 +49,14 @@ def page() -> Iterator[ModuleType]:
     sys.modules.pop("own_method")
 
 
-@dataclass(frozen=True, eq=False)
 class Open(Message):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Embed(Message):
     samples_B: Samples
 
 
-@dataclass(frozen=True, eq=False)
 class Embedded(Message):
     code_BD: Floats
 
@@ -281,7 +277,6 @@ def page_home() -> LocalData:
 def test_a_tensor_that_is_declared_as_nothing_reaches_no_party() -> None:
     """A forgotten annotation must not be silent: its limits would be."""
 
-    @dataclass(frozen=True, eq=False)
     class Bare(Message):
         samples: Tensor
 

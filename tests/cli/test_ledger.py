@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ from torch import Tensor
 from dovetail.network import LedgerFile, Message
 
 
-@dataclass(frozen=True, eq=False)
 class Gradient(Message):
     gradient_BD: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     num_rows: int
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,10 @@ from dovetail.federated import BestRound, Driver, Federation, Local, Party, Roun
 from dovetail.network import Checkpoint, Floats, InProcess, Message
 
 
-@dataclass(frozen=True, eq=False)
 class Ask(Message):
     number: int
 
 
-@dataclass(frozen=True, eq=False)
 class Answer(Message):
     values_P: Floats
 

@@ -24,17 +24,14 @@ class Budget:
     delta: float = 1e-5
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Train(Message):
     weights_P: Floats
 
 
-@dataclass(frozen=True, eq=False)
 class Trained(Message):
     weights_P: Floats
 

@@ -63,7 +63,6 @@ def expired(authority: Authority, name: str) -> Credentials:
 # --- Messages and parties ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Question(Message):
     """Multiply this; but sleep first, or do what ``instead`` says."""
 
@@ -72,7 +71,6 @@ class Question(Message):
     instead: str = ""
 
 
-@dataclass(frozen=True, eq=False)
 class Answer(Message):
     """How often this party has handled a question, and in which process."""
 
@@ -81,7 +79,6 @@ class Answer(Message):
     pid: int
 
 
-@dataclass(frozen=True, eq=False)
 class Other(Message):
     """What nobody asked for."""
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,10 @@ from dovetail.network.reconcile import Agreement, check_line, prove, reconcile
 from dovetail.network.tree import Tree, leaf_hash, path, root_of
 
 
-@dataclass(frozen=True, eq=False)
 class Batch(Message):
     number: int
 
 
-@dataclass(frozen=True, eq=False)
 class Codes(Message):
     number: int
 

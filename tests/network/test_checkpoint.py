@@ -8,7 +8,6 @@ import re
 import resource
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +211,12 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 # --- An algorithm that gets it by a few lines --------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Add(Message):
     """Driver -> party."""
 
     number: int
 
 
-@dataclass(frozen=True, eq=False)
 class Total(Message):
     """Party -> driver."""
 

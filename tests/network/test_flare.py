@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,10 @@ from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 
 
-@dataclass(frozen=True, eq=False)
 class Question(Message):
     x: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Answer(Message):
     x: Tensor
     handled: int

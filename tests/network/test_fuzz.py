@@ -9,7 +9,6 @@ import copy
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ SEEDS = range(100)
 INPUTS_OF_A_SEED = 250
 
 
-@dataclass(frozen=True, eq=False)
 class Codes(Message):
     """One field of every kind."""
 
@@ -37,7 +35,6 @@ class Codes(Message):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Scalars(Message):
     """No tensor."""
 
@@ -45,7 +42,6 @@ class Scalars(Message):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Nothing(Message):
     """No field."""
 

@@ -7,7 +7,6 @@ import json
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,14 @@ from dovetail.network.messages import read_header
 from dovetail.network.recording import LARGE_BYTES
 
 
-@dataclass(frozen=True, eq=False)
 class Question(Message):
     x: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Answer(Message):
     x: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Undeclared(Message):
     x: Tensor
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,18 +10,15 @@ from dovetail.errors import PartyError, TrainingError
 from dovetail.network import InProcess, Message
 
 
-@dataclass(frozen=True, eq=False)
 class Question(Message):
     x: Tensor
     times: int
 
 
-@dataclass(frozen=True, eq=False)
 class Answer(Message):
     x: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Refusal(Message):
     why: str
 

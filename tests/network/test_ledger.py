@@ -9,7 +9,6 @@ import math
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,15 @@ from dovetail.network import InProcess, Ledger, LedgerFile, Message
 from dovetail.network.ledger import NO_HASH, verify
 
 
-@dataclass(frozen=True, eq=False)
 class Codes(Message):
     samples_B: Tensor
     code_BD: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Gradient(Message):
     gradient_BD: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Hello(Message):
     seed: int
 

@@ -8,7 +8,6 @@ import random
 import re
 import string
 import tracemalloc
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -50,7 +49,6 @@ DTYPES = (
 )
 
 
-@dataclass(frozen=True, eq=False)
 class Everything(Message):
     """One field of every kind."""
 
@@ -64,12 +62,10 @@ class Everything(Message):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Nothing(Message):
     """No field."""
 
 
-@dataclass(frozen=True, eq=False)
 class Seed(Message):
     """A single number."""
 
@@ -374,7 +370,6 @@ def tensor_header(**described: Any) -> str:
     return json.dumps({"__metadata__": metadata, **described})
 
 
-@dataclass(frozen=True, eq=False)
 class One(Message):
     """A single tensor."""
 
@@ -432,7 +427,6 @@ def test_a_tensor_that_is_not_described_is_refused(described: Any) -> None:
         decode(with_header(tensor_header(x=described), bytes(4)), (One,))
 
 
-@dataclass(frozen=True, eq=False)
 class Two(Message):
     x: Tensor
     y: Tensor
@@ -763,7 +757,6 @@ def test_a_tensor_of_another_shape_or_dtype_is_refused() -> None:
         check_shape(message, "x", (2, 3), torch.float64)
 
 
-@dataclass(frozen=True, eq=False)
 class Declared(Message):
     rows_BD: Floats
     keys_B4: Bytes
@@ -805,7 +798,6 @@ def test_a_tensor_that_is_not_as_declared_is_refused_and_its_sender_named(
         assert replies.failures["shop"].party == "shop"
 
 
-@dataclass(frozen=True, eq=False)
 class Either(Message):
     value: int | None
 

@@ -66,7 +66,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -113,7 +112,6 @@ class PassiveConfig(PassiveLayers):
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Active -> passive: training starts; what codes will look like.
 
@@ -126,7 +124,6 @@ class Begin(Message):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     """Passive -> active: ready, and whether it wants codes projected (it contrasts) or whole.
 
@@ -139,7 +136,6 @@ class Ready(Message):
     max_uses: int = NO_LIMITS.max_uses
 
 
-@dataclass(frozen=True, eq=False)
 class Codes(Message):
     """Active -> passive: h^A of these shared samples (line 4)."""
 
@@ -147,7 +143,6 @@ class Codes(Message):
     code_BD: Numbers  # looked at where its loss is not finite
 
 
-@dataclass(frozen=True, eq=False)
 class CodeGradient(Message):
     """Passive -> active: dL_p/dh^A, how it wants those codes to move (line 7)."""
 

@@ -78,7 +78,6 @@ from dovetail.network import Draws, Engine, Message, State, Values, check_shape,
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Label owner -> partner: training starts; the stacks, and how many members and outputs."""
 
@@ -88,7 +87,6 @@ class Begin(Message):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     """Partner -> label owner: D of its codes in each stack; 0 where there is only a linear part.
 
@@ -106,7 +104,6 @@ class Ready(Message):
 Gradients = Annotated[Tensor, Values(torch.float32, "GD", finite=False)]
 
 
-@dataclass(frozen=True, eq=False)
 class Encode(Message):
     """Label owner -> partner: step by this gradient of your last codes, and encode these samples.
 
@@ -121,21 +118,18 @@ class Encode(Message):
     test: bool  # samples of the test table, in its own shared order
 
 
-@dataclass(frozen=True, eq=False)
 class Codes(Message):
     """Partner -> label owner: code and linear part of the samples asked for, stack by stack."""
 
     code_ND: Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class Finish(Message):
     """Label owner -> partner: go back to the best weights; these are kept."""
 
     keep: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Finished(Message):
     """Partner -> label owner: it has them."""
 

@@ -38,7 +38,6 @@ from dovetail.network.checkpoint import StatefulParty
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Recall(Message):
     """Label owner -> partner: codes of these samples, by the networks that you kept of a run."""
 
@@ -48,7 +47,6 @@ class Recall(Message):
     samples_B: Integers  # places in the order that the two have agreed on
 
 
-@dataclass(frozen=True, eq=False)
 class Recalled(Message):
     """Partner -> label owner: codes and linear parts of the samples asked for, all members'."""
 

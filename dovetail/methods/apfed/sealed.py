@@ -28,7 +28,7 @@ Rows that come later are asked about by ``sealed_inference.py``, from what both 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,7 +57,6 @@ from dovetail.privacy import encrypted
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Label owner -> partner: encrypted targets of labelled samples, and whom to smooth."""
 
@@ -77,7 +76,6 @@ class Begin(Message):
     tested_U: Integers  # samples in the order of test rows
 
 
-@dataclass(frozen=True, eq=False)
 class Answered(Message):
     """Partner -> label owner: each smoother's encrypted numbers of the samples, N and then U.
 

@@ -47,7 +47,6 @@ from dovetail.privacy import encrypted
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Smooth(Message):
     """Label owner -> partner: numbers of these samples, by what you keep of a run."""
 
@@ -57,7 +56,6 @@ class Smooth(Message):
     samples_B: Integers  # places in the order that the two have agreed on
 
 
-@dataclass(frozen=True, eq=False)
 class Smoothed(Message):
     """Partner -> label owner: each smoother's encrypted numbers of the samples."""
 

@@ -14,7 +14,7 @@ No more numbers are asked for than the partner's policy gives, which its first a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -33,7 +33,6 @@ from dovetail.network import Engine, Message
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class More(Message):
     """Label owner -> partner: numbers of the same samples by more smoothers."""
 

@@ -52,7 +52,6 @@ is this page, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -95,7 +94,6 @@ class Description(columns.Description):
     """Member -> coordinator: the columns it offers as common, its classes, how many rows it has."""
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Coordinator -> member: training starts, on these common columns.
 
@@ -109,14 +107,12 @@ class Begin(Message):
     agreed: str
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     """Member -> coordinator: how many features its common tower reads."""
 
     num_common: int
 
 
-@dataclass(frozen=True, eq=False)
 class Average(Message):
     """Coordinator -> member: theta_c after round ``number`` (line 4 of the next).
 
@@ -132,14 +128,12 @@ class Scored(best.Scored):
     """Member -> coordinator: its model on its validation rows."""
 
 
-@dataclass(frozen=True, eq=False)
 class Train(Message):
     """Coordinator -> member: do round ``number`` from the theta_c you have (line 5)."""
 
     number: int
 
 
-@dataclass(frozen=True, eq=False)
 class Trained(Message):
     """Member -> coordinator: theta_(c,k) (line 19)."""
 
@@ -148,14 +142,12 @@ class Trained(Message):
     joint_loss: float
 
 
-@dataclass(frozen=True, eq=False)
 class Finish(Message):
     """Coordinator -> member: training is over; keep the parameters after round ``best``."""
 
     best: int
 
 
-@dataclass(frozen=True, eq=False)
 class Finished(Message):
     """Member -> coordinator: the round whose parameters it kept."""
 

@@ -60,7 +60,6 @@ Departures from the paper, which leaves much open:
       ``optimizer = "adam"`` is not in the paper.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -96,12 +95,10 @@ class Config(Abilities):
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Draw(Message):
     """Coordinator -> label owner: which samples are your next batch? (asked only at first)"""
 
 
-@dataclass(frozen=True, eq=False)
 class Batch(Message):
     """Label owner -> coordinator: its batch, which stays the same until it is learned."""
 
@@ -109,7 +106,6 @@ class Batch(Message):
     samples_B: Integers  # places in its shared order
 
 
-@dataclass(frozen=True, eq=False)
 class Gradient(Message):
     """Coordinator -> data owner, as part of the next two: step along this gradient.
 
@@ -124,7 +120,6 @@ class Gradient(Message):
     learned: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Step(Gradient):
     """Coordinator -> data owner: step along the gradient, then embed the next batches (line 7)."""
 
@@ -133,7 +128,6 @@ class Step(Gradient):
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Average(Gradient):
     """Coordinator -> data owner: step along the round's last gradient; then average.
 
@@ -143,7 +137,6 @@ class Average(Gradient):
     keep: bool = False
 
 
-@dataclass(frozen=True, eq=False)
 class Learn(Message):
     """Coordinator -> label owner: the mean embedding of its batch (line 10); learn from it."""
 
@@ -152,7 +145,6 @@ class Learn(Message):
     give_top: bool  # the round ends: the reply has the top's weights
 
 
-@dataclass(frozen=True, eq=False)
 class Learned(Message):
     """Label owner -> coordinator: dl/dh, and its next batch; the top only if asked for.
 
@@ -168,7 +160,6 @@ class Learned(Message):
     top_P: messages.Top
 
 
-@dataclass(frozen=True, eq=False)
 class TakeTop(Message):
     """Coordinator -> label owner: the top after this round; ``keep`` as in ``Average``."""
 

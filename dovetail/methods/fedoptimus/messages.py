@@ -10,7 +10,6 @@ samples.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -24,14 +23,12 @@ Top = Annotated[Tensor, Values(torch.float32, "P", finite=False, means="weights"
 Gradients = Annotated[Tensor, Values(torch.float32, "GE", finite=False)]
 
 
-@dataclass(frozen=True, eq=False)
 class OfFedOptimus(Message):
     """A message that a layer adds to the algorithm."""
 
     family = "fedoptimus"
 
 
-@dataclass(frozen=True, eq=False)
 class BeginLabels(OfFedOptimus):
     """Coordinator -> label owner: training starts. ``settings`` is the ``Config`` as JSON.
 
@@ -56,7 +53,6 @@ class BeginLabels(OfFedOptimus):
             raise MessageError(f"{self.wire_name()}: its start is no hexadecimal number") from None
 
 
-@dataclass(frozen=True, eq=False)
 class LabelsReady(OfFedOptimus):
     """Label owner -> coordinator: its shard's size, and what its labels say.
 
@@ -69,7 +65,6 @@ class LabelsReady(OfFedOptimus):
     task: str  # as JSON
 
 
-@dataclass(frozen=True, eq=False)
 class BeginData(OfFedOptimus):
     """Coordinator -> data owner: training starts, with these label owners."""
 
@@ -80,48 +75,40 @@ class BeginData(OfFedOptimus):
     num_rows: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class DataReady(OfFedOptimus):
     """Data owner -> coordinator: it holds all of those samples."""
 
 
-@dataclass(frozen=True, eq=False)
 class FinishLabels(OfFedOptimus):
     """Coordinator -> label owner: training is over."""
 
 
-@dataclass(frozen=True, eq=False)
 class FinishData(OfFedOptimus):
     """Coordinator -> data owner, of those whose embeddings the tops know: training is over."""
 
 
-@dataclass(frozen=True, eq=False)
 class Finished(OfFedOptimus):
     """Any owner -> coordinator: it has its model."""
 
 
-@dataclass(frozen=True, eq=False)
 class Averaged(OfFedOptimus):
     """Data owner -> coordinator: its replicas are one model again."""
 
     round: int
 
 
-@dataclass(frozen=True, eq=False)
 class TopTaken(OfFedOptimus):
     """Label owner -> coordinator: it goes on from there."""
 
     round: int
 
 
-@dataclass(frozen=True, eq=False)
 class Embeddings(OfFedOptimus):
     """Data owner -> coordinator, or a label owner who predicts: embeddings of these samples."""
 
     embedding_BE: Numbers
 
 
-@dataclass(frozen=True, eq=False)
 class Embed(OfFedOptimus):
     """Driver -> data owner: embed these samples with the model as it is; nothing is learned.
 
@@ -133,7 +120,6 @@ class Embed(OfFedOptimus):
     test: bool
 
 
-@dataclass(frozen=True, eq=False)
 class Measure(OfFedOptimus):
     """Coordinator -> label owner: the mean embedding of its test samples; how good is the top?
 
@@ -144,7 +130,6 @@ class Measure(OfFedOptimus):
     mean_BE: Numbers
 
 
-@dataclass(frozen=True, eq=False)
 class Measured(OfFedOptimus):
     """Label owner -> coordinator: sums over all samples, with the last; before it zeros.
 
@@ -166,19 +151,16 @@ class Measured(OfFedOptimus):
         return self
 
 
-@dataclass(frozen=True, eq=False)
 class GiveHeldOut(OfFedOptimus):
     """Coordinator -> label owner: which samples did you keep out of training?"""
 
 
-@dataclass(frozen=True, eq=False)
 class HeldOut(OfFedOptimus):
     """Label owner -> coordinator: these places of its shared order."""
 
     samples_N: Integers
 
 
-@dataclass(frozen=True, eq=False)
 class Validate(OfFedOptimus):
     """Coordinator -> label owner: the mean embedding of samples that it kept out; decide by all.
 

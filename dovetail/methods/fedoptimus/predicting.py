@@ -39,7 +39,6 @@ from dovetail.network import Engine, Integers, Message
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Recall(Message):
     """Label owner -> data owner: embed these samples with the network that you kept of a run."""
 

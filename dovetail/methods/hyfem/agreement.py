@@ -65,7 +65,6 @@ MAX_BLOCKS = 2**16
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Hello(Message):
     """Server -> party: what do you hold?"""
 
@@ -74,7 +73,6 @@ class Hello(Message):
     count_classes: bool  # else only whether it has any of a class
 
 
-@dataclass(frozen=True, eq=False)
 class Holding(Message):
     """Party -> server: its blocks, their shapes ("3x16x16"), hidden widths, rows and classes.
 
@@ -92,7 +90,6 @@ class Holding(Message):
     classes: tuple[int, ...]  # of each class how many rows, or 0 and 1; empty for a regression
 
 
-@dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Server -> party: training starts, with these settings and extractors, in JSON."""
 
@@ -106,7 +103,6 @@ class Begin(Message):
     num_blocks: int  # that there are in all
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     """Party -> server: its networks are made."""
 

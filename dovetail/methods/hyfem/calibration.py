@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +39,6 @@ JUDGED_ONE_IN = 10
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class GiveMoments(Message):
     """Server -> party: what are your features, class by class, at these extractors?"""
 
@@ -49,7 +47,6 @@ class GiveMoments(Message):
     extractors: Extractors
 
 
-@dataclass(frozen=True, eq=False)
 class Moments(Message):
     """Party -> server: of each class its rows, and the mean and covariance of their features.
 
@@ -74,7 +71,6 @@ class Moments(Message):
         return ClassMoments(*(part.cpu().numpy() for part in parts))
 
 
-@dataclass(frozen=True, eq=False)
 class Judge(Message):
     """Server -> party: how right is this slice on the rows that you kept for judging?"""
 
@@ -84,7 +80,6 @@ class Judge(Message):
     classifier: Classifier
 
 
-@dataclass(frozen=True, eq=False)
 class Judged(Message):
     """Party -> server: so many of so many rows."""
 

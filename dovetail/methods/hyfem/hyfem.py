@@ -105,7 +105,6 @@ class Config(ScheduledConfig, matching.MatchingConfig):
 # --- What crosses the boundary -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Train(Message):
     """Server -> party: P_m Theta_0 and Pi_m w_0, from where it makes Q steps (Alg. 1 line 4)."""
 
@@ -114,7 +113,6 @@ class Train(Message):
     number: int  # of the round, from 1
 
 
-@dataclass(frozen=True, eq=False)
 class Trained(Message):
     """Party -> server: Theta_m and w_m after its steps (line 5), and their mean loss f_m."""
 
@@ -123,7 +121,6 @@ class Trained(Message):
     loss: float
 
 
-@dataclass(frozen=True, eq=False)
 class Finish(Message):
     """Server -> party: its slice of the server's model, to use alone (line 9)."""
 
@@ -131,7 +128,6 @@ class Finish(Message):
     classifier: Classifier
 
 
-@dataclass(frozen=True, eq=False)
 class Finished(Message):
     """Party -> server: it has its model."""
 

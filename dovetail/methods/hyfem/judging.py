@@ -6,7 +6,6 @@ asks for the score on them once training is over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -22,14 +21,12 @@ from dovetail.models.learners import hold_out
 from dovetail.network import Engine, Message
 
 
-@dataclass(frozen=True, eq=False)
 class GiveScore(Message):
     """Server -> party: how good is your model, on rows that you kept out of training?"""
 
     family: ClassVar[str] = "hyfem"
 
 
-@dataclass(frozen=True, eq=False)
 class Score(Message):
     """Party -> server: accuracy on so many rows; of numbers 1 / (1 + mean squared error)."""
 
