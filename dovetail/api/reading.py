@@ -25,6 +25,7 @@ from dovetail import data as dd
 from dovetail.data.datasets import whole_numbers
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.inference import Answers
 from dovetail.models import Model, load
 from dovetail.models.joined import open_model
 from dovetail.models.key_files import NAME as KEYS
@@ -36,8 +37,6 @@ from dovetail.models.raw import read_rows, usable_rows
 from dovetail.node.engines import CertifiedSection
 from dovetail.node.joint_prediction import (
     Asker,
-    MeanEmbeddings,
-    codes_here,
     missing_text,
     question_of,
 )
@@ -219,7 +218,7 @@ def _ask(
     return Given(
         model,
         {name: values[predicted] for name, values in ids.items()},
-        {name: answer.mean_NE[torch.from_numpy(predicted)] for name in model.shapes},
+        {name: answer.mean()[torch.from_numpy(predicted)] for name in model.shapes},
         None if rows.labels is None else rows.labels.take(predicted),
         answered[predicted],
         {
@@ -231,7 +230,7 @@ def _ask(
     )
 
 
-def _print_answered(answer: MeanEmbeddings, talk: Progress) -> None:
+def _print_answered(answer: Answers, talk: Progress) -> None:
     """Whose embeddings are in the means, and whose are not."""
     shown = []
     for name, is_answered in answer.answered.items():
@@ -288,7 +287,7 @@ def _ask_partners(
     missed: Mapping[str, str]
     with Asker(site, model, section, talk=talk) as asker:
         try:
-            answer = asker.codes(rows.ids)
+            answer = asker.ask(rows.ids)
             codes, answered, missed = dict(answer.codes), answer.answered, answer.missed
         except NetworkError as failure:
             codes, answered = {}, {}
@@ -340,7 +339,7 @@ def _read_joint(
         except (DataError, ModelError) as error:
             missed[name] = str(error)
             continue
-        codes[name] = codes_here(bottom, held[name], question())
+        codes[name] = question().here(bottom, held[name])
     by_row = [list(codes)] * len(ids)
     return _joint_given(model, {id_column or "": ids}, {**x, **codes}, labels, by_row, missed, talk)
 

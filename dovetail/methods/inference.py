@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
@@ -14,8 +16,7 @@ from dovetail.federated import Local, Party
 from dovetail.methods.base import Asked
 from dovetail.methods.party import Site
 from dovetail.models import Bottom, load_bottom
-from dovetail.models.learners.joint import JointSpec
-from dovetail.network import Message
+from dovetail.network import Engine, Message
 
 _log = logging.getLogger(__name__)
 
@@ -80,13 +81,12 @@ def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
 
 
 class Question(Protocol):
-    """What partners of a joint model are asked for, and how their answers are read."""
+    """What parties are asked for about rows, and how their answers are read."""
 
     reply: ClassVar[type[Message]]
 
-    @property
-    def spec(self) -> JointSpec:
-        """Spec of the joint model."""
+    def width(self, party: str) -> int:
+        """E, numbers of a row's answer; 0 of who is no party of the model's run."""
 
     def message(self, trained: str, samples_B: Tensor) -> Message:
         """Asks about these samples."""
@@ -97,3 +97,75 @@ class Question(Protocol):
         Raises:
             MessageError: not what was asked for.
         """
+
+    def here(self, bottom: Bottom, x: Tensor) -> Tensor:
+        """(N, E) of rows of a party whose network is in this process."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What parties said of samples.
+
+    Attributes:
+        codes: party -> (N, E), NaN where it did not answer.
+        missed: party -> why it left out some that it has.
+    """
+
+    codes: Mapping[str, Tensor]
+    missed: Mapping[str, str]
+
+    @property
+    def answered(self) -> dict[str, Tensor]:
+        """Party -> (N,) bool."""
+        return {name: ~codes.isnan().any(dim=1) for name, codes in self.codes.items()}
+
+    def mean(self) -> Tensor:
+        """(N, E) the mean of each sample over those that answered; zeros where nobody did."""
+        total_NE = sum(codes.nan_to_num() for codes in self.codes.values())
+        num_N = sum(answered.long() for answered in self.answered.values())
+        return torch.as_tensor(total_NE) / torch.as_tensor(num_N).clamp(min=1).unsqueeze(1)
+
+    def of(self, sample_N: Tensor, missed: Mapping[str, str]) -> Answers:
+        """Of each row, whose sample this is; with these missed."""
+        return Answers({name: codes[sample_N] for name, codes in self.codes.items()}, missed)
+
+
+def ask(
+    network: Engine,
+    trained: str,
+    question: Question,
+    held: Mapping[str, Tensor],
+    *,
+    timeout_s: float | None = None,
+    batch_size: int = 1024,
+) -> Answers:
+    """What every party says of the samples that it has; one that fails is not asked for further.
+
+    Args:
+        network: reaches the parties, each of which keeps its network.
+        trained: id of the run whose networks are meant.
+        question: of the model.
+        held: party -> (N,) bool, which samples it has.
+        timeout_s: how long a party may take for a message.
+        batch_size: samples a message.
+    """
+    codes = {
+        name: torch.full((len(held_N), question.width(name)), torch.nan)
+        for name, held_N in held.items()
+    }
+    missed: dict[str, str] = {}
+    for batch in torch.arange(max(map(len, held.values()), default=0)).split(batch_size):
+        asked = {name: batch[held_N[batch]] for name, held_N in held.items() if name not in missed}
+        requests = {
+            name: question.message(trained, samples)
+            for name, samples in asked.items()
+            if len(samples)
+        }
+        replies = network.ask(requests, question.reply, timeout_s=timeout_s)
+        missed |= {name: failure.cause for name, failure in replies.failures.items()}
+        for name, reply in replies.items():
+            try:
+                codes[name][asked[name]] = question.read(name, reply, len(asked[name]))
+            except MessageError as cause:
+                missed[name] = str(cause)
+    return Answers(codes, missed)

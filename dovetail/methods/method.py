@@ -33,6 +33,7 @@ from dovetail.methods.facets.fits import Fits
 from dovetail.methods.facets.invited import Invited
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.facets.together import Together
 from dovetail.methods.facets.valued import Valued
 from dovetail.methods.local_data import (
     DRIVER,
@@ -79,6 +80,7 @@ class Method:
         fits: which federations it fits; None: ``dovetail inspect`` does not tell of it.
         audited: what an audit asks of it; None: nobody can attack its messages yet.
         valued: what its partners are worth; None: it has none.
+        together: its models that predict together with parties; None: all predict alone.
     """
 
     decides: ClassVar[bool] = False
@@ -97,6 +99,7 @@ class Method:
     proposed: ClassVar[Proposed] = Proposed()
     invited: ClassVar[Invited | None] = None
     valued: ClassVar[Valued | None] = None
+    together: ClassVar[Together | None] = None
     models: ClassVar[str] = "Each party keeps what the method gives it."
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -12,19 +12,19 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from dovetail import alignment as psi
+from dovetail import methods
 from dovetail.alignment.stored import predicting_run
 from dovetail.errors import ConfigError, ModelError, NetworkError, PartyError
-from dovetail.methods.apfed import inference
 from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.fedoptimus import predicting
-from dovetail.methods.inference import Question
+from dovetail.methods.inference import Answers, Question, ask
 from dovetail.methods.party import Site
-from dovetail.models import Bottom, Model
+from dovetail.models import Model
 from dovetail.models.key_files import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
@@ -39,21 +39,6 @@ KEYS = "keys"
 
 #: Seconds that data owners are waited for, unless somebody says.
 WAIT_S = 60.0
-
-
-@dataclass(frozen=True, eq=False)
-class MeanEmbeddings:
-    """Mean embeddings of rows, and whose they are.
-
-    Attributes:
-        mean_NE: (N, E), zeros where nobody answered.
-        answered: data owner -> (N,) bool, whether its embedding is in the mean.
-        missed: data owner -> why it is in none, or not in all that it could be.
-    """
-
-    mean_NE: Tensor
-    answered: Mapping[str, Tensor]
-    missed: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,41 +89,18 @@ class Asker(Listener):
         super().__init__(site.name, site_folder_of(site.path), section, reach, talk=talk)
         self._site = site
         self._trained = trained
-        self._spec = model.spec
-        self._question = None
-        if isinstance(model.spec, JointSpec):
-            self._question = question_of(model.spec, keys_of(site, trained))
+        self._question = question_of(model.spec, keys_of(site, trained))
 
-    def ask(self, ids: np.ndarray) -> MeanEmbeddings:
-        """What the data owners that come and answer say of the samples with these ids.
+    def ask(self, ids: np.ndarray) -> Answers:
+        """What the parties that come and answer say of the samples with these ids, by row.
 
         Raises:
             AlignmentError: ids that cannot be compared.
-            NetworkError: no data owner came, or none answered.
+            NetworkError: no party came, or none answered.
         """
-        assert isinstance(self._spec, TopSpec)
         agreed = self._agree(ids)
-        answer = predicting.infer(agreed.engine, self._trained, self._spec.embedding, agreed.held)
-        return MeanEmbeddings(
-            answer.mean_NE[agreed.sample_N],
-            {name: answered[agreed.sample_N] for name, answered in answer.answered.items()},
-            agreed.all_missed(answer.missed),
-        )
-
-    def codes(self, ids: np.ndarray) -> inference.PartnerCodes:
-        """The codes of a joint model's partners, of the samples with these ids, by row.
-
-        Raises:
-            AlignmentError: ids that cannot be compared.
-            NetworkError: no partner came, or none answered.
-        """
-        assert self._question is not None
-        agreed = self._agree(ids)
-        answer = inference.ask(agreed.engine, self._trained, self._question, agreed.held)
-        return inference.PartnerCodes(
-            {name: codes[agreed.sample_N] for name, codes in answer.codes.items()},
-            agreed.all_missed(answer.missed),
-        )
+        answers = ask(agreed.engine, self._trained, self._question, agreed.held)
+        return answers.of(agreed.sample_N, agreed.all_missed(answers.missed))
 
     def _agree(self, ids: np.ndarray) -> _Agreed:
         """With those who come, on samples.
@@ -180,27 +142,27 @@ class Asker(Listener):
         return self.partners, {}
 
 
-def question_of(spec: JointSpec, keys: Path) -> Question:
-    """What partners of a joint model are asked for.
+def question_of(spec: Any, keys: Path) -> Question:
+    """What is asked of the parties that a model predicts with.
 
     Args:
         spec: of the model.
         keys: where the keys are, if answers come encrypted.
 
     Raises:
-        ModelError: they are not there.
+        ModelError: they are not there, or a model that predicts alone.
     """
-    return inference.question_of(spec, lambda: read_keys(keys))
+    for method in methods.every().values():
+        if method.together is not None:
+            question = method.together.question(spec, lambda: read_keys(keys))
+            if question is not None:
+                return question
+    raise ModelError(f"a model of the kind {spec.kind!r} predicts without others")
 
 
 def keys_of(site: Site, trained: str) -> Path:
     """Where a label owner's site has the keys of a run."""
     return key_file(site_folder_of(site.path) / KEYS, trained)
-
-
-def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:
-    """(N, E) of rows of a partner whose part of a joint model is in this process."""
-    return inference.codes_here(bottom, x, question)
 
 
 def check_asks(site: Site, model: Model, section: CertifiedSection) -> str:

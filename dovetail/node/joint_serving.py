@@ -152,7 +152,7 @@ class JointServing(Listener):
         return {
             name: each.ask(trained, question, rows_B)
             for name, each in self._asked.items()
-            if name in question.spec.partners
+            if question.width(name)
         }
 
     def is_here(self, name: str) -> bool:
@@ -296,7 +296,7 @@ class _Partner:
             raise NetworkError(self._why)
         # Each sample once; rows of several requests may be of one.
         asked_A, index_B = agreed.sample_N[rows_B].unique(return_inverse=True)
-        codes_AE = torch.full((len(asked_A), question.spec.widths[self._name]), torch.nan)
+        codes_AE = torch.full((len(asked_A), question.width(self._name)), torch.nan)
         held_A = agreed.held_S[asked_A]
         if held_A.any():
             message = question.message(trained, asked_A[held_A])

@@ -353,7 +353,7 @@ def test_a_label_owner_predicts_new_samples_with_data_owners_at_their_sites(trai
     assert answer.missed == {}
     assert answer.answered["clinic"].tolist() == (rows < 400).tolist()
     assert answer.answered["lab"].tolist() == (rows < 320).tolist()
-    outputs = kept_top(trained, "north").outputs(answer.mean_NE)
+    outputs = kept_top(trained, "north").outputs(answer.mean())
     both, one = rows < 320, (rows >= 320) & (rows < 400)
     expected = in_one_place(trained, rows[both], "clinic", "lab")
     torch.testing.assert_close(outputs[torch.from_numpy(both)], expected)
@@ -390,7 +390,7 @@ def test_a_data_owner_that_does_not_answer_is_left_out_and_says_why(
     assert words in answer.missed["lab"]
     assert answer.missed.keys() == {"lab"}
     assert not answer.answered.get("lab", torch.zeros(1)).any()
-    outputs = kept_top(trained, "north").outputs(answer.mean_NE)
+    outputs = kept_top(trained, "north").outputs(answer.mean())
     torch.testing.assert_close(outputs, in_one_place(trained, rows, "clinic"))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from dovetail.data import Classification, Regression, SharedRows
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local, train
-from dovetail.methods import fedoptimus
+from dovetail.methods import fedoptimus, inference
 from dovetail.methods.fedoptimus import evaluation, messages, predicting
 from dovetail.methods.fedoptimus.requests import Averaging
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer
@@ -949,8 +949,8 @@ def test_owners_at_home_predict_as_in_one_place() -> None:
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     held = held_of(d1=[], d2=[])
     network = InProcess(at_sites(made, held), driver="l1")
-    answer = predicting.infer(network, "run", 5, held, batch_size=4)
-    outputs = made.labels["l1"].model().outputs(answer.mean_NE)
+    answer = inference.ask(network, "run", predicting.EmbeddingsOf(5), held, batch_size=4)
+    outputs = made.labels["l1"].model().outputs(answer.mean())
     torch.testing.assert_close(outputs, model.outputs(blocks(made)))
     assert answer.missed == {}
 
@@ -960,17 +960,17 @@ def test_a_mean_is_over_those_that_have_the_sample() -> None:
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     held = held_of(d1=[0, 1], d2=[1, 2, 5])
     network = InProcess(at_sites(made, held), driver="l1")
-    answer = predicting.infer(network, "run", 5, held, batch_size=4)
+    answer = inference.ask(network, "run", predicting.EmbeddingsOf(5), held, batch_size=4)
     assert answer.answered.keys() == {"d1", "d2"}
     for name, answered in answer.answered.items():
         assert torch.equal(answered, held[name])
-    outputs = made.labels["l1"].model().outputs(answer.mean_NE)
+    outputs = made.labels["l1"].model().outputs(answer.mean())
     x = blocks(made)
     both = model.outputs(x)
     torch.testing.assert_close(outputs[[3, 4]], both[[3, 4]])
     torch.testing.assert_close(outputs[0], model.outputs({"d2": x["d2"]})[0])
     torch.testing.assert_close(outputs[[2, 5]], model.outputs({"d1": x["d1"]})[[2, 5]])
-    assert not answer.mean_NE[1].any()
+    assert not answer.mean()[1].any()
 
 
 @pytest.mark.parametrize(
@@ -986,7 +986,9 @@ def test_who_fails_once_is_left_out_of_what_follows(failing: Any, words: str) ->
     held = held_of(d1=[], d2=[])
     parties = at_sites(made, held)
     parties["d2"] = Failing(parties["d2"], **failing)
-    answer = predicting.infer(InProcess(parties, driver="l1"), "run", 5, held, batch_size=4)
+    answer = inference.ask(
+        InProcess(parties, driver="l1"), "run", predicting.EmbeddingsOf(5), held, batch_size=4
+    )
     assert answer.answered["d1"].all()
     num = 4 if "fails" in failing else 0  # the first message is answered before sample 5 comes
     assert answer.answered["d2"].nonzero().flatten().tolist() == list(range(num))

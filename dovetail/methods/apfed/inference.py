@@ -18,21 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from dovetail.errors import MessageError
 from dovetail.federated import handles
-from dovetail.methods.apfed.sealed_inference import Numbers, read_here
+from dovetail.methods.apfed.sealed_inference import Numbers
 from dovetail.methods.base import Asked, Maker
+from dovetail.methods.facets.together import Together
 from dovetail.methods.inference import Question, Recaller, kept_at
 from dovetail.methods.party import Site
 from dovetail.models import Bottom
 from dovetail.models.learners.assisted_joint import AssistedSpec
 from dovetail.models.learners.joint import BottomsSpec, JointSpec
-from dovetail.network import Engine, Floats, Integers, Message
+from dovetail.network import Floats, Integers, Message
 from dovetail.network.checkpoint import StatefulParty
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -90,29 +89,15 @@ def maker(site: Site) -> Maker:
 
 
 @dataclass(frozen=True, eq=False)
-class PartnerCodes:
-    """Codes of samples.
-
-    Attributes:
-        codes: partner -> (N, E), NaN where it did not answer.
-        missed: partner -> why it left out some that it has.
-    """
-
-    codes: Mapping[str, Tensor]
-    missed: Mapping[str, str]
-
-    @property
-    def answered(self) -> dict[str, Tensor]:
-        """Partner -> (N,) bool."""
-        return {name: ~codes.isnan().any(dim=1) for name, codes in self.codes.items()}
-
-
-@dataclass(frozen=True, eq=False)
 class CodesOf:
     """The question of APFed-D: codes, as the partners' networks give them."""
 
     spec: JointSpec
     reply: ClassVar[type[Message]] = Recalled
+
+    def width(self, party: str) -> int:
+        """E of this partner; 0 of who is none."""
+        return self.spec.widths.get(party, 0)
 
     def message(self, trained: str, samples_B: Tensor) -> Recall:
         """Asks about these samples."""
@@ -128,63 +113,15 @@ class CodesOf:
         assert isinstance(reply, Recalled)
         return reply.code_BE
 
-
-def question_of(spec: JointSpec, keys: Callable[[], Mapping[str, Tensor]]) -> Question:
-    """What partners of a joint model are asked for.
-
-    Args:
-        spec: of the model.
-        keys: reads what decrypts partners' answers, where they are encrypted.
-
-    Raises:
-        ModelError: a key that is missing.
-    """
-    return Numbers(spec, keys()) if isinstance(spec, AssistedSpec) else CodesOf(spec)
+    def here(self, bottom: Bottom, x: Tensor) -> Tensor:
+        """(N, E) of rows of a partner whose part is in this process."""
+        return bottom.embed(x)
 
 
-def ask(
-    network: Engine,
-    trained: str,
-    question: Question,
-    held: Mapping[str, Tensor],
-    *,
-    timeout_s: float | None = None,
-    batch_size: int = 1024,
-) -> PartnerCodes:
-    """What every partner says of the samples that it has; one that fails is not asked for further.
+class ApfedTogether(Together):
+    """The joint models of APFed-D and APFed-S."""
 
-    Args:
-        network: reaches the partners, each a ``Recalling`` or a ``Smoother``.
-        trained: id of the run whose networks are meant.
-        question: of the joint model.
-        held: partner -> (N,) bool, which samples it has.
-        timeout_s: how long a partner may take for a message.
-        batch_size: samples a message.
-    """
-    widths = question.spec.widths
-    codes = {
-        name: torch.full((len(held_N), widths[name]), torch.nan) for name, held_N in held.items()
-    }
-    missed: dict[str, str] = {}
-    for batch in torch.arange(max(map(len, held.values()), default=0)).split(batch_size):
-        asked = {name: batch[held_N[batch]] for name, held_N in held.items() if name not in missed}
-        requests = {
-            name: question.message(trained, samples)
-            for name, samples in asked.items()
-            if len(samples)
-        }
-        replies = network.ask(requests, question.reply, timeout_s=timeout_s)
-        missed |= {name: failure.cause for name, failure in replies.failures.items()}
-        for name, reply in replies.items():
-            try:
-                codes[name][asked[name]] = question.read(name, reply, len(asked[name]))
-            except MessageError as cause:
-                missed[name] = str(cause)
-    return PartnerCodes(codes, missed)
-
-
-def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:
-    """(N, E) of rows of a partner whose part is in this process."""
-    if isinstance(question, Numbers):
-        return read_here(bottom, x, question)
-    return bottom.embed(x)
+    def question(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
+        if isinstance(spec, AssistedSpec):
+            return Numbers(spec, keys())
+        return CodesOf(spec) if isinstance(spec, JointSpec) else None

@@ -237,6 +237,7 @@ class Apfed(Method):
     fits = ApfedFits()
     audited = ApfedAudited()
     valued = ApfedValued()
+    together = inference.ApfedTogether()
     models = (
         "The driver keeps a model that predicts from its own columns alone. Of apfed-s, apfed-d "
         "and tvfl it also keeps its part of a joint model, and each partner its own part, which "

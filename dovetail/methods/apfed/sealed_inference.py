@@ -179,6 +179,10 @@ class Numbers:
         if lacking:
             raise ModelError(f"there is no key that reads what {lacking[0]!r} answers")
 
+    def width(self, party: str) -> int:
+        """E of this partner; 0 of who is none."""
+        return self.spec.widths.get(party, 0)
+
     def message(self, trained: str, samples_B: Tensor) -> Smooth:
         """Asks about these samples."""
         return Smooth(trained, samples_B)
@@ -192,6 +196,16 @@ class Numbers:
         assert isinstance(reply, Smoothed)
         return self._readers[party].read(reply.numbers_PW.numpy(), num_rows, strict=False)
 
+    def here(self, bottom: Bottom, x: Tensor) -> Tensor:
+        """(N, E) numbers of rows of a partner whose part is in this process."""
+        network, spec = bottom.network, bottom.spec
+        assert isinstance(network, KeptSmoothing)
+        assert isinstance(spec, SmoothingSpec)
+        x_NF = features(x)
+        product = Multiplying.again(network, spec.sizes)
+        wire = smoothed(network.smoothing, product, x_NF, row_digests(x_NF))
+        return self.read(bottom.party, Smoothed(torch.from_numpy(wire)), len(x_NF))
+
     @cached_property
     def _readers(self) -> dict[str, Reader]:
         spec = self.spec
@@ -199,14 +213,3 @@ class Numbers:
             name: Reader(encrypted.Owner(self.keys[name].numpy()), answers, spec.regression)
             for name, answers in zip(spec.partners, spec.answers, strict=True)
         }
-
-
-def read_here(bottom: Bottom, x: Tensor, asked: Numbers) -> Tensor:
-    """(N, E) numbers of rows of a partner whose part is in this process."""
-    network, spec = bottom.network, bottom.spec
-    assert isinstance(network, KeptSmoothing)
-    assert isinstance(spec, SmoothingSpec)
-    x_NF = features(x)
-    product = Multiplying.again(network, spec.sizes)
-    wire = smoothed(network.smoothing, product, x_NF, row_digests(x_NF))
-    return asked.read(bottom.party, Smoothed(torch.from_numpy(wire)), len(x_NF))

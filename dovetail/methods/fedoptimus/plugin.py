@@ -360,6 +360,7 @@ class FedOptimus(Method):
     fits = OwnersFits()
     audited = OwnersAudited()
     valued = OwnersValued()
+    together = predicting.OwnersTogether()
     models = (
         "Each label owner keeps a top network and each data owner a bottom network, which predict "
         "together; the coordinator keeps nothing."

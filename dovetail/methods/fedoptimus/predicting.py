@@ -18,22 +18,24 @@ Letters: B rows of a message, N samples, E embedding width.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dovetail.errors import ConfigError, MessageError
+from dovetail.errors import ConfigError
 from dovetail.federated import handles
+from dovetail.methods.facets.together import Together
 from dovetail.methods.fedoptimus import Coordinator, DataOwner, LabelOwner
 from dovetail.methods.fedoptimus.evaluation import asked_sums
 from dovetail.methods.fedoptimus.messages import Embed, Embeddings, Measure
-from dovetail.methods.fedoptimus.requests import Missed, Requests, checked_embedding
-from dovetail.methods.inference import Recaller
+from dovetail.methods.fedoptimus.requests import Requests, checked_embedding
+from dovetail.methods.inference import Question, Recaller
 from dovetail.models import Model, Prediction
 from dovetail.models.joined import join
-from dovetail.models.owners import TopSpec
+from dovetail.models.owners import Bottom, TopSpec
 from dovetail.network import Engine, Integers, Message
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -189,66 +191,41 @@ class Inference(Recaller):
         return Embeddings(self.embed(message.trained, message.samples_B))
 
 
-@dataclass(frozen=True, eq=False)
-class Recalled:
-    """Mean embeddings, of data owners that were asked for what they kept.
+@dataclass(frozen=True)
+class EmbeddingsOf:
+    """The question to data owners: embeddings, whose mean the top reads.
 
     Attributes:
-        mean_NE: of each sample, over those that have it and answered; zeros where nobody did.
-        answered: data owner -> (N,) bool, whether it is in that mean.
-        missed: data owner -> why it was left out of some that it has.
+        embedding: E.
     """
 
-    mean_NE: Tensor
-    answered: Mapping[str, Tensor]
-    missed: Mapping[str, str]
+    embedding: int
+    reply: ClassVar[type[Message]] = Embeddings
+
+    def width(self, party: str) -> int:
+        """E, the same of all."""
+        return self.embedding
+
+    def message(self, trained: str, samples_B: Tensor) -> Recall:
+        """Asks about these samples."""
+        return Recall(trained, samples_B)
+
+    def read(self, party: str, reply: Message, num_rows: int) -> Tensor:
+        """(B, E).
+
+        Raises:
+            MessageError: not what was asked for.
+        """
+        assert isinstance(reply, Embeddings)
+        return checked_embedding(reply, num_rows, self.embedding)
+
+    def here(self, bottom: Bottom, x: Tensor) -> Tensor:
+        """(N, E) of rows of a data owner whose network is in this process."""
+        return bottom.embed(x)
 
 
-def infer(
-    network: Engine,
-    trained: str,
-    embedding: int,
-    held: Mapping[str, Tensor],
-    *,
-    timeout_s: float | None = None,
-    batch_size: int = 1024,
-) -> Recalled:
-    """The mean embedding of each sample over the data owners that have it and answer.
+class OwnersTogether(Together):
+    """A label owner's top and the data owners' bottoms."""
 
-    One that fails is not asked for further samples.
-
-    Args:
-        network: reaches the data owners, each a ``Recalling``.
-        trained: id of the run whose networks are meant.
-        embedding: E, which the top reads.
-        held: data owner -> (N,) bool, which samples it has.
-        timeout_s: how long a data owner may take for a message.
-        batch_size: samples a message.
-    """
-    num = max(map(len, held.values()), default=0)
-    total_NE = torch.zeros(num, embedding)
-    answered = {name: torch.zeros(num, dtype=torch.bool) for name in held}
-    missed = Missed()
-    for batch in torch.arange(num).split(batch_size):
-        asked = {name: batch[held_N[batch]] for name, held_N in held.items() if name not in missed}
-        replies = network.ask(
-            {name: Recall(trained, samples) for name, samples in asked.items() if len(samples)},
-            Embeddings,
-            timeout_s=timeout_s,
-        )
-        for name, failure in replies.failures.items():
-            missed.note(name, failure.cause)
-        for name, samples in asked.items():  # summed in this order, whoever answers first
-            if name not in replies:
-                continue
-            try:
-                total_NE[samples] += checked_embedding(replies[name], len(samples), embedding)
-            except MessageError as cause:
-                missed.note(name, str(cause))
-                continue
-            answered[name][samples] = True
-    num_answered = torch.zeros(num, dtype=torch.int64)
-    for answered_N in answered.values():
-        num_answered += answered_N
-    mean_NE = total_NE / num_answered.clamp(min=1).unsqueeze(1)
-    return Recalled(mean_NE, answered, missed.reasons)
+    def question(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
+        return EmbeddingsOf(spec.embedding) if isinstance(spec, TopSpec) else None

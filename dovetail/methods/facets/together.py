@@ -1,0 +1,26 @@
+"""A model that predicts together with parties that keep their networks of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from dovetail.methods.inference import Question
+
+
+class Together:
+    """A method with such models."""
+
+    def question(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
+        """What parties are asked for, for a model of this spec; None: it is none of the method's.
+
+        Args:
+            spec: of the model.
+            keys: reads what decrypts parties' answers, where they are encrypted.
+
+        Raises:
+            ModelError: a key that is missing.
+        """
+        raise NotImplementedError
