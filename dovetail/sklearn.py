@@ -85,6 +85,9 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.target_tags.multi_output = not isinstance(self, SoloSurvival)
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = True
         return tags
 
     # --- Training -----------------------------------------------------------------------------
@@ -98,7 +101,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         *,
         kind: Kind,
     ) -> None:
-        """Train on (N,) numbers of classes, or values."""
+        """Train on (N,) numbers of classes, or values; (N, L) of several, NaN where missing."""
         frame, names = self._frame(X, reset=True)
         weights = None
         if sample_weight is not None:
@@ -140,17 +143,19 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         if unknown or not self.learners:
             raise ValueError(f"learners are one or more of {', '.join(LEARNERS)}, got {unknown}")
         table = table_from_frame(frame, name="X")
-        task = fit_task(labels_N, np.zeros(len(labels_N), bool), kind=kind, label="y")
+        missing_N = np.zeros(len(labels_N), bool)
+        if labels_N.ndim > 1:
+            missing_N = np.isnan(labels_N).all(axis=1)
+        task = fit_task(labels_N, missing_N, kind=kind, label="y")
         used = [each for each in names if not table.column(each).missing.all()]
         encoder = TableEncoder.fit(table, used, party=self.name)
         x_NF = encoder.transform(table)
-        learnt = labels_N
-        if not isinstance(task, Classification):
-            learnt = (labels_N - task.mean) / task.scale
+        learnt = labels_N if isinstance(task, Classification) else task.encode(labels_N)
         labels = torch.from_numpy(np.ascontiguousarray(learnt))
         if kind == "survival":
             labels = labels.float()
-        chosen = torch.arange(len(labels)) if weights_N is None else weights_N.nonzero().flatten()
+        counts_N = torch.from_numpy(~missing_N) * (1 if weights_N is None else weights_N)
+        chosen = counts_N.nonzero().flatten()
         if len(chosen) < 2:
             raise ValueError(f"two or more labelled rows are needed, got n_samples={len(chosen)}")
         labels, rows_NF = labels[chosen], x_NF[chosen]
@@ -188,7 +193,10 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
 
         rows = frame[list(names)].copy()
         rows[_ID] = self._ids(X)
-        rows[_LABEL] = labels_N
+        label: str | list[str] = _LABEL
+        if labels_N.ndim > 1:
+            label = [f"{_LABEL}{number}" for number in range(labels_N.shape[1])]
+        rows[label] = labels_N
         if self.unlabelled is not None:
             more, _ = self._frame(self.unlabelled, reset=False)
             more = more[list(names)].copy()
@@ -201,7 +209,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
             self.name,
             rows,
             id=_ID,
-            label=_LABEL,
+            label=label,
             task=kind,
         )
         if weights_N is not None:
@@ -257,10 +265,8 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         frame, _ = self._frame(X, reset=False)
         with _value_errors():
             prediction = self.model_.predictions(frame, allow_unseen=self.allow_unseen)
-        return (
-            X,
-            prediction.values if prediction.probabilities is None else prediction.probabilities,
-        )
+        values = prediction.values if prediction.probabilities is None else prediction.probabilities
+        return X, values.astype(np.float64) if prediction.labels else values
 
     # --- What it gives ------------------------------------------------------------------------
 
@@ -286,14 +292,18 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
             import pandas as pd
 
             index = getattr(X, "index", None)
-            if columns is None:
+            if columns is None and values.ndim == 1:
                 return pd.Series(values, index=index, name="prediction")
+            if columns is None:
+                return pd.DataFrame(values, index=index)
             return pd.DataFrame(values, index=index, columns=list(columns))
         if kind == "polars":
             import polars as pl
 
-            if columns is None:
+            if columns is None and values.ndim == 1:
                 return pl.Series("prediction", values)
+            if columns is None:
+                columns = range(values.shape[1])
             return pl.DataFrame({str(each): values[:, i] for i, each in enumerate(columns)})
         return values
 
@@ -315,7 +325,7 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
         verbose: show progress.
 
     Attributes:
-        classes_: the classes, sorted.
+        classes_: the classes, sorted; of several labels a list, of each.
         n_features_in_, feature_names_in_: of the X that it was fitted on.
         model_: the ``Model`` that predicts; ``model_.save(folder)`` keeps it.
         run_: the ``Run``, where partners took part.
@@ -333,7 +343,8 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
 
         Args:
             X: (N, F) own rows: a DataFrame, or numbers.
-            y: (N,) classes.
+            y: (N,) classes; of several labels (N, L) of two classes each, NaN where a row lacks
+                one.
             sample_weight: (N,) how much a row counts in the model that predicts and in what is
                 chosen; the joint model, which teaches it, takes all labelled rows alike.
             partners: as of the class.
@@ -341,6 +352,11 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
         Raises:
             ValueError: rows, labels or partners that do not fit.
         """
+        if (several := _several(X, y)) is not None:
+            self.classes_: Any
+            self.classes_, codes_NL = _of_two(several)
+            self._fit(X, codes_NL, sample_weight, partners, kind="multilabel")
+            return self
         y = _labels(self, X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -359,16 +375,29 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """(N, C) probability of each of ``classes_``; asks nobody."""
+        """(N, C) probability of each of ``classes_``; asks nobody.
+
+        Of several labels a list, of each (N, 2).
+        """
         given, values = self._predictions(X)
+        if isinstance(self.classes_, list):
+            both = np.stack([1 - values, values], axis=2)
+            each = zip(both.swapaxes(0, 1), self.classes_, strict=True)
+            return [self._given(given, shares, classes) for shares, classes in each]
         probabilities = np.zeros((len(values), len(self.classes_)))
         probabilities[:, [int(code) for code in self.model_.classes]] = values
         probabilities /= probabilities.sum(axis=1, keepdims=True)
         return self._given(given, probabilities, self.classes_)
 
     def predict(self, X: Any) -> Any:
-        """(N,) class of each row; asks nobody."""
+        """(N,) class of each row, or (N, L); asks nobody."""
         given, values = self._predictions(X)
+        if isinstance(self.classes_, list):
+            said = [
+                classes[(share >= 0.5).astype(int)]
+                for classes, share in zip(self.classes_, values.T, strict=True)
+            ]
+            return self._given(given, np.stack(said, axis=1))
         codes = np.array([int(code) for code in self.model_.classes])
         return self._given(given, self.classes_[codes[values.argmax(axis=1)]])
 
@@ -387,17 +416,21 @@ class SoloRegressor(RegressorMixin, _Solo):  # type: ignore[misc]
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, partners: Several = None
     ) -> SoloRegressor:
-        """Train; arguments as of ``SoloClassifier.fit``, with (N,) numbers as labels.
+        """Train; arguments as of ``SoloClassifier.fit``, with (N,) or (N, L) numbers as labels.
 
         Raises:
             ValueError: rows, labels or partners that do not fit.
         """
+        if (several := _several(X, y)) is not None:
+            numbers_NL = several.astype(np.float64)
+            self._fit(X, numbers_NL, sample_weight, partners, kind="multitarget")
+            return self
         y = _labels(self, X, y).astype(np.float64)
         self._fit(X, y, sample_weight, partners, kind="regression")
         return self
 
     def predict(self, X: Any) -> Any:
-        """(N,) value of each row; asks nobody."""
+        """(N,) value of each row, or (N, L); asks nobody."""
         given, values = self._predictions(X)
         return self._given(given, values)
 
@@ -487,6 +520,41 @@ def _events(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if not np.isfinite(time_N).all() or (time_N <= 0).any():
         raise ValueError("times of y are above 0 and have no NaN or infinity")
     return event_N, time_N
+
+
+def _several(X: Any, y: Any) -> np.ndarray | None:
+    """(N, L) of more than one label, as many rows as X; None: it is one.
+
+    Raises:
+        ValueError: an infinite one, or of another number.
+    """
+    array = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
+    if array.ndim != 2 or array.shape[1] < 2:
+        return None
+    check_consistent_length(X, array)
+    if array.dtype.kind == "f" and np.isinf(array).any():
+        raise ValueError("Input y contains infinity")
+    return array
+
+
+def _of_two(labels_NL: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """The two classes of each label, and (N, L) which it is, NaN where missing.
+
+    Raises:
+        ValueError: a label of one class, or of more than two.
+    """
+    classes, codes = [], np.full(labels_NL.shape, np.nan)
+    for number, column in enumerate(labels_NL.T):
+        known = np.array([each is not None and each == each for each in column])
+        two, which = np.unique(column[known], return_inverse=True)
+        if len(two) != 2:
+            raise ValueError(
+                f"several labels have two classes each, and column {number} of y has {len(two)}; "
+                "fit a label of more by itself"
+            )
+        classes.append(two)
+        codes[known, number] = which
+    return classes, codes
 
 
 def _labels(estimator: _Solo, X: Any, y: Any) -> np.ndarray:

@@ -17,7 +17,18 @@ from dovetail.network.printable import printable
 _EVERY_S = 0.2
 
 #: The scores that are shown.
-_SCORES = ("loss", "accuracy", "auc", "rmse", "mae", "r2", "c_index", "validation")
+_SCORES = (
+    "loss",
+    "accuracy",
+    "auc",
+    "rmse",
+    "mae",
+    "r2",
+    "c_index",
+    "auc_labels",
+    "r2_labels",
+    "validation",
+)
 
 
 class Notebook(Progress):

@@ -272,7 +272,7 @@ def simulate(
     source: str | Path | Frame,
     partition: Partition,
     *,
-    label: str | Mapping[str, Any] | None = None,
+    label: str | Sequence[str] | Mapping[str, Any] | None = None,
     id: str | None = None,
     task: Kind = "classification",
     test_source: str | Path | Frame | None = None,
@@ -290,7 +290,7 @@ def simulate(
             ("breast-cancer", "digits", "digits-images").
         partition: who gets what: ``Columns``, ``Strips``, ``CommonUnique``, ``ByColumn``,
             ``Blocks``, ``Owners``.
-        label: the column to predict; of a time to an event
+        label: the column to predict, or several as a list; of a time to an event
             ``{"time": "days", "event": "died"}``.
         id: the column that says which sample a row is; rows are numbered without it.
         task: "classification" or "regression"; of a time and an event "survival" by itself.

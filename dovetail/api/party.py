@@ -40,9 +40,11 @@ class Party:
             .parquet or .npz file or of a folder of images; a ``SELECT``; or a database's URL.
             A DataFrame is copied: what is done to it later is not seen.
         id: the column that says which sample a row is, or several that do so together.
-        label: the column to predict, of a party that has labels; of a time to an event
-            ``{"time": "days", "event": "died"}``.
-        task: "classification" or "regression"; of a time and an event "survival" by itself.
+        label: the column to predict, of a party that has labels; several of them at once as a
+            list; of a time to an event ``{"time": "days", "event": "died"}``; of counts
+            ``{"count": "claims", "exposure": "years"}``.
+        task: "classification" or "regression", also of several labels; or another of
+            docs/tasks.md. A label of two columns says it by itself.
         columns: globs of the columns to use, such as ``["mean *", "-mean area"]``; None: all
             besides id and label.
         blocks: block -> globs of its columns; instead of ``columns``.
@@ -77,7 +79,7 @@ class Party:
         table: str | Path | Frame,
         *,
         id: str | Sequence[str],
-        label: str | Mapping[str, Any] | None = None,
+        label: str | Sequence[str] | Mapping[str, Any] | None = None,
         task: Kind = "classification",
         columns: str | Sequence[str] | None = None,
         blocks: Mapping[str, Sequence[str]] | None = None,

@@ -31,7 +31,17 @@ from dovetail.network.printable import printable
 _TITLE, _LEAST_BAR = 16, 10
 
 #: The scores that are shown.
-SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "c_index", "validation")
+SCORES = (
+    "accuracy",
+    "auc",
+    "rmse",
+    "mae",
+    "r2",
+    "c_index",
+    "auc_labels",
+    "r2_labels",
+    "validation",
+)
 
 
 def print_line(text: str) -> None:

@@ -56,6 +56,7 @@ class Given:
             where the model needs none.
         owners: what is said of data owners in JSON.
         refused: row -> why it cannot be used; ``x`` and ``labels`` are without it, ``ids`` are not.
+        exposure: (N,) what rates are multiplied by; None: nothing.
     """
 
     model: Model
@@ -65,6 +66,7 @@ class Given:
     answered: np.ndarray | None = None
     owners: Mapping[str, Any] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
+    exposure: np.ndarray | None = None
 
 
 def gather(
@@ -144,7 +146,8 @@ def _read_usable(model: Model, source: Path, id_column: str | None, *, allow_uns
     ids = np.arange(num_rows)
     if id_column is not None:
         ids = whole_numbers(table.column(id_column)).values
-    return Given(model, {id_column or "": ids}, rows.x, rows.labels, refused=refused)
+    named = {id_column or "": ids}
+    return Given(model, named, rows.x, rows.labels, refused=refused, exposure=rows.exposure)
 
 
 def _ids_of(party: Path) -> tuple[str, ...]:
@@ -283,7 +286,7 @@ def _ask_partners(
     label = model.about.get("label")
     known = label if label in table.names else None
     rows = dd.read_party_table(site.name, str(source), id=names, label=known, columns=())
-    x = read_rows(model, source, allow_unseen=allow_unseen).x
+    read = read_rows(model, source, allow_unseen=allow_unseen)
     missed: Mapping[str, str]
     with Asker(site, model, section, talk=talk) as asker:
         try:
@@ -297,7 +300,8 @@ def _ask_partners(
         [name for name, is_answered in answered.items() if bool(is_answered[row])]
         for row in range(len(rows.ids))
     ]
-    return _joint_given(model, ids, {**x, **codes}, rows.labels, by_row, missed, talk)
+    given = _joint_given(model, ids, {**read.x, **codes}, rows.labels, by_row, missed, talk)
+    return replace(given, exposure=read.exposure)
 
 
 def _read_joint(
@@ -341,7 +345,9 @@ def _read_joint(
             continue
         codes[name] = question().here(bottom, held[name])
     by_row = [list(codes)] * len(ids)
-    return _joint_given(model, {id_column or "": ids}, {**x, **codes}, labels, by_row, missed, talk)
+    named = {id_column or "": ids}
+    given = _joint_given(model, named, {**x, **codes}, labels, by_row, missed, talk)
+    return replace(given, exposure=local_rows.exposure)
 
 
 def _joint_given(
@@ -406,7 +412,7 @@ def _read_all(
     ids, x, labels = rows.ids, rows.x, rows.labels
     named = {id_column or "": ids}
     if not isinstance(model.spec, OwnersSpec):
-        return Given(model, named, x, labels)
+        return Given(model, named, x, labels, exposure=rows.exposure)
     answered = [name for name in model.shapes if name in x]
     missing = [name for name in model.shapes if name not in x]
     left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"

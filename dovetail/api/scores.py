@@ -97,6 +97,11 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}the joint model was trained without {party!r}: {why}"
         if not each["pays"]:
             yield f"{where}The solo model is the best local model: {each['why']}."
+        elif own := [name for name, one in each.get("labels", {}).items() if not one["pays"]]:
+            yield (
+                f"{where}The solo model says of {', '.join(own)} what the best local model says: "
+                "on held-out rows the partners did not help with that."
+            )
     if "recovered" in result:
         yield recovered_text(result["recovered"])
     for name, spent in _epsilons(result.get("epsilon", ())):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 #: The scores that are printed; all are in the JSON.
 NUMBERS = ("poisson_deviance", "gamma_deviance", "pinball", "coverage")
+SEVERAL = ("auc_labels", "average_precision_labels", "lrap", "r2_labels", "rmse_labels")
 SHOWN = (
     "accuracy",
     "log_loss",
@@ -43,6 +44,7 @@ SHOWN = (
     "c_index",
     "c_uno",
     *NUMBERS,
+    *SEVERAL,
 )
 
 
@@ -154,7 +156,7 @@ def predict(
     loaded, labels = given.model, given.labels
     if target is not None:
         loaded.network.to(target)
-    prediction = loaded.predictions(given.x, coverage=coverage)
+    prediction = loaded.predictions(given.x, coverage=coverage).times(given.exposure)
     if partial:
         refused = given.refused
         prediction = prediction.spread(refused, len(prediction) + len(refused))

@@ -376,7 +376,11 @@ def read_ids(name: str, id: str, column: Column) -> np.ndarray:
 def whole_numbers(column: Column) -> Column:
     """The column as integers if all its numbers are whole; a NULL makes some files store floats."""
     present = column.values[~column.missing]
-    if column.values.dtype.kind != "f" or not np.array_equal(present, np.rint(present)):
+    if (
+        column.values.dtype.kind != "f"
+        or column.values.ndim > 1
+        or not np.array_equal(present, np.rint(present))
+    ):
         return column
     if not np.isfinite(present).all() or (np.abs(present) >= 2**53).any():  # not exact as floats
         return column

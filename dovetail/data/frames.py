@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -61,10 +61,11 @@ def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
     return FrameTable(name, list(names), len(eager), read, index)
 
 
-def series_like(given: Any, values: np.ndarray, *, name: str) -> Any:
+def series_like(given: Any, values: np.ndarray, *, name: str, names: Sequence[str] = ()) -> Any:
     """The (N,) values as a column for a DataFrame: of pandas with its index, or of polars.
 
-    The values themselves where ``given`` is neither.
+    Of (N, L) values a DataFrame of columns called ``names``. The values themselves where ``given``
+    is neither.
     """
     import narwhals as nw
 
@@ -72,6 +73,12 @@ def series_like(given: Any, values: np.ndarray, *, name: str) -> Any:
     if not isinstance(frame, (nw.DataFrame, nw.LazyFrame)):
         return values
     kind = frame.implementation
+    if names and (kind.is_pandas_like() or kind.is_polars()):
+        columns = {each: values[:, index] for index, each in enumerate(names)}
+        library = kind.to_native_namespace()
+        if kind.is_polars():
+            return library.DataFrame(columns)
+        return library.DataFrame(columns, index=given.index)
     if kind.is_pandas_like():
         return kind.to_native_namespace().Series(values, index=given.index, name=name)
     return kind.to_native_namespace().Series(name, values) if kind.is_polars() else values

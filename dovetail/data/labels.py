@@ -1,126 +1,30 @@
-"""Labels of more than one column, as one name and one column of numbers.
+"""Labels of more than one column, as one name and one array of numbers.
 
-``label = { time = "days", event = "died" }`` of a file is called ``Surv(days, died)`` in all else,
-as R writes it. Its values are times, below zero where a row was censored then.
+What a file says is called in all else as R writes it:
+
+    label = { time = "days", event = "died" }            Surv(days, died)
+    label = ["relapse", "sepsis"]                        cbind(relapse, sepsis)
+    label = { count = "claims", exposure = "years" }     Rate(claims, years)
+
+Times are below zero where a row was censored then. Several labels are (N, L), NaN where a row lacks
+one of them; a rate is (N, 2), the count and its exposure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import BeforeValidator
 
 from dovetail.errors import DataError
 
-_SURVIVAL = re.compile(r"Surv\(([^,()]+), ([^,()]+)(?:, (\d+))?\)")
-#: How an event is written, besides 1 and 0.
-_HAPPENED, _CENSORED = ("true", "yes", "1", "dead"), ("false", "no", "0", "censored", "alive")
-
-
-@dataclass(frozen=True)
-class TimeToEvent:
-    """A label of two columns.
-
-    Attributes:
-        time: the column of times until the event, or until a row was seen last.
-        event: the column that says whether the event came.
-        intervals: so many of training; None: by the events.
-    """
-
-    time: str
-    event: str
-    intervals: int | None = None
-
-    def __str__(self) -> str:
-        more = "" if self.intervals is None else f", {self.intervals}"
-        return f"Surv({self.time}, {self.event}{more})"
-
-
-def time_to_event(label: object) -> TimeToEvent | None:
-    """What a label's name says of two columns; None: it is a column.
-
-    >>> time_to_event("Surv(days, died)").event, time_to_event("died")
-    ('died', None)
-    """
-    found = _SURVIVAL.fullmatch(label) if isinstance(label, str) else None
-    if found is None:
-        return None
-    time, event, intervals = found.groups()
-    return TimeToEvent(time, event, None if intervals is None else int(intervals))
-
-
-def label_columns(label: str) -> tuple[str, ...]:
-    """The columns that a label is made of.
-
-    >>> label_columns("Surv(days, died)"), label_columns("died")
-    (('days', 'died'), ('died',))
-    """
-    several = time_to_event(label)
-    return (label,) if several is None else (several.time, several.event)
-
-
-def label_name(label: Any) -> Any:
-    """The name of a label as a file writes it.
-
-    Raises:
-        ValueError: a table that is no label.
-
-    >>> label_name({"time": "days", "event": "died"})
-    'Surv(days, died)'
-    """
-    if not isinstance(label, Mapping):
-        return label
-    unknown = [key for key in label if key not in ("time", "event", "intervals")]
-    time, event = label.get("time"), label.get("event")
-    if unknown or not isinstance(time, str) or not isinstance(event, str):
-        raise ValueError(
-            'a label is a column, or { time = "COLUMN", event = "COLUMN" } of a time to an event, '
-            f"with intervals = 10 if you like; got {dict(label)!r}"
-        )
-    intervals = label.get("intervals")
-    if intervals is not None and (type(intervals) is not int or intervals < 1):
-        raise ValueError(f"intervals of a label are 1 or more, got {intervals!r}")
-    if set(",()") & set(time + event):
-        raise ValueError(
-            f"columns of a label have no comma or bracket in names: {time!r}, {event!r}"
-        )
-    return str(TimeToEvent(time, event, intervals))
-
-
-def prediction_name(label: object) -> str:
-    """What a column of predictions of a label is called.
-
-    >>> prediction_name("Surv(days, died)"), prediction_name("died"), prediction_name(None)
-    ('median(days)', 'died', 'prediction')
-    """
-    several = time_to_event(label)
-    if several is not None:
-        return f"median({several.time})"
-    return "prediction" if label is None else str(label)
-
-
-#: A label in a file or a call: a column, or columns; kept as its name.
-Label = Annotated[str, BeforeValidator(label_name)]
-
-
-def with_task(values: Any) -> Any:
-    """The keys of a section, with the task that its label says.
-
-    Raises:
-        ValueError: another task is said beside it.
-    """
-    if not isinstance(values, Mapping) or time_to_event(label_name(values.get("label"))) is None:
-        return values
-    if values.get("task", "survival") not in ("survival", "classification"):
-        raise ValueError(
-            f'a label of a time and an event is a task "survival", got {values["task"]!r}; leave '
-            "task out"
-        )
-    return {**values, "task": "survival"}
+_CALLED = re.compile(r"(Surv|cbind|Rate)\(([^()]+)\)")
+#: How yes and no are written, besides 1 and 0.
+_YES, _NO = ("true", "yes", "1", "dead"), ("false", "no", "0", "censored", "alive")
 
 
 class Raw(Protocol):
@@ -134,35 +38,299 @@ class Raw(Protocol):
     def is_text(self) -> bool: ...
 
 
-def signed_times(time: Raw, event: Raw, label: TimeToEvent) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) times, below zero of rows that are censored, and which rows lack one of the two.
+class Composed(Protocol):
+    """A label of several columns.
+
+    Attributes:
+        columns: that it is made of.
+        kinds: task as it is said beside it -> its task.
+        prediction: what a column of predictions of it is called.
+    """
+
+    kinds: ClassVar[Mapping[str, str]]
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def prediction(self) -> str: ...
+
+    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+        """(N, ...) values, and (N,) which rows have no label."""
+
+
+@dataclass(frozen=True)
+class TimeToEvent:
+    """When an event comes.
+
+    Attributes:
+        time: the column of times until the event, or until a row was seen last.
+        event: the column that says whether the event came.
+        intervals: so many of training; None: by the events.
+    """
+
+    time: str
+    event: str
+    intervals: int | None = None
+
+    kinds: ClassVar[Mapping[str, str]] = dict.fromkeys(("classification", "survival"), "survival")
+
+    def __str__(self) -> str:
+        more = "" if self.intervals is None else f", {self.intervals}"
+        return f"Surv({self.time}, {self.event}{more})"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.time, self.event
+
+    @property
+    def prediction(self) -> str:
+        return f"median({self.time})"
+
+    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) times, below zero of rows that are censored, and which rows lack one of the two.
+
+        Raises:
+            DataError: times below 0 or that are text, or an event that is neither yes nor no.
+        """
+        time, event = columns
+        missing = time.missing | event.missing
+        times = np.where(missing, 1.0, _numbers(time, self.time, "a time to an event"))
+        happened = _yes(event, self.event, "whether the event came") == 1
+        # Whoever had the event at 0 had it before whatever else is seen.
+        above = times[times > 0]
+        times = np.where(times == 0, above.min() / 2 if len(above) else 1.0, times)
+        signed: np.ndarray = np.where(missing, 0.0, np.where(happened, times, -times))
+        return signed, missing
+
+
+@dataclass(frozen=True)
+class SeveralLabels:
+    """Several labels of a row, of which some may be missing.
+
+    Attributes:
+        columns: L of them: yes or no, or numbers.
+    """
+
+    columns: tuple[str, ...]
+
+    kinds: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("classification", "multilabel"), "multilabel"),
+        **dict.fromkeys(("regression", "multitarget"), "multitarget"),
+    }
+
+    def __str__(self) -> str:
+        return f"cbind({', '.join(self.columns)})"
+
+    @property
+    def prediction(self) -> str:
+        return str(self)
+
+    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+        """(N, L) numbers, yes as 1 and no as 0, NaN where missing, and which rows have none.
+
+        Raises:
+            DataError: a text that is neither yes nor no, or an infinite number.
+        """
+        parts = []
+        for name, column in zip(self.columns, columns, strict=True):
+            if column.is_text:
+                values = _yes(column, name, "yes or no")
+            else:
+                values = column.values.astype(np.float64)
+            parts.append(np.where(column.missing, np.nan, values))
+        values_NL = np.stack(parts, axis=1)
+        if np.isinf(values_NL).any():
+            raise DataError(f"label {self}: a value is infinite; labels are finite")
+        return values_NL, np.isnan(values_NL).all(axis=1)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often, in a time or at a risk that differs from row to row.
+
+    Attributes:
+        count: the column of counts.
+        exposure: the column of times, distances, persons at risk.
+    """
+
+    count: str
+    exposure: str
+
+    kinds: ClassVar[Mapping[str, str]] = dict.fromkeys(("classification", "counts"), "counts")
+
+    def __str__(self) -> str:
+        return f"Rate({self.count}, {self.exposure})"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.count, self.exposure
+
+    @property
+    def prediction(self) -> str:
+        return self.count
+
+    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+        """(N, 2) counts and exposures, and which rows lack one of the two.
+
+        Raises:
+            DataError: one that is text or below 0, or an exposure of 0.
+        """
+        count, exposure = columns
+        missing = count.missing | exposure.missing
+        counts = _numbers(count, self.count, "a count")
+        exposures = _numbers(exposure, self.exposure, "an exposure")
+        if (exposures[~missing] == 0).any():
+            raise DataError(f"column {self.exposure!r} is 0 in a row; an exposure is above 0")
+        return np.where(missing[:, None], np.nan, np.stack([counts, exposures], axis=1)), missing
+
+
+def composed(label: object) -> TimeToEvent | SeveralLabels | Rate | None:
+    """What a label's name says of several columns; None: it is a column.
+
+    >>> composed("Surv(days, died)").columns, composed("cbind(a, b, c)").columns, composed("died")
+    (('days', 'died'), ('a', 'b', 'c'), None)
+    """
+    found = _CALLED.fullmatch(label) if isinstance(label, str) else None
+    if found is None:
+        return None
+    kind, columns = found[1], tuple(found[2].split(", "))
+    if kind == "cbind":
+        return SeveralLabels(columns)
+    if kind == "Rate":
+        return Rate(*columns) if len(columns) == 2 else None
+    if len(columns) == 2:
+        return TimeToEvent(*columns)
+    if len(columns) == 3 and columns[2].isdecimal():
+        return TimeToEvent(columns[0], columns[1], int(columns[2]))
+    return None
+
+
+def label_columns(label: str) -> tuple[str, ...]:
+    """The columns that a label is made of.
+
+    >>> label_columns("Surv(days, died)"), label_columns("died")
+    (('days', 'died'), ('died',))
+    """
+    several = composed(label)
+    return (label,) if several is None else several.columns
+
+
+def label_name(label: Any) -> Any:
+    """The name of a label as a file writes it.
 
     Raises:
-        DataError: times below 0 or that are text, or an event that is neither yes nor no.
+        ValueError: a table that is no label.
+
+    >>> label_name({"time": "days", "event": "died"}), label_name(["relapse", "sepsis"])
+    ('Surv(days, died)', 'cbind(relapse, sepsis)')
     """
-    missing = time.missing | event.missing
-    if time.is_text:
-        raise DataError(f"column {label.time!r} is text; a time to an event is a number")
-    times = np.where(missing, 1.0, time.values.astype(np.float64))
-    if not np.isfinite(times).all() or (times < 0).any():
-        raise DataError(
-            f"column {label.time!r} has times below 0 or without end, such as {times.min():g}; "
-            "a time to an event is 0 or more"
-        )
-    if event.is_text:
-        words = np.array([str(each).strip().casefold() for each in event.values], dtype=object)
-        happened, known = np.isin(words, _HAPPENED), np.isin(words, (*_HAPPENED, *_CENSORED))
+    if isinstance(label, Mapping):
+        made: TimeToEvent | SeveralLabels | Rate = _of_table(label)
+    elif isinstance(label, list | tuple):
+        if len(label) < 2 or len(set(label)) < len(label) or not _names(label):
+            raise ValueError(
+                f"several labels are two columns or more, each once; got {list(label)!r}"
+            )
+        made = SeveralLabels(tuple(label))
     else:
-        happened = event.values == 1
-        known = happened | (event.values == 0)
-    odd = event.values[~known & ~missing]
+        return label
+    if set(",()") & set("".join(made.columns)):
+        raise ValueError(
+            f"columns of a label have no comma or bracket in names: {', '.join(made.columns)}"
+        )
+    return str(made)
+
+
+def _names(given: Sequence[Any]) -> bool:
+    return all(isinstance(each, str) and each for each in given)
+
+
+def _of_table(label: Mapping[str, Any]) -> TimeToEvent | Rate:
+    keys, intervals = set(label), label.get("intervals")
+    if keys == {"count", "exposure"} and _names([*label.values()]):
+        return Rate(label["count"], label["exposure"])
+    is_time = {"time", "event"} <= keys <= {"time", "event", "intervals"}
+    if not is_time or not _names([label["time"], label["event"]]):
+        raise ValueError(
+            'a label is a column, or { time = "COLUMN", event = "COLUMN" } of a time to an event, '
+            "with intervals = 10 if you like, or a list of columns, or "
+            f'{{ count = "COLUMN", exposure = "COLUMN" }}; got {dict(label)!r}'
+        )
+    if intervals is not None and (type(intervals) is not int or intervals < 1):
+        raise ValueError(f"intervals of a label are 1 or more, got {intervals!r}")
+    return TimeToEvent(label["time"], label["event"], intervals)
+
+
+def prediction_name(label: object) -> str:
+    """What a column of predictions of a label is called.
+
+    >>> prediction_name("Surv(days, died)"), prediction_name("died"), prediction_name(None)
+    ('median(days)', 'died', 'prediction')
+    """
+    several = composed(label)
+    if several is not None:
+        return several.prediction
+    return "prediction" if label is None else str(label)
+
+
+#: A label in a file or a call: a column, or columns; kept as its name.
+Label = Annotated[str, BeforeValidator(label_name)]
+
+
+def with_task(values: Any) -> Any:
+    """The keys of a section, with the task that its label says.
+
+    Raises:
+        ValueError: a task beside it that a label of several columns is not.
+    """
+    several = composed(label_name(values.get("label"))) if isinstance(values, Mapping) else None
+    if several is None:
+        return values
+    kind = several.kinds.get(values.get("task", "classification"))
+    if kind is None:
+        own = " or ".join(f'"{each}"' for each in dict.fromkeys(several.kinds.values()))
+        raise ValueError(
+            f"a label of {' and '.join(several.columns)} is a task {own}, got "
+            f"{values['task']!r}; leave task out"
+            + (', or say "regression" of numbers' if isinstance(several, SeveralLabels) else "")
+        )
+    return {**values, "task": kind}
+
+
+def _numbers(column: Raw, name: str, what: str) -> np.ndarray:
+    """(N,) numbers of 0 or more; 1 where missing.
+
+    Raises:
+        DataError: text, or another number.
+    """
+    if column.is_text:
+        raise DataError(f"column {name!r} is text; {what} is a number")
+    values: np.ndarray = np.where(column.missing, 1.0, column.values.astype(np.float64))
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise DataError(
+            f"column {name!r} has values below 0 or without end, such as {values.min():g}; "
+            f"{what} is 0 or more"
+        )
+    return values
+
+
+def _yes(column: Raw, name: str, what: str) -> np.ndarray:
+    """(N,) 1 of yes and 0 of no; anything where missing.
+
+    Raises:
+        DataError: a value that is neither.
+    """
+    if column.is_text:
+        words = np.array([str(each).strip().casefold() for each in column.values], dtype=object)
+        yes, known = np.isin(words, _YES), np.isin(words, (*_YES, *_NO))
+    else:
+        yes = column.values == 1
+        known = yes | (column.values == 0)
+    odd = column.values[~known & ~column.missing]
     if len(odd):
         raise DataError(
-            f"column {label.event!r} says whether the event came, as 1 or 0 (or true or false), "
-            f"and has {odd[0]!r} in one of {len(odd)} rows"
+            f"column {name!r} says {what}, as 1 or 0 (or true or false), and has {odd[0]!r} in one "
+            f"of {len(odd)} rows"
         )
-    # Whoever had the event at 0 had it before whatever else is seen.
-    above = times[times > 0]
-    times = np.where(times == 0, above.min() / 2 if len(above) else 1.0, times)
-    signed: np.ndarray = np.where(missing, 0.0, np.where(happened, times, -times))
-    return signed, missing
+    values: np.ndarray = yes.astype(np.float64)
+    return values

@@ -95,6 +95,11 @@ def owners(
         raise ConfigError(f"{repeated[0]!r} is a data owner and a label owner; names must differ")
     if skew is not None and not (skew > 0 and np.isfinite(skew)):
         raise ConfigError(f"skew is a concentration above 0, got {skew}")
+    if kind not in ("classification", "regression"):
+        raise ConfigError(
+            f'owners deals labels that are classes or numbers, not {kind}; split "columns" for '
+            "APFed, which learns them"
+        )
     if skew is not None and kind != "classification":
         raise ConfigError("skew splits rows by class; labels here are numbers")
     if not 0 <= validation < 1:

@@ -31,7 +31,8 @@ class PartyData:
         ids: (N,) integers or strings, unique: which sample each row is.
         blocks: block name -> (N, ...) tensor. float32, or uint8 for images in 0..255.
         labels: (N,) int64 class indices with ``UNLABELLED`` where missing, or (N,) float32
-            values with NaN where missing, or None for a party without labels.
+            values with NaN where missing, (N, L) of several labels; None for a party without
+            labels.
         inputs: block -> how raw columns or images became it, where that is known; a model that
             learned from it predicts raw rows by it.
         label: what the label is called, where that is known.
@@ -84,7 +85,8 @@ class PartyData:
         if self.labels is None:
             return torch.empty(0, dtype=torch.int64)
         if self.labels.is_floating_point():
-            return (~self.labels.isnan()).nonzero().flatten()
+            known = ~self.labels.isnan()
+            return (known if known.dim() == 1 else known.any(dim=1)).nonzero().flatten()
         return (self.labels != UNLABELLED).nonzero().flatten()
 
     def joined(self) -> Tensor:

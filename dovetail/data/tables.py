@@ -22,7 +22,7 @@ import numpy as np
 
 from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
 from dovetail.data.judged import run_judged
-from dovetail.data.labels import label_columns, signed_times, time_to_event
+from dovetail.data.labels import composed, label_columns
 from dovetail.errors import DataError, MissingColumnError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Column:
 
     Attributes:
         values: (N,) float64, int64, or objects that are all ``str``. Where a value is missing:
-            NaN, 0 or "".
+            NaN, 0 or "". Of several labels, or of a rate, (N, L) float64.
         missing: (N,) bool.
         what: of numbers, what they stand for: a "date" is in days since 1970.
     """
@@ -134,10 +134,9 @@ class Table:
             MissingColumnError: no such column.
             DataError: values that cannot be read.
         """
-        several = time_to_event(name)
+        several = composed(name)
         if several is not None and name not in self.names:
-            parts = self.column(several.time), self.column(several.event)
-            return Column(*signed_times(*parts, several))
+            return Column(*several.read([self.column(each) for each in several.columns]))
         self._check_has(name)
         column = self._read(name)
         return column if self._rows is None else column.take(self._rows)

@@ -1,4 +1,4 @@
-"""What the label owner predicts: one of several classes, a number, or when an event comes."""
+"""What the label owner predicts: a class, a number, when an event comes, or several at once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.labels import time_to_event
+from dovetail.data.labels import Rate, TimeToEvent, composed
 from dovetail.data.party import UNLABELLED, UNSEEN
+from dovetail.data.several import MultiLabel as MultiLabel
+from dovetail.data.several import MultiTarget as MultiTarget
+from dovetail.data.several import fit_several, several_from_json
 from dovetail.data.survival import Survival as Survival
 from dovetail.data.survival import fit_survival, survival_from_json
 from dovetail.data.tables import distinct
 from dovetail.errors import DataError, ModelError
 
 #: What a label can be, as files say it.
-Kind = Literal["classification", "regression", "survival", "counts", "amounts", "quantiles"]
+Kind = Literal[
+    "classification",
+    "regression",
+    "survival",
+    "counts",
+    "amounts",
+    "quantiles",
+    "multilabel",
+    "multitarget",
+]
 
 #: Numbers of so many values or fewer may be classes.
 _FEW_VALUES = 20
@@ -64,9 +76,16 @@ class Regression:
 
 @dataclass(frozen=True)
 class Counts:
-    """How often: 0 or more. Networks see it over its mean, and say the logarithm of that."""
+    """How often: 0 or more. Networks see it over its mean, and say the logarithm of that.
+
+    Attributes:
+        unit: the mean; of a rate the mean of one of exposure.
+        exposure: the column that a row's rate is multiplied by, as an offset; None: counts of
+            rows that are all alike.
+    """
 
     unit: float = 1.0
+    exposure: str | None = None
 
     kind: ClassVar[str] = "counts"
     predicts: ClassVar[str] = "a number"
@@ -76,16 +95,20 @@ class Counts:
     scale: ClassVar[float] = 1.0
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """(N,) as networks see them."""
-        return numbers / self.unit
+        """(N,) as networks see them; of a rate (N, 2), with the exposure as it is."""
+        if self.exposure is None:
+            return numbers / self.unit
+        encoded: np.ndarray = numbers / np.array([self.unit, 1.0])
+        return encoded
 
     def values(self, outputs_NS: np.ndarray) -> np.ndarray:
-        """(N, S) what outputs say, in the label's own unit."""
+        """(N, S) what outputs say, in the label's own unit; of a rate for one of exposure."""
         said: np.ndarray = np.exp(np.minimum(outputs_NS, 30.0)) * self.unit
         return said
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "unit": self.unit}
+        stored = {"kind": self.kind, "unit": self.unit}
+        return stored if self.exposure is None else {**stored, "exposure": self.exposure}
 
 
 @dataclass(frozen=True)
@@ -123,7 +146,9 @@ class Quantiles:
         return {"kind": "quantiles", "mean": self.mean, "scale": self.scale, "shares": shares}
 
 
-Task = Classification | Regression | Survival | Counts | Amounts | Quantiles
+Task = (
+    Classification | Regression | Survival | Counts | Amounts | Quantiles | MultiLabel | MultiTarget
+)
 
 
 def task_from_json(stored: dict[str, Any]) -> Task:
@@ -150,7 +175,11 @@ def task_from_json(stored: dict[str, Any]) -> Task:
         unit = _field(stored, "unit")
         if not (_is_finite(unit) and unit > 0):
             raise ModelError(f"{kind} have a unit above 0, got {unit!r}; save the model again")
-        return Counts(float(unit)) if kind == "counts" else Amounts(float(unit))
+        exposure = stored.get("exposure")
+        if not isinstance(exposure, str | None):
+            raise ModelError(f"an exposure is a column, got {exposure!r}; save the model again")
+        made = Counts if kind == "counts" else Amounts
+        return made(float(unit), exposure)
     if kind in ("regression", "quantiles"):
         mean, scale = _field(stored, "mean"), _field(stored, "scale")
         if not (_is_finite(mean) and _is_finite(scale) and scale > 0):
@@ -166,6 +195,11 @@ def task_from_json(stored: dict[str, Any]) -> Task:
         if task is None:
             raise ModelError("the intervals of its times to an event cannot be; save it again")
         return task
+    if kind in ("multilabel", "multitarget"):
+        several = several_from_json(stored)
+        if several is None:
+            raise ModelError("its several labels cannot be; save the model again")
+        return several
     raise ModelError(f"a task is one of {', '.join(get_args(Kind))}, got {kind!r}")
 
 
@@ -202,7 +236,7 @@ def fit_task(
     """The task that a training label column poses.
 
     Args:
-        values: (N,) raw labels.
+        values: (N, ...) raw labels.
         missing: (N,) bool, True where there is none.
         kind: of the task.
         label: the column's name, for errors.
@@ -230,10 +264,18 @@ def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
                 "a classifier needs at least two"
             )
         return Classification(classes)
+    several = composed(label)
+    if kind in ("multilabel", "multitarget"):
+        width = present.shape[1]
+        names = [f"label {number}" for number in range(1, width + 1)]
+        return fit_several(present, several.columns if several else names, kind=kind)
     present = _numbers(present, label)
     if kind == "survival":
-        several = time_to_event(label)
-        return fit_survival(present, label=label, intervals=several.intervals if several else None)
+        intervals = several.intervals if isinstance(several, TimeToEvent) else None
+        return fit_survival(present, label=label, intervals=intervals)
+    if isinstance(several, Rate):
+        counts, exposures = present.T
+        return Counts(float(counts.sum() / exposures.sum()) or 1.0, several.exposure)
     if kind in ("counts", "amounts"):
         low = present.min()
         if low < 0 or (kind == "amounts" and low == 0):
@@ -296,6 +338,8 @@ def encode_labels(
 ) -> Tensor:
     """(N,) labels as networks see them: int64 class indices or standardised float32 values.
 
+    Of several labels (N, L), of a rate (N, 2).
+
     Args:
         unseen: of rows that test: a class that the training rows do not have is ``UNSEEN``.
 
@@ -304,7 +348,9 @@ def encode_labels(
             where a number is needed.
     """
     if not isinstance(task, Classification):
-        numbers = np.full(len(values), np.nan)
+        if values.ndim > 1:
+            return torch.from_numpy(task.encode(values)).float()
+        numbers = np.full(values.shape, np.nan)
         numbers[~missing] = _numbers(values[~missing], label)
         return torch.from_numpy(task.encode(numbers)).float()
     index = _index(task.classes)

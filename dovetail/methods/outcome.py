@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dovetail.data import Classification, PartyData, TableEncoder, Task
-from dovetail.errors import TrainingError
+from dovetail.data import Classification, PartyData, Regression, TableEncoder, Task
+from dovetail.errors import ConfigError, TrainingError
 from dovetail.models import Model
 from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import (
@@ -22,6 +22,7 @@ from dovetail.models.decisions import (
     FittedThreshold,
     Threshold,
     ThresholdSettings,
+    check_two_classes,
     class_weights,
 )
 from dovetail.models.metrics import all_scores, details, score
@@ -65,8 +66,21 @@ class DecisionSettings:
         """Whether rows are kept out of training for it."""
         return self.threshold is not None or self.calibrate is not None
 
+    def check(self, task: Task) -> None:
+        """Refuse before training what cannot be decided of a label.
+
+        Raises:
+            ConfigError: a threshold of other than two classes, or a calibration of what is neither
+                a class nor a number.
+        """
+        if self.threshold is not None:
+            check_two_classes(task)
+        if self.calibrate is not None and not isinstance(task, (Classification, Regression)):
+            raise ConfigError("calibrate is for a class or a number as label; leave it out")
+
     def weights(self, task: Task, labels_N: Tensor) -> Tensor | None:
         """(C,) weights of the classes; None: all count alike."""
+        self.check(task)
         return class_weights(self.class_weights, task, labels_N)
 
     def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> FittedThreshold | None:

@@ -58,9 +58,10 @@ class PartySection(Section):
     images: str | None = None
     # the column that names each sample, or several that do so together; a folder's "file"
     id: str | tuple[str, ...]
-    # the column to predict; its owner drives. Of a folder of images: "folder"
+    # the column to predict, or several as a list, or { time = COLUMN, event = COLUMN }, or
+    # { count = COLUMN, exposure = COLUMN }; its owner drives. Of a folder of images: "folder"
     label: Label | None = None
-    # what the label is: a class, a number, or (of two columns) the time to an event
+    # what the label is (docs/tasks.md); a label of several columns says it by itself
     task: dd.Kind = "classification"
     columns: tuple[str, ...] = ("*",)  # which columns to use, as globs; a leading - removes
     blocks: dict[str, tuple[str, ...]] | None = None  # block -> columns; instead of columns

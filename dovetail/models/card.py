@@ -367,11 +367,12 @@ def markdown(written: Mapping[str, Any]) -> str:
     """The card as a page of Markdown; nothing in it is markup, whatever columns are called."""
     written = _plain(written)
     task = written["task"]
-    what = (
-        f"one of {', '.join(map(str, task['classes'][:20]))}"
-        if task["kind"] == "classification"
-        else "a number"
-    )
+    what = "a number"
+    if task["kind"] == "classification":
+        what = f"one of {', '.join(map(str, task['classes'][:20]))}"
+    elif "labels" in task:
+        shown = ", ".join(map(str, task["labels"][:20]))
+        what = f"{len(task['labels'])} labels at once: {shown}"
     lines = [
         f"# Model card: {written['label']} at {written['party']}",
         "",

@@ -177,6 +177,19 @@ def goal_of(threshold: Threshold) -> CostGoal | RecallGoal | F1Goal:
     return _BY_NAME[threshold] if isinstance(threshold, str) else threshold
 
 
+def check_two_classes(task: Task) -> None:
+    """Refuse a threshold of another label.
+
+    Raises:
+        ConfigError: it does not have two classes.
+    """
+    if not isinstance(task, Classification) or task.num_outputs != 2:
+        raise ConfigError(
+            "threshold is for labels of two classes; leave it out, or predict one class against "
+            "the rest"
+        )
+
+
 def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decision:
     """The threshold that serves the goal best on these rows.
 
@@ -190,11 +203,7 @@ def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tenso
         ConfigError: more classes than two, rows of one class only, or a precision that no
             threshold has.
     """
-    if not isinstance(task, Classification) or task.num_outputs != 2:
-        raise ConfigError(
-            "threshold is for labels of two classes; leave it out, or predict one class against "
-            "the rest"
-        )
+    check_two_classes(task)
     is_second = labels_N.numpy() == 1
     if len(is_second) == 0 or is_second.all() or not is_second.any():
         raise ConfigError(

@@ -8,13 +8,20 @@ Learners, teachers and students know nothing of a label but these: a new task is
     Poisson      e^o - t o                                    t: a rate over the mean rate
     Gamma        o + t e^-o                                   t: an amount over the mean
     Pinball      sum_q (q - [t < o_q]) (t - o_q), rounded     t: a standardised value, once a q
+    Rates        w e^o - m o                                  t = (m, w): count, exposure
+    Binaries     sum_l w_l log(1 + e^o_l) - m_l o_l           t = (m, w), m = w [label l is so]
+    Numbers      sum_l w_l (o_l - m_l / w_l)^2 / 2            t = (m, w), m = w times the value
 
 Hazards are those of discrete times (Gensheimer & Narasimhan 2019, PeerJ 7:e6257, Eq. 3): d says
 that the event came in interval k, r that the row was at risk in it, so a row that is censored
 counts as long as it was seen. One output moves the log odds of all intervals alike, as in their
 proportional variant: an output for each had less C on held-out rows (docs/survival.md).
 
-Letters: N rows, T numbers of a target, S outputs, K intervals, Z numbers for a partner.
+Of several labels w_l is 0 where a row lacks label l: it learns from those that it has. They are
+judged one by one (``separate``).
+
+Letters: N rows, T numbers of a target, S outputs, K intervals, Z numbers for a partner, L labels
+that are judged by themselves: S of several, else 1.
 """
 
 from __future__ import annotations
@@ -27,7 +34,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dovetail.data import Amounts, Classification, Counts, Quantiles, Survival, Task
+from dovetail.data import (
+    Amounts,
+    Classification,
+    Counts,
+    MultiLabel,
+    MultiTarget,
+    Quantiles,
+    Survival,
+    Task,
+)
 
 #: Of a standardised value: how far around a quantile its loss is rounded, so that it has slopes.
 _ROUNDING = 0.05
@@ -41,9 +57,11 @@ class Loss:
 
     Attributes:
         regression: members' outputs are averaged as they are; else as probabilities.
+        separate: each output is of a label of its own, and what is chosen is chosen for each.
     """
 
     regression: ClassVar[bool] = True
+    separate: ClassVar[bool] = False
 
     def num_outputs(self, num_targets: int) -> int:
         """S, of T numbers of a target."""
@@ -52,6 +70,14 @@ class Loss:
     def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(...,) what each row of (..., S) outputs loses against (..., T) targets."""
         raise NotImplementedError
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(..., L) the same of each label by itself."""
+        return self.rows(outputs, targets)[..., None]
+
+    def known(self, targets: Tensor) -> Tensor:
+        """(..., L) bool, which labels a row has."""
+        return torch.ones_like(targets[..., :1], dtype=torch.bool)
 
     def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
         """(N, S) first and (positive) second derivatives of the loss, up to a common factor."""
@@ -209,6 +235,34 @@ class Poisson(Loss):
 
 
 @dataclass(frozen=True)
+class Rates(Poisson):
+    """A count of an exposure; outputs are the logarithm of the rate over the mean rate."""
+
+    def num_outputs(self, num_targets: int) -> int:
+        return 1
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        outputs, (counts, exposures) = outputs.clamp(max=_FURTHEST), targets.chunk(2, dim=-1)
+        return (exposures * outputs.exp() - counts * outputs).sum(dim=-1)
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        counts_N1, exposures_N1 = targets_NT.chunk(2, dim=1)
+        expected = exposures_N1 * outputs_NS.clamp(max=_FURTHEST).exp()
+        return expected - counts_N1, expected
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        rates = super().targets(outputs_NS)
+        return torch.cat([rates, torch.ones_like(rates)], dim=1)
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        return super().start(mean_T[:1] / mean_T[1:].clamp(min=1e-9))
+
+    def residuals(self, targets_LT: Tensor) -> Tensor:
+        counts, exposures = targets_LT.chunk(2, dim=1)
+        return super().residuals(counts - exposures * counts.sum() / exposures.sum())
+
+
+@dataclass(frozen=True)
 class Gamma(Poisson):
     """An amount above 0, over the mean; outputs are its logarithm."""
 
@@ -254,6 +308,71 @@ class Pinball(Loss):
         return _ROUNDING * F.softplus(-left / _ROUNDING)
 
 
+@dataclass(frozen=True)
+class _Several(Loss):
+    """Several labels, (m, w) of each; w is 0 where a row lacks it."""
+
+    separate: ClassVar[bool] = True
+
+    def num_outputs(self, num_targets: int) -> int:
+        return num_targets // 2
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.each(outputs, targets).sum(dim=-1)
+
+    def known(self, targets: Tensor) -> Tensor:
+        return targets.chunk(2, dim=-1)[1] > 0
+
+    def targets(self, outputs_NS: Tensor) -> Tensor:
+        said = self._said(outputs_NS)
+        return torch.cat([said, torch.ones_like(said)], dim=1)
+
+    def residuals(self, targets_LT: Tensor) -> Tensor:
+        m_LS, w_LS = targets_LT.chunk(2, dim=1)
+        return m_LS - w_LS * (m_LS.sum(dim=0) / w_LS.sum(dim=0).clamp(min=1e-9))
+
+    def _said(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+
+@dataclass(frozen=True)
+class Binaries(_Several):
+    """Several labels that are yes or no; outputs are their log odds."""
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        m, w = targets.chunk(2, dim=-1)
+        return w * F.softplus(outputs) - m * outputs
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        m_NS, w_NS = targets_NT.chunk(2, dim=1)
+        p_NS = outputs_NS.sigmoid()
+        return w_NS * p_NS - m_NS, w_NS * p_NS * (1 - p_NS)
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        m_S, w_S = mean_T.chunk(2)
+        return (m_S / w_S.clamp(min=1e-9)).clamp(1e-4, 1 - 1e-4).logit()
+
+    def _said(self, outputs: Tensor) -> Tensor:
+        return outputs.sigmoid()
+
+
+@dataclass(frozen=True)
+class Numbers(_Several):
+    """Several standardised values."""
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        m, w = targets.chunk(2, dim=-1)
+        return 0.5 * w * (outputs - m / w.clamp(min=1e-9)).square()
+
+    def derivatives(self, outputs_NS: Tensor, targets_NT: Tensor) -> tuple[Tensor, Tensor]:
+        m_NS, w_NS = targets_NT.chunk(2, dim=1)
+        return w_NS * outputs_NS - m_NS, w_NS
+
+    def start(self, mean_T: Tensor) -> Tensor:
+        m_S, w_S = mean_T.chunk(2)
+        return m_S / w_S.clamp(min=1e-9)
+
+
 def loss_of(task: Task) -> Loss:
     """How learners learn what a task poses."""
     if isinstance(task, Classification):
@@ -261,7 +380,11 @@ def loss_of(task: Task) -> Loss:
     if isinstance(task, Survival):
         return Hazards(task.base)
     if isinstance(task, Counts):
+        if task.exposure is not None:
+            return Rates()
         return Gamma() if isinstance(task, Amounts) else Poisson()
+    if isinstance(task, (MultiLabel, MultiTarget)):
+        return Binaries() if isinstance(task, MultiLabel) else Numbers()
     return Pinball(task.shares) if isinstance(task, Quantiles) else Values()
 
 
@@ -273,4 +396,6 @@ def targets_of(task: Task, labels_N: Tensor) -> Tensor:
         return task.targets(labels_N)
     if isinstance(task, Quantiles):
         return labels_N.nan_to_num().float()[:, None].expand(-1, task.num_outputs).contiguous()
-    return labels_N.nan_to_num().float()[:, None]
+    if isinstance(task, (MultiLabel, MultiTarget)):
+        return torch.cat([labels_N.nan_to_num(), ~labels_N.isnan()], dim=1).float()
+    return labels_N.nan_to_num().float().reshape(len(labels_N), -1)

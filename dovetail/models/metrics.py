@@ -5,6 +5,7 @@ Letters: N rows, C classes, B draws of the rows.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Counts, Quantiles, Regression, Survival, Task
+from dovetail.data import (
+    Classification,
+    Counts,
+    MultiLabel,
+    MultiTarget,
+    Quantiles,
+    Regression,
+    Survival,
+    Task,
+)
 from dovetail.errors import DataError
-from dovetail.models import number_scores, survival
+from dovetail.models import number_scores, several_scores, survival
+from dovetail.models.orders import areas
 
 #: Times that test rows are drawn anew for an interval: so often of few rows, of many less often,
 #: as their scores hardly vary.
@@ -44,6 +55,13 @@ SCORES: Mapping[str, bool] = {
     "balanced_accuracy": True,
     "auc_macro": True,
     "average_precision_macro": True,
+    "auc_labels": True,
+    "average_precision_labels": True,
+    "lrap": True,
+    "coverage_error": False,
+    "ranking_loss": False,
+    "r2_labels": True,
+    "rmse_labels": False,
     "log_loss": False,
     "brier": False,
     "ece": False,
@@ -70,6 +88,13 @@ TITLES: Mapping[str, str] = {
     "balanced_accuracy": "balanced accuracy",
     "auc_macro": "AUC, mean of the classes",
     "average_precision_macro": "average precision, mean of the classes",
+    "auc_labels": "AUC, mean of the labels",
+    "average_precision_labels": "average precision, mean of the labels",
+    "lrap": "label ranking average precision",
+    "coverage_error": "coverage error",
+    "ranking_loss": "label ranking loss",
+    "r2_labels": "R², mean of the labels",
+    "rmse_labels": "RMSE in standard deviations, mean of the labels",
     "log_loss": "log loss",
     "brier": "Brier score",
     "ece": "calibration error",
@@ -92,6 +117,8 @@ def _page_of(task: Task) -> Any:
     """The module with the scores of a task that has some of its own; None: classes and values."""
     if isinstance(task, Survival):
         return survival
+    if isinstance(task, (MultiLabel, MultiTarget)):
+        return several_scores
     return number_scores if isinstance(task, (Counts, Quantiles)) else None
 
 
@@ -388,7 +415,7 @@ def _of_classes(
     losses = -np.log(np.clip(of_truth, np.finfo(float).eps, 1))
     two = probabilities_NC.shape[1] == 2
     errors = (kept[:, 1] - known) ** 2 if two else (kept**2).sum(axis=1) + 1 - 2 * of_truth
-    ranked = _ranked(kept[:, 1], known == 1) if two and len(np.unique(known)) == 2 else None
+    ranked = areas(kept[:, 1], known == 1) if two and len(np.unique(known)) == 2 else None
 
     def measure(w: np.ndarray) -> dict[str, np.ndarray]:
         measures = {"accuracy": _mean(w, is_right)}
@@ -417,28 +444,6 @@ def _mean_of_there(values_BC: np.ndarray) -> np.ndarray:
     return mean
 
 
-def _ranked(second_N: np.ndarray, is_second_N: np.ndarray) -> _Weighted:
-    """Area under the ROC curve and average precision, of rows that count so often."""
-    order = np.argsort(-second_N, kind="stable")
-    starts = np.flatnonzero(np.diff(second_N[order], prepend=np.inf))  # of rows of one value
-    positive = is_second_N[order].astype(np.float64)
-
-    def measure(weights_BN: np.ndarray) -> dict[str, np.ndarray]:
-        ordered = weights_BN[:, order]
-        true = np.add.reduceat(ordered * positive, starts, axis=1)
-        every = np.add.reduceat(ordered, starts, axis=1)
-        false = every - true
-        hits, alarms = true.cumsum(axis=1), false.cumsum(axis=1)
-        below = alarms[:, -1:] - alarms + false / 2
-        return {
-            "auc": (true * below).sum(axis=1) / (hits[:, -1] * alarms[:, -1]),
-            "average_precision": (true * (hits / np.maximum(hits + alarms, 1))).sum(axis=1)
-            / hits[:, -1],
-        }
-
-    return measure
-
-
 # --- Of tables ------------------------------------------------------------------------------------
 
 
@@ -455,6 +460,9 @@ def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
 
     Thousands of draws of few rows ask for it, and scikit-learn takes 10 ms to check each.
     """
+    if isinstance(task, (MultiLabel, MultiTarget)):
+        mean = float(drawn_headline(task, outputs, labels, np.ones((1, len(labels))))[0])
+        return mean if math.isfinite(mean) else None
     if _page_of(task) is not None:
         return score(task, outputs, labels).get(headline(task))
     if not isinstance(task, Classification):
@@ -469,7 +477,7 @@ def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
     is_second = truth[seen] == 1
     if is_second.all() or not is_second.any():
         return None
-    return float(_ranked(second, is_second)(np.ones((1, len(second))))["auc"][0])
+    return float(areas(second, is_second)(np.ones((1, len(second))))["auc"][0])
 
 
 def shown_first(names: Collection[str]) -> list[str]:
@@ -485,6 +493,8 @@ def shown_first(names: Collection[str]) -> list[str]:
         ("poisson_deviance", "mae"),
         ("gamma_deviance", "mae"),
         ("pinball", "coverage"),
+        ("auc_labels", "average_precision_labels"),
+        ("r2_labels", "rmse_labels"),
         ("accuracy", "macro_f1"),
     )
     pair = next((pair for pair in pairs if pair[0] in names), ())

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dovetail.data import Counts, Quantiles, Regression, Survival, Task
+from dovetail.data import (
+    Counts,
+    MultiLabel,
+    MultiTarget,
+    Quantiles,
+    Regression,
+    Survival,
+    Task,
+)
 from dovetail.errors import ModelError
 from dovetail.models.shown import html_table
 
@@ -29,9 +37,11 @@ class Prediction:
 
     Attributes:
         values: (N,) the class, as its label is written, or the number; of times to an event the
-            median, NaN where it is after the last interval.
-        probabilities: (N, C) float32 in the order of ``classes``, or None for a regression.
-        classes: the C classes, or () for a regression.
+            median, NaN where it is after the last interval; of several labels (N, L).
+        probabilities: (N, C) float32 in the order of ``classes``, or None for a regression; of
+            several labels (N, L), how likely each is.
+        classes: the C classes, or () for a regression and for several labels.
+        labels: the L labels, where there are several.
         within: (N, C) bool, the classes of each row's conformal set; None unless asked for.
         low, high: (N,) each row's conformal interval; None unless asked for.
         named: more columns of a row: of times to an event "risk" and "S(time)", the share without
@@ -48,16 +58,19 @@ class Prediction:
     high: np.ndarray | None = None
     errors: np.ndarray | None = None
     named: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
     def columns(self, label: str = "prediction") -> dict[str, np.ndarray]:
         """Column -> (N,) values, as ``dovetail predict`` writes them; ``label`` names the first.
 
         The class and the probability of each class (``p(CLASS)``), or the number; of a coverage the
-        ``set`` of classes, or ``low`` and ``high``.
+        ``set`` of classes, or ``low`` and ``high``. Of several labels a column each.
         """
         columns: dict[str, np.ndarray] = {label: self.values}
+        if self.labels:
+            columns = {name: self.values[:, index] for index, name in enumerate(self.labels)}
         if self.probabilities is not None:
-            for index, name in enumerate(self.classes):
+            for index, name in enumerate(self.labels or self.classes):
                 columns[f"p({name})"] = self.probabilities[:, index].astype(np.float64).round(6)
         if self.within is not None:
             names = [str(name) for name in self.classes]
@@ -82,6 +95,10 @@ class Prediction:
                 "use predict"
             )
         return self.probabilities
+
+    def times(self, exposure_N: np.ndarray | None) -> Prediction:
+        """Rates as counts of these exposures; None: as they are, of one of exposure."""
+        return self if exposure_N is None else replace(self, values=self.values * exposure_N)
 
     def conformal(self, radius: float) -> Prediction:
         """The prediction with sets or intervals; see ``calibration``."""
@@ -156,5 +173,11 @@ def prediction_of(task: Task, outputs_NS: np.ndarray) -> Prediction:
         named = {f"q{share:g}": said_NS[:, s] for s, share in enumerate(task.shares)}
         middle = min(range(task.num_outputs), key=lambda s: abs(task.shares[s] - 0.5))
         return Prediction(said_NS[:, middle], named=named)
+    if isinstance(task, (MultiLabel, MultiTarget)):
+        said_NL = task.values(outputs_NS)
+        if isinstance(task, MultiTarget):
+            return Prediction(said_NL, labels=task.labels)
+        is_so_NL = (said_NL >= 0.5).astype(np.int64)
+        return Prediction(is_so_NL, said_NL.astype(np.float32), labels=task.labels)
     assert isinstance(task, Regression)
     return Prediction(outputs_NS[:, 0] * task.scale + task.mean)

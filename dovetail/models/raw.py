@@ -29,6 +29,8 @@ class Takes(Protocol):
     @property
     def party(self) -> str: ...
     @property
+    def task(self) -> dd.Task: ...
+    @property
     def spec(self) -> NetworkSpec | None: ...
     @property
     def shapes(self) -> Mapping[str, Shape]: ...
@@ -48,11 +50,13 @@ class RawRows:
         ids: (N,) ids, or row numbers from 0 where no column names them.
         x: block -> (N, ...) network inputs.
         labels: (N,) raw labels, where the data have the label's column.
+        exposure: (N,) of a model of rates, where the data have its column.
     """
 
     ids: np.ndarray
     x: dict[str, Tensor]
     labels: dd.Column | None
+    exposure: np.ndarray | None = None
 
     def labelled(self, task: dd.Task, label: str) -> tuple[dict[str, Tensor], Tensor]:
         """The rows that have a label: their inputs, and labels as a network learns them.
@@ -201,12 +205,32 @@ def _read_table(
     known = model.about.get("label")
     name = label if label is not None or not table.has(known) else str(known)
     labels = None if name is None else table.column(name)
+    exposure = _exposure_of(model.task, table)
     if id_column is None:
-        return RawRows(np.arange(table.num_rows), x, labels)
+        return RawRows(np.arange(table.num_rows), x, labels, exposure)
     ids = table.column(id_column)
     if ids.missing.any():
         raise DataError(f"{table.description}: {ids.missing.sum()} rows have no {id_column!r}")
-    return RawRows(whole_numbers(ids).values, x, labels)
+    return RawRows(whole_numbers(ids).values, x, labels, exposure)
+
+
+def _exposure_of(task: dd.Task, table: dd.Table) -> np.ndarray | None:
+    """(N,) what rates are multiplied by; None: nothing.
+
+    Raises:
+        DataError: a row without one, or one that is not above 0.
+    """
+    name = task.exposure if isinstance(task, dd.Counts) else None
+    if name is None or name not in table.names:
+        return None
+    column = table.column(name)
+    if column.is_text or column.missing.any() or not (column.values > 0).all():
+        raise DataError(
+            f"{table.description}: the exposure {name!r} is a number above 0 in every row; leave "
+            "the column out to predict rates for one of it"
+        )
+    exposure: np.ndarray = column.values.astype(np.float64)
+    return exposure
 
 
 def _numbered_images(source: Path) -> RawRows:

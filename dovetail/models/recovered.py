@@ -18,8 +18,8 @@ from torch import Tensor
 from dovetail.data import Classification, Regression, Task
 from dovetail.models.metrics import SCORES, drawn_headline, headline, headline_score
 
-#: Scores shown first of counts, amounts and quantiles.
-_OTHER_LOSSES = ("poisson_deviance", "gamma_deviance", "pinball")
+#: Scores shown first of counts, amounts, quantiles and several labels.
+_OTHER_SCORES = ("poisson_deviance", "gamma_deviance", "pinball", "auc_labels", "r2_labels")
 
 #: Times that test rows are drawn anew.
 _DRAWS = 400
@@ -211,7 +211,7 @@ def warnings_of(
                 f"{name} has {what} {score:.3f}, no better than {called} ({other:.3f}): look at "
                 "another score before you use it"
             )
-    for what in ("auc", "accuracy", "rmse", "c_index", *_OTHER_LOSSES):
+    for what in ("auc", "accuracy", "rmse", "c_index", *_OTHER_SCORES):
         if alone is None or what not in scores or what not in alone:
             continue
         score, other = scores[what], alone[what]

@@ -23,7 +23,14 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.labels import prediction_name
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, Task, task_from_json
+from dovetail.data.task import (
+    Classification,
+    MultiLabel,
+    MultiTarget,
+    Regression,
+    Task,
+    task_from_json,
+)
 from dovetail.errors import DataError, ModelError
 from dovetail.models.calibration import calibration_of, radius_of
 from dovetail.models.decisions import Decision, decision_after_calibration
@@ -51,6 +58,18 @@ Rows = Tensor | Mapping[str, Tensor]
 #: A table with raw columns: a path or SELECT, a DataFrame of pandas, polars or pyarrow; of images
 #: the path of an .npz file or a folder.
 Raw = str | Path | Frame | Table
+
+
+class OneOutput(nn.Module):
+    """One of a network's outputs: (B, 1), or of log odds (B, 2)."""
+
+    def __init__(self, network: nn.Module, index: int, *, odds: bool) -> None:
+        super().__init__()
+        self.network, self.index, self.odds = network, index, odds
+
+    def forward(self, x: Any) -> Tensor:
+        output: Tensor = self.network(x)[:, self.index, None]
+        return torch.cat([torch.zeros_like(output), output], dim=1) if self.odds else output
 
 
 def line_of(party: str, about: Mapping[str, Any], what: str = "model") -> str:
@@ -194,13 +213,15 @@ class Model:
     ) -> Any:
         """(N,) class or value of each row; asks no other party (APFed, Eq. 11).
 
-        A NumPy array; of a DataFrame of pandas a Series with its index, of polars a Series.
+        A NumPy array; of a DataFrame of pandas a Series with its index, of polars a Series. Of
+        several labels (N, L), or a DataFrame.
         ``predictions`` gives probabilities, sets and intervals as well, and takes the same.
         """
         prediction = self.predictions(
             x, batch_size=batch_size, allow_unseen=allow_unseen, partial=partial
         )
-        return series_like(x, prediction.values, name=prediction_name(self.about.get("label")))
+        name = prediction_name(self.about.get("label"))
+        return series_like(x, prediction.values, name=name, names=prediction.labels)
 
     def predictions(
         self,
@@ -237,8 +258,10 @@ class Model:
             radius = radius_of(self.about, coverage, party=self.party)
             plain = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)
             return plain.conformal(radius)
+        exposure = None
         if not isinstance(x, (Tensor, Mapping)):
-            x = read_rows(self, x, allow_unseen=allow_unseen).x
+            rows = read_rows(self, x, allow_unseen=allow_unseen)
+            x, exposure = rows.x, rows.exposure
         outputs = self.outputs(x, batch_size=batch_size)
         num_lost = int((~outputs.isfinite().all(dim=1)).sum())
         if num_lost:
@@ -254,12 +277,14 @@ class Model:
             if self.decision is not None and len(classes) == 2:
                 best = (probabilities[:, 1].double() >= self.decision.threshold).long().numpy()
             return Prediction(classes[best], probabilities.numpy(), self.task.classes)
-        return prediction_of(self.task, outputs.double().numpy())
+        return prediction_of(self.task, outputs.double().numpy()).times(exposure)
 
     def predict_proba(
         self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False
     ) -> np.ndarray:
-        """(N, C) probability of each of ``classes``; ``x`` as of ``predict``.
+        """(N, C) probability of each of ``classes``, or (N, L) of each of several labels.
+
+        ``x`` is as of ``predict``.
 
         Raises:
             ModelError: a model that predicts numbers.
@@ -305,7 +330,8 @@ class Model:
 
         Args:
             x: raw columns; with the label's, how important each is as well.
-            label: its column; None: what it was called in training.
+            label: its column; None: what it was called in training. Of several, the one that is
+                explained.
             shared_rows: the first so many rows are told of one by one.
             seed: of the draws.
             allow_unseen: take categories unseen in training as missing.
@@ -316,6 +342,20 @@ class Model:
             ModelError: a model that takes no raw columns.
             ConfigError: shap is not installed.
         """
+        if isinstance(self.task, (MultiLabel, MultiTarget)):
+            if label not in self.task.labels:
+                raise ModelError(
+                    f"the model of party {self.party!r} has several labels, of which one is "
+                    f"explained at a time; give label as one of {', '.join(self.task.labels)}"
+                )
+            return self.of_label(label).explain(
+                x,
+                label=label if table_of(x).has(label) else None,
+                shared_rows=shared_rows,
+                seed=seed,
+                allow_unseen=allow_unseen,
+                to=to,
+            )
         rows = read_rows(self, x, label=label, allow_unseen=allow_unseen)
         inputs, truth, told_of = rows.x, None, np.arange(len(rows.ids))
         if rows.labels is not None and not rows.labels.missing.all():
@@ -331,6 +371,25 @@ class Model:
                 values |= encoder.raw(table)
         columns = [values[name].astype(object) for name in explanation.columns]
         return explanation.to_shap(np.column_stack(columns))
+
+    def of_label(self, label: str) -> Model:
+        """One of several labels as a model of its own; it is not saved.
+
+        Raises:
+            ModelError: it has no such label.
+        """
+        task = self.task
+        if not isinstance(task, (MultiLabel, MultiTarget)) or label not in task.labels:
+            raise ModelError(
+                f"the model of party {self.party!r} has no label {label!r} among several"
+            )
+        index = task.labels.index(label)
+        one: Task = Classification(("false", "true"))
+        if isinstance(task, MultiTarget):
+            one = Regression(task.means[index], task.scales[index])
+        network = OneOutput(self.network, index, odds=isinstance(task, MultiLabel))
+        about = {**self.about, "label": label}
+        return Model(self.party, one, network, None, self.shapes, self.inputs, about)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model's folder, whole or not at all; an older model there is replaced.

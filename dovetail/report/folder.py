@@ -78,6 +78,7 @@ class Judged(_Read):
     precision_recall: list[tuple[float, float]] = []
     curves: Curves | None = None
     calibration: list[Horizon] = []
+    labels: dict[str, dict[str, float]] = {}
 
 
 class Done(_Read):

@@ -21,6 +21,9 @@ _DRAWN_FROM = 5
 _MOST_CLASSES = 12
 _MOST_CONFUSED = 10
 
+#: Variants beside a model of several labels -> what they are called.
+_COMPARED = {"best-alone": "best local", "joint": "joint", "tvfl": "joint"}
+
 
 @dataclass(frozen=True)
 class Square:
@@ -52,6 +55,7 @@ class JudgedView:
         confused: of many.
         charts: reliability, ROC, precision and recall; of times survival and calibration.
         bins: the rows of each bin of the reliability diagram.
+        labels: of several labels the scores of each.
     """
 
     title: str
@@ -61,6 +65,7 @@ class JudgedView:
     confused: TableView | None
     charts: Sequence[Chart]
     bins: TableView | None
+    labels: TableView | None = None
 
 
 def judged(run: Run) -> list[JudgedView]:
@@ -110,6 +115,38 @@ def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> JudgedView:
         confused,
         list(_charts(judged_rows, names)),
         _bins(judged_rows),
+        _labels(run, seed, party, judged_rows),
+    )
+
+
+def _labels(run: Run, seed: Seed, party: str, judged_rows: Judged) -> TableView | None:
+    """Each label's first score, of the model and of what it is compared with."""
+    if not judged_rows.labels:
+        return None
+    score = "auc" if any("positive" in each for each in judged_rows.labels.values()) else "r2"
+    of_variants = {
+        name: parties[party].labels
+        for done in seed.done.values()
+        for name, parties in done.details.items()
+        if party in parties and parties[party].labels and name in (run.method, *_COMPARED)
+    }
+    order = [*(each for each in _COMPARED if each in of_variants), run.method]
+    names = [name for name in dict.fromkeys(order) if name in of_variants]
+
+    def shown(name: str, label: str) -> str:
+        value = of_variants[name].get(label, {}).get(score)
+        return "" if value is None else f"{value:.3f}"
+
+    body = [
+        (label, f"{each.get('rows', 0):,.0f}", *(shown(name, label) for name in names))
+        for label, each in judged_rows.labels.items()
+    ]
+    heads = [_COMPARED.get(name, "solo") for name in names]
+    return TableView(
+        f"{NAMES[score]} of each label, on the test rows that have it",
+        ("label", "rows", *heads),
+        body,
+        numbers=tuple(range(1, 2 + len(names))),
     )
 
 

@@ -114,6 +114,8 @@ def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str
         DataError: text where numbers are needed.
     """
     values, missing = column.values, column.missing
+    if task == "counts" and values.ndim > 1:  # of an exposure, which is no label
+        values = values[:, 0]
     if task != "classification":
         labels = dd.encode_labels(dd.Regression(), values, missing, label=label)
         return labels, ()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dovetail.data import Column, Dataset, Table
+from dovetail.data.labels import label_columns
 from dovetail.methods.party import Site
 
 #: Fewer labelled rows in common say nothing; of larger tables only the columns' names are compared.
@@ -55,6 +56,10 @@ def _copies(
     table: Table, names: list[str], label: str, labels: Column, rows: np.ndarray
 ) -> Iterator[tuple[str, str]]:
     """What is wrong, and the column; ``rows`` of the table are those of the labels."""
+    if labels.values.ndim > 1:
+        for part, values in zip(label_columns(label), labels.values.T, strict=True):
+            yield from _copies(table, names, part, Column(values, np.isnan(values)), rows)
+        return
     for name in names:
         if _plain(name) == _plain(label):
             yield f"is named like the label {label!r}", name

@@ -35,9 +35,11 @@ class DataSection(Section):
     # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT
     source: str
     folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
-    label: Label | None = None  # the column to predict, or { time = COLUMN, event = COLUMN }
+    # the column to predict, or several as a list, or { time = COLUMN, event = COLUMN }, or
+    # { count = COLUMN, exposure = COLUMN }
+    label: Label | None = None
     id: str | None = None  # the column that names each sample; none: the row's number
-    # what the label is: a class, a number, or (of two columns) the time to an event
+    # what the label is (docs/tasks.md); a label of several columns says it by itself
     task: DataKind = "classification"
     test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
     test_source: str | None = None  # another file, with the test rows

@@ -387,6 +387,8 @@ def _lines(prediction: Prediction) -> list[dict[str, Any]]:
     if prediction.low is not None and prediction.high is not None:
         ends = zip(values, prediction.low.tolist(), prediction.high.tolist(), strict=True)
         return [{"prediction": value, "low": low, "high": high} for value, low, high in ends]
+    if prediction.labels:
+        return _lines_of_labels(prediction)
     if prediction.probabilities is None:
         columns = {name: own.tolist() for name, own in prediction.columns().items()}
         return [
@@ -407,6 +409,20 @@ def _lines(prediction: Prediction) -> list[dict[str, Any]]:
             values, np.round(prediction.probabilities.astype(float), 6).tolist(), strict=True
         )
     ]
+
+
+def _lines_of_labels(prediction: Prediction) -> list[dict[str, Any]]:
+    """Of each row label -> what is said of it, and label -> how likely it is."""
+    names = prediction.labels
+    lines: list[dict[str, Any]] = [
+        {"prediction": dict(zip(names, values, strict=True))}
+        for values in prediction.values.tolist()
+    ]
+    if prediction.probabilities is not None:
+        rounded = np.round(prediction.probabilities.astype(float), 6).tolist()
+        for line, shares in zip(lines, rounded, strict=True):
+            line["probabilities"] = dict(zip(names, shares, strict=True))
+    return lines
 
 
 def _page_headers(allowed: str = "") -> dict[str, str]:

@@ -21,7 +21,14 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.images import ImageInput
-from dovetail.data.task import Classification, Counts, Quantiles, Survival
+from dovetail.data.task import (
+    Classification,
+    Counts,
+    MultiLabel,
+    MultiTarget,
+    Quantiles,
+    Survival,
+)
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import calibration_of
@@ -207,7 +214,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         )
     elif isinstance(model.task, Survival):
         program = graph.model(survival_nodes(graph, model.task, outputs, first))
-    elif isinstance(model.task, (Counts, Quantiles)):
+    elif isinstance(model.task, (Counts, Quantiles, MultiLabel, MultiTarget)):
         program = graph.model(number_nodes(graph, model.task, outputs, first))
     else:
         wide = graph.cast(outputs, onnx.TensorProto.DOUBLE)
@@ -283,7 +290,15 @@ def apart(model: Model, one: Prediction, other: Prediction) -> float:
             for name in one.named
             if name != "risk"
         )
-    scale = float(np.abs(one.values).mean()) if isinstance(model.task, Counts) else model.task.scale
+    if isinstance(model.task, MultiLabel):
+        assert one.probabilities is not None
+        assert other.probabilities is not None
+        return float(np.abs(one.probabilities - other.probabilities).max(initial=0.0))
+    scale: Any = model.task.scale
+    if isinstance(model.task, Counts):
+        scale = float(np.abs(one.values).mean())
+    elif isinstance(model.task, MultiTarget):
+        scale = np.array(model.task.scales)
     far = np.abs(one.values - other.values) / np.maximum(scale, np.abs(one.values))
     return float(far.max(initial=0.0))
 

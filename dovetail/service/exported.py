@@ -73,7 +73,8 @@ class OnnxModel:
     def predict(self, x: Raw, *, allow_unseen: bool = False) -> Any:
         """(N,) class or value of each row of raw columns; as of ``Model.predict``."""
         prediction = self.predictions(x, allow_unseen=allow_unseen)
-        return series_like(x, prediction.values, name=prediction_name(self.about.get("label")))
+        name = prediction_name(self.about.get("label"))
+        return series_like(x, prediction.values, name=name, names=prediction.labels)
 
     def predictions(
         self, x: Raw, *, allow_unseen: bool = False, coverage: float | None = None
@@ -86,8 +87,8 @@ class OnnxModel:
         if coverage is not None:
             radius = radius_of(self.about, coverage, party=self.party)
             return self.predictions(x, allow_unseen=allow_unseen).conformal(radius)
-        self._checked(x, None, allow_unseen)
-        return self.run(self.feeds_of(x))
+        rows = self._checked(x, None, allow_unseen)
+        return self.run(self.feeds_of(x)).times(rows.exposure)
 
     def predict_proba(self, x: Raw, *, allow_unseen: bool = False) -> np.ndarray:
         """(N, C) probability of each of ``classes``.
@@ -108,7 +109,8 @@ class OnnxModel:
         prediction = self.run(self.feeds_of(x))
         truth = dd.encode_labels(self.task, rows.labels.values, rows.labels.missing, label=name)
         present = torch.from_numpy(np.flatnonzero(~rows.labels.missing))
-        if prediction.probabilities is not None:
+        if isinstance(self.task, Classification):
+            assert prediction.probabilities is not None
             outputs = torch.from_numpy(prediction.probabilities).clamp(min=1e-12).log()
         elif not isinstance(self.task, Regression):
             outputs = torch.from_numpy(self._results(self.feeds_of(x))[0])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import __version__
-from dovetail.data import Classification, TableEncoder
+from dovetail.data import Classification, MultiLabel, MultiTarget, TableEncoder
 from dovetail.data.labels import prediction_name
 from dovetail.errors import ConfigError
 from dovetail.models import Model, load
@@ -43,8 +43,10 @@ class Pyfunc:
         unseen = bool((params or {}).get("allow_unseen", False))
         prediction = self.model.predictions(rows, allow_unseen=unseen)
         columns = {prediction_name(self.model.about.get("label")): prediction.values}
+        if prediction.labels:
+            columns = {name: prediction.values[:, i] for i, name in enumerate(prediction.labels)}
         if prediction.probabilities is not None:
-            for index, name in enumerate(prediction.classes):
+            for index, name in enumerate(prediction.labels or prediction.classes):
                 columns[f"p({name})"] = prediction.probabilities[:, index]
         return pd.DataFrame(columns)
 
@@ -76,6 +78,11 @@ def signature(model: Model) -> Any:
         is_text = isinstance(model.task.classes[0], str)
         out = [ColSpec(DataType.string if is_text else DataType.long, label)]
         out += [ColSpec(DataType.float, f"p({name})") for name in model.task.classes]
+    if isinstance(model.task, MultiTarget):
+        out = [ColSpec(DataType.double, name) for name in model.task.labels]
+    if isinstance(model.task, MultiLabel):
+        out = [ColSpec(DataType.long, name) for name in model.task.labels]
+        out += [ColSpec(DataType.float, f"p({name})") for name in model.task.labels]
     params = ParamSchema([ParamSpec("allow_unseen", DataType.boolean, False)])
     return ModelSignature(Schema(columns), Schema(out), params)
 

@@ -22,7 +22,7 @@ import torch
 from onnx import TensorProto, helper, inliner, numpy_helper
 from torch import nn
 
-from dovetail.data import Counts, Quantiles, Survival
+from dovetail.data import Counts, MultiLabel, MultiTarget, Quantiles, Survival
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.calibration import Calibration
@@ -159,8 +159,13 @@ def survival_nodes(graph: Graph, task: Survival, outputs: str, first: str) -> li
     ]
 
 
-def number_nodes(graph: Graph, task: Counts | Quantiles, outputs: str, first: str) -> list[Any]:
-    """The outputs of a model of counts, amounts or quantiles: its network's, as they are."""
+def number_nodes(
+    graph: Graph,
+    task: Counts | Quantiles | MultiLabel | MultiTarget,
+    outputs: str,
+    first: str,
+) -> list[Any]:
+    """The outputs of a model of numbers or of several labels: its network's, as they are."""
     kept = graph.node("Identity", outputs)
     return [(kept, first, TensorProto.FLOAT, [task.num_outputs])]
 
@@ -196,7 +201,7 @@ def _ensemble(graph: Graph, ensemble: Ensemble, x: str, num_features: int) -> st
     if ensemble.regression and shares is not None:
         member_outputs = [
             graph.node("Mul", each, graph.constant(share, np.float32))
-            for each, share in zip(member_outputs, shares, strict=True)
+            for each, share in zip(member_outputs, shares, strict=True)  # of each output, or one
         ]
         return graph.node("Sum", *member_outputs)
     if ensemble.regression:

@@ -184,6 +184,12 @@ def _answer(model: Served) -> dict[str, Any]:
             "probabilities": {"type": "object", "additionalProperties": {"type": "number"}},
             "set": {"type": "array", "items": {"type": "string"}},
         }
+    elif "labels" in kind:
+        of_labels = {
+            "type": "object",
+            "properties": {name: {"type": "number"} for name in kind["labels"]},
+        }
+        line = {"prediction": of_labels, "probabilities": of_labels}
     else:
         line |= {"low": {"type": "number"}, "high": {"type": "number"}}
     line["row"] = {"type": "integer", "description": "With partial, which row this is."}

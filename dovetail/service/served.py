@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail import data as dd
 from dovetail.data.fitted import CategoryColumn, date_text
-from dovetail.data.task import Classification
+from dovetail.data.task import Classification, MultiLabel, MultiTarget, Task
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DovetailError, ModelError
 from dovetail.models import Model, load
@@ -71,11 +71,7 @@ class Served:
             "x-version": self.version,
             "x-party": self.onnx.party,
             "x-label": self.label,
-            "x-answer": (
-                {"kind": "class", "classes": list(self.onnx.classes)}
-                if isinstance(self.onnx.task, Classification)
-                else {"kind": self.onnx.task.predicts.removeprefix("a ")}
-            ),
+            "x-answer": _answered_by(self.onnx.task),
         }
 
     def card(self) -> dict[str, Any] | None:
@@ -100,6 +96,16 @@ class Answered:
     prediction: Prediction | None
     by: Sequence[Sequence[str]]
     missing: dict[str, str]
+
+
+def _answered_by(task: Task) -> dict[str, Any]:
+    """What a row's answer is."""
+    if isinstance(task, Classification):
+        return {"kind": "class", "classes": list(task.classes)}
+    kind: dict[str, Any] = {"kind": task.predicts.removeprefix("a ")}
+    if isinstance(task, (MultiLabel, MultiTarget)):
+        kind["labels"] = list(task.labels)
+    return kind
 
 
 def _property(column: Any) -> dict[str, Any]:

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import dovetail as dt
+from dovetail.cli.main import app
 from dovetail.data import Kind
+from dovetail.errors import ConfigError, DataError
 from dovetail.service.export import export
 
 
@@ -48,3 +51,48 @@ def test_a_run_gives_a_model_of_its_kind(kind: Kind, score: str, tmp_path: Path)
     np.testing.assert_allclose(exported.predict(frame), model.predict(frame), rtol=1e-4)
     assert exported.score(frame)[score] == pytest.approx(model.score(frame)[score], rel=1e-3)
     run.report(tmp_path / "report.html")
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_a_rate_is_said_for_the_exposure_that_a_table_has(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    here, there = rng.normal(size=(2, 320))
+    years = rng.uniform(0.1, 3, size=320)
+    frame = pd.DataFrame({"holder": np.arange(320), "age": here, "miles": there, "years": years})
+    frame["claims"] = rng.poisson(years * np.exp(0.6 * here + 0.9 * there))
+    label = {"count": "claims", "exposure": "years"}
+    insurer = dt.Party(
+        "insurer", frame[["holder", "age", "claims", "years"]], id="holder", label=label
+    )
+    garage = dt.Party("garage", frame[["holder", "miles"]], id="holder")
+    run = dt.fit(dt.APFed(), [insurer, garage], test=0.25, baselines=["best-alone"], quiet=True)
+    baselines = run.result["baselines"]
+    assert baselines["joint"]["poisson_deviance"] < baselines["best-alone"]["poisson_deviance"]
+    model = run.models["insurer"]
+    assert model.predictions(frame).columns("claims").keys() == {"claims"}
+    counts, rates = model.predict(frame), model.predict(frame.drop(columns=["years", "claims"]))
+    np.testing.assert_allclose(counts, rates * years, rtol=1e-6)
+    assert counts.sum() == pytest.approx(frame["claims"].sum(), rel=0.2)
+    assert model.score(frame)["poisson_deviance"] > 0
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    out = tmp_path / "said.csv"
+    folder = str(model.save(tmp_path / "model"))
+    done = CliRunner().invoke(
+        app, ["predict", folder, str(tmp_path / "new.csv"), "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    np.testing.assert_allclose(pd.read_csv(out)["claims"], counts, rtol=1e-5)
+    export(model, tmp_path / "model.onnx")
+    np.testing.assert_allclose(dt.load(tmp_path / "model.onnx").predict(frame), counts, rtol=1e-4)
+    with pytest.raises(DataError, match="the exposure 'years' is a number above 0 in every row"):
+        model.predict(frame.drop(columns="claims").assign(years=0.0))
+
+
+def test_exposures_that_cannot_be_are_refused() -> None:
+    frame = pd.DataFrame({"id": [1, 2], "claims": [0, 1], "years": [0.0, 1.0], "x": [1.0, 2.0]})
+    with pytest.raises(DataError, match="'years' is 0 in a row; an exposure is above 0"):
+        dt.Party("a", frame, id="id", label={"count": "claims", "exposure": "years"})
+    with pytest.raises(ConfigError, match="a label of claims and years is a task"):
+        dt.Party(
+            "a", frame, id="id", label={"count": "claims", "exposure": "years"}, task="regression"
+        )

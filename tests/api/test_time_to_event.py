@@ -124,7 +124,7 @@ def test_a_run_file_a_table_and_an_export(tmp_path: Path, brief_learners: None) 
     ("changes", "words"),
     [
         ({"died": 2}, "'died' says whether the event came, as 1 or 0"),
-        ({"days": -1.0}, "'days' has times below 0"),
+        ({"days": -1.0}, "'days' has values below 0"),
         ({"days": "soon"}, "'days' is text"),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -155,7 +155,7 @@ def finish(
         done = distil(owner, joint.teacher, alone, work.students, seed=work.seed)
     solo = alone if done is None else done.solo
     outcome = Outcome(ledger=engine.ledger)
-    outcome.about["distilled"] = _about(active, owner, joint, alone, done)
+    outcome.about["distilled"] = _about(active, owner, joint, alone, done, work.labels)
     run = {"run": engine.run} if engine.run else {}
     choice = done.choice if done is not None and done.pays else "alone"
     decision = held_out_decision(work.decision_settings, work.task, solo, rows)
@@ -198,6 +198,7 @@ def _about(
     joint: JointTeacher | None,
     alone: Fitted,
     done: Distilled | None,
+    labels: Sequence[str],
 ) -> dict[str, Any]:
     """What a report says of how it went; JSON-ready."""
     about: dict[str, Any] = {
@@ -216,26 +217,7 @@ def _about(
     if joint is None or done is None:
         why = "too few rows are both labelled and shared"
         return {**about, "why": why if active.partners else "no partner answered"}
-    aligned = joint.joint.aligned
-    about |= {
-        "choice": done.choice,
-        "pays": done.pays,
-        "teacher": joint.joint.name,
-        "temperature": joint.joint.temperature,
-        "held_out_gain": done.gain,
-        "standard_error": done.standard_error,
-        "joint_ahead_by_errors": done.teacher_gain,
-        "held_out_losses": dict(done.losses),
-        "labelled": int(owner.labelled.sum()),
-        "shared": int(aligned.sum()),
-        "labelled_and_shared": int((aligned & owner.labelled).sum()),
-    }
-    if not done.pays:
-        about["why"] = (
-            "on held-out rows the distilled model was not better than the model alone, which is "
-            "kept"
-        )
-    return about
+    return about | done.report(joint.joint, owner, labels)
 
 
 def _score(

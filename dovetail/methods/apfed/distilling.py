@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.data import Classification
+from dovetail.data import Classification, MultiLabel, MultiTarget
 from dovetail.errors import ConfigError
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.local_data import LabelOwnerData
@@ -98,6 +98,11 @@ class Distilling(LabelOwnerData):
     @property
     def regression(self) -> bool:
         return not isinstance(self.task, Classification)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its several labels; () of one."""
+        return self.task.labels if isinstance(self.task, (MultiLabel, MultiTarget)) else ()
 
     @property
     def block(self) -> str:
@@ -256,7 +261,7 @@ def finish(work: Distilling, active: distil.Active, engine: Engine, observe: Obs
     done, teacher = _distil(work, active, owner, alone)
     solo = alone if done is None else done.solo
     outcome = Outcome(ledger=engine.ledger)
-    outcome.about["distilled"] = _report(active, teacher, alone, done)
+    outcome.about["distilled"] = _report(active, teacher, alone, done, work.labels)
     run = {"run": engine.run} if engine.run else {}
     choice = done.choice if done is not None and done.pays else "alone"
     decision = held_out_decision(work.decision_settings, work.task, solo, rows)
@@ -298,7 +303,11 @@ def _distil(
 
 
 def _report(
-    active: distil.Active, teacher: Teacher | None, alone: Fitted, done: Distilled | None
+    active: distil.Active,
+    teacher: Teacher | None,
+    alone: Fitted,
+    done: Distilled | None,
+    labels: Sequence[str],
 ) -> dict[str, Any]:
     """What a report says of how it went; JSON-ready."""
     report: dict[str, Any] = {
@@ -310,26 +319,7 @@ def _report(
     }
     if teacher is None or done is None:
         return {**report, "why": active.why_not}
-    aligned = teacher.aligned
-    report |= {
-        "choice": done.choice,
-        "pays": done.pays,
-        "teacher": teacher.name,
-        "temperature": teacher.temperature,
-        "held_out_gain": done.gain,
-        "standard_error": done.standard_error,
-        "joint_ahead_by_errors": done.teacher_gain,
-        "held_out_losses": dict(done.losses),
-        "labelled": int(active.owner.labelled.sum()),
-        "shared": int(aligned.sum()),
-        "labelled_and_shared": int((aligned & active.owner.labelled).sum()),
-    }
-    if not done.pays:
-        report["why"] = (
-            "on held-out rows the distilled model was not better than the model alone, which is "
-            "kept"
-        )
-    return report
+    return report | done.report(teacher, active.owner, labels)
 
 
 def _joint(

@@ -184,7 +184,9 @@ def _question(situation: Situation, owner: str, helper: str) -> MessageSize:
     rows = situation.overlaps.rows[owner] if rows is None else rows
     labelled = max(2, min(situation.labelled[owner], rows, MAX_LABELLED))
     asked = min(rows, labelled + _ASKED)
-    columns = max(1, situation.num_outputs - 1)
+    of_numbers = situation.classes[owner] is None
+    columns = situation.num_outputs if of_numbers else max(1, situation.num_outputs - 1)
+    each = "label" if of_numbers else "class but the last"
     layout = encrypted.Layout.best(labelled, columns, asked)
     sent = layout.num_targets * encrypted.TARGET_WIRE + encrypted.KEY_WIRE + 2 * labelled * 8
     return MessageSize(
@@ -194,7 +196,7 @@ def _question(situation: Situation, owner: str, helper: str) -> MessageSize:
         sent + asked * PLACE,
         layout.num_answers(asked) * encrypted.ANSWER_WIRE,
         "APFed-S: one encrypted question a run, one number a row"
-        + (f" and class but the last, {columns}" if columns > 1 else ""),
+        + (f" and {each}, {columns}" if columns > 1 else ""),
     )
 
 

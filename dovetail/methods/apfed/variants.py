@@ -137,6 +137,7 @@ class Paper(ApfedVariant):
 
     def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> apfed.Active:
         section: ApfedSection = training.settings
+        training.decision_settings.check(local_data.task)
         if training.decision_settings.needs_rows:
             local_data = local_data.without_labels_on(local_data.held_out(seed))
         return apfed.Active(

@@ -118,10 +118,14 @@ class Situation:
 
     @property
     def num_outputs(self) -> int:
-        """One per class that any party labels, or that it says there are; one for a number."""
+        """One per class that any party labels, or that it says there are; one for a number, and for
+        each of several labels."""
         present: set[str] = set()
         declared = 0
         for name, classes in self.classes.items():
+            labels = self.parts[name].data.labels
+            if labels is not None and labels.dim() > 1:
+                return labels.shape[1]
             present |= set(classes or ())
             declared = max(declared, len(self.parts[name].classes))
         return max(1, len(present), declared)

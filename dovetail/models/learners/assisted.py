@@ -150,20 +150,22 @@ def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
             outputs = local_NC + step * z_NC
             temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets_NC)
             tried.append((index, step))
-            losses.append(owner.loss.rows(outputs / temperature, targets_NC))
-    losses_TN = torch.stack(losses)
+            losses.append(owner.loss.each(outputs / temperature, targets_NC))
+    losses_TNL = torch.stack(losses)
     weights_KCF = torch.zeros(owner.num_folds, num, inputs_RF.shape[1])
     biases_KC = torch.zeros(owner.num_folds, num)
     for fold in range(owner.num_folds):
         among = _others(owner, judged, fold)[rows]
-        index, step = tried[int(losses_TN[:, among].mean(dim=1).argmin())]
-        outputs = local_NC[among] + step * blocks[index][among]
+        best_L = losses_TNL[:, among].mean(dim=1).argmin(dim=0).tolist()
         scale = 1.0
         if not owner.regression:
+            index, step = tried[best_L[0]]
+            outputs = local_NC[among] + step * blocks[index][among]
             scale = 1 / fitting_temperature(outputs, targets_NC[among])
         weights_KCF[fold, :, :num] = scale * torch.eye(num)
-        start = num * (1 + index)
-        weights_KCF[fold, :, start : start + num] = scale * step * torch.eye(num)
+        for output in range(num):
+            index, step = tried[best_L[output if owner.loss.separate else 0]]
+            weights_KCF[fold, output, num * (1 + index) + output] = scale * step
     return Assisted(weights_KCF, biases_KC)
 
 

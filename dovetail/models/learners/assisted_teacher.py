@@ -100,11 +100,40 @@ def fit_teacher(
         }
         return choose_teacher(said, owner)
 
+    fitted = _each_label(fitted, owner, inputs_KRF, known)
     joint = teacher = chosen(fitted, known)
     shared = int((known & owner.labelled).sum())
     if fill and shared < MOST_ROWS_ALIGNED * int(owner.labelled.sum()):
         of_all = fit_assisted(inputs_RF, owner, judged)
         more = {f"{name} of all labels": each for name, each in of_all.items()}
-        teacher = chosen({**fitted, **more}, known | owner.labelled)
+        everyone = known | owner.labelled
+        teacher = chosen(_each_label({**fitted, **more}, owner, inputs_KRF, everyone), everyone)
     members = tuple(fitted.values()) if joint.name == "mean" else (fitted[joint.name],)
     return JointTeacher(joint, teacher, inputs, members)
+
+
+def _each_label(
+    fitted: Mapping[str, Assisted], owner: Owner, inputs_KRF: Tensor, rows_R: Tensor
+) -> dict[str, Assisted]:
+    """These teachers, or, of several labels, the one that is the best of them for each label."""
+    if not owner.loss.separate:
+        return dict(fitted)
+    weights_TKCF = torch.stack([each.weights_KCF for each in fitted.values()])
+    biases_TKC = torch.stack([each.biases_KC for each in fitted.values()])
+    if len(fitted) > 1:  # the mean of them is one, too
+        weights_TKCF = torch.cat([weights_TKCF, weights_TKCF.mean(dim=0, keepdim=True)])
+        biases_TKC = torch.cat([biases_TKC, biases_TKC.mean(dim=0, keepdim=True)])
+    judged = (rows_R & owner.labelled).nonzero().flatten()
+    folds_N, targets_NT = owner.folds_R[judged], owner.targets_RC[judged]
+    losses = []
+    for weights_KCF, biases_KC in zip(weights_TKCF, biases_TKC, strict=True):
+        outputs_KNC = Assisted(weights_KCF, biases_KC).outputs(inputs_KRF[:, judged])
+        outputs_NC = outputs_KNC[folds_N, torch.arange(len(judged))]
+        losses.append(owner.loss.each(outputs_NC, targets_NT).mean(dim=0))
+    best_C = torch.stack(losses).argmin(dim=0)
+    at_C = torch.arange(len(best_C))
+    return {
+        "best of each label": Assisted(
+            weights_TKCF[best_C, :, at_C].transpose(0, 1), biases_TKC[best_C, :, at_C].T
+        )
+    }

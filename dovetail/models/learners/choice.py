@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -15,7 +16,7 @@ from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
-from dovetail.models.learners.stacked import weighted_outputs
+from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
 
 #: Name -> learner, as users choose it.
 LEARNERS: Mapping[str, Learner] = {
@@ -95,25 +96,31 @@ def best_of(fitted: Mapping[str, Fitted], rows: Rows) -> Fitted:
     lacks, of tables of ``dovetail bench worth``, that choice was worse by up to a point, and the
     mean at most 0.35 behind the best learner as found out afterwards. By accuracy or AUC of
     held-out rows the choice would be worse still: of so few rows these say less than the loss.
+    Of several labels each has weights of its own.
     """
     if len(fitted) == 1:
         return next(iter(fitted.values()))
-    weights = _weights(list(fitted.values()), rows)
-    several = [
-        (each, weight)
-        for each, weight in zip(fitted.values(), weights, strict=True)
-        if weight >= _LEAST_WEIGHT
+    each = list(fitted.values())
+    weights_KL = [
+        [weight if weight >= _LEAST_WEIGHT else 0.0 for weight in of_each]
+        for of_each in _weights(each, rows)
     ]
+    several = [one for one, of_each in zip(each, weights_KL, strict=True) if any(of_each)]
     if len(several) == 1:
-        return several[0][0]
-    total = sum(weight for _, weight in several)
-    return mean_of(
-        [each for each, _ in several], rows, weights=[weight / total for _, weight in several]
-    )
+        return several[0]
+    weights_KL = [of_each for of_each in weights_KL if any(of_each)]
+    totals_L = [sum(of_label) for of_label in zip(*weights_KL, strict=True)]
+    shares_KL = [
+        [weight / total for weight, total in zip(of_each, totals_L, strict=True)]
+        for of_each in weights_KL
+    ]
+    weights = shares_KL if rows.loss.separate else [of_each[0] for of_each in shares_KL]
+    return mean_of(several, rows, weights=weights)
 
 
-def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[float]:
-    """How much each says in the mean that has the least loss of held-out rows (Wolpert 1992)."""
+def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[list[float]]:
+    """(K, L) how much each says of a label in the mean that has the least loss of held-out rows
+    (Wolpert 1992)."""
     from scipy.optimize import minimize
 
     judged = rows.folds_N >= 0
@@ -122,35 +129,35 @@ def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[float]:
     counts_N = rows.weights()[judged].double()
     counts_N = counts_N / counts_N.mean()
     logs_KNC = outputs_KNC if rows.regression else outputs_KNC.log_softmax(dim=-1)
+    shape = len(fitted), rows.num_outputs if rows.loss.separate else 1
 
     def loss_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        free_K = torch.tensor(flat, dtype=torch.float64, requires_grad=True)
-        logs_K = free_K.log_softmax(dim=0)
+        free_KL = torch.tensor(flat.reshape(shape), dtype=torch.float64, requires_grad=True)
+        logs_KL = free_KL.log_softmax(dim=0)
         if rows.regression:
-            outputs_NC = (logs_K.exp()[:, None, None] * logs_KNC).sum(dim=0)
+            outputs_NC = (logs_KL.exp()[:, None] * logs_KNC).sum(dim=0)
             losses_N = rows.loss.rows(outputs_NC, targets_NC)
         else:
-            outputs_NC = (logs_K[:, None, None] + logs_KNC).logsumexp(dim=0)
+            outputs_NC = (logs_KL[:, None] + logs_KNC).logsumexp(dim=0)
             losses_N = -(targets_NC * outputs_NC).sum(dim=1)
-        loss = (losses_N * counts_N).sum() - _PRIOR_ROWS * logs_K.mean()
+        loss = (losses_N * counts_N).sum() - _PRIOR_ROWS * logs_KL.mean(dim=0).sum()
         loss.backward()
-        assert free_K.grad is not None
-        return float(loss.detach()), free_K.grad.numpy()
+        assert free_KL.grad is not None
+        return float(loss.detach()), free_KL.grad.numpy().ravel()
 
-    optimum = minimize(loss_and_gradient, np.zeros(len(fitted)), jac=True, method="L-BFGS-B").x
-    weights: list[float] = torch.from_numpy(optimum).softmax(dim=0).tolist()
+    start = np.zeros(math.prod(shape))
+    optimum = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x
+    weights: list[list[float]] = torch.from_numpy(optimum.reshape(shape)).softmax(dim=0).tolist()
     return weights
 
 
-def mean_of(
-    fitted: Sequence[Fitted], rows: Rows, *, weights: Sequence[float] | None = None
-) -> Fitted:
+def mean_of(fitted: Sequence[Fitted], rows: Rows, *, weights: Weights | None = None) -> Fitted:
     """One model that says the mean of what these say, calibrated on held-out rows.
 
     Args:
         fitted: two or more.
         rows: what they learnt from.
-        weights: of each, 1 in all; None: alike.
+        weights: of each, or of each and output, 1 in all; None: alike.
     """
     first = fitted[0].spec
     held_out_NC = weighted_outputs(
@@ -161,7 +168,7 @@ def mean_of(
         temperature = fitting_temperature(
             held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
         )
-    shares = None if weights is None else tuple(weights)
+    shares = None if weights is None else frozen(weights)
 
     def by_fold(x_NF: Tensor) -> Tensor:
         of_each = zip(*(each.by_fold(x_NF) for each in fitted), strict=True)

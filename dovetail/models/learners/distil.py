@@ -22,6 +22,7 @@ Letters: R the owner's rows, F features, C outputs, K folds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -195,6 +196,23 @@ class Teacher:
         return loss.targets(outputs)
 
 
+@dataclass(frozen=True)
+class Gate:
+    """Whether help is kept, of one label.
+
+    Attributes:
+        choice: ``"alone"``, the students' names, or theirs with ``+alone``: their mean.
+        tried: what was considered last.
+        gain: by how much it has less loss than the own model on held-out rows.
+        error: standard error of the gain.
+    """
+
+    choice: str
+    tried: str
+    gain: float
+    error: float
+
+
 @dataclass(frozen=True, eq=False)
 class Distilled:
     """What came of it.
@@ -210,6 +228,7 @@ class Distilled:
             on held-out rows.
         standard_error: of the gain.
         teacher_gain: by how many standard errors the joint model has less; 0 of too few rows.
+        gates: of each label whether it pays; of several labels ``gain`` is their mean.
         settings: JSON-ready, for reports.
     """
 
@@ -220,7 +239,47 @@ class Distilled:
     gain: float
     standard_error: float
     teacher_gain: float
+    gates: tuple[Gate, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def report(self, teacher: Teacher, owner: Owner, labels: Sequence[str] = ()) -> dict[str, Any]:
+        """What is told of how it went; JSON-ready.
+
+        Args:
+            teacher: of the joint model, whose rows are counted.
+            owner: whose rows.
+            labels: where there are several, their names.
+        """
+        aligned = teacher.aligned
+        report: dict[str, Any] = {
+            "choice": self.choice,
+            "pays": self.pays,
+            "teacher": teacher.name,
+            "temperature": teacher.temperature,
+            "held_out_gain": self.gain,
+            "standard_error": self.standard_error,
+            "joint_ahead_by_errors": self.teacher_gain,
+            "held_out_losses": dict(self.losses),
+            "labelled": int(owner.labelled.sum()),
+            "shared": int(aligned.sum()),
+            "labelled_and_shared": int((aligned & owner.labelled).sum()),
+        }
+        if labels:
+            report["labels"] = {
+                name: {
+                    "choice": gate.choice,
+                    "pays": gate.choice != ALONE,
+                    "held_out_gain": gate.gain,
+                    "standard_error": gate.error,
+                }
+                for name, gate in zip(labels, self.gates, strict=True)
+            }
+        if not self.pays:
+            report["why"] = (
+                "on held-out rows the distilled model was not better than the model alone, which "
+                "is kept"
+            )
+        return report
 
 
 def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner) -> Teacher:
@@ -331,41 +390,60 @@ def distil(
     if config.blend:
         candidates[blend] = students.mean([candidates[chosen], candidates[ALONE]])
     targets = owner.targets_RC[judged]
-    row_losses_of, temperatures = {}, {}
+    losses_of, temperatures = {}, {}
     for name, outputs in candidates.items():
         temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets)
         temperatures[name] = temperature
-        row_losses_of[name] = owner.loss.rows(outputs / temperature, targets).double()
-    losses = {name: float(each.mean()) for name, each in row_losses_of.items()}
-    gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
-    teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
-    best = chosen
-    pays = gains[chosen][0] > config.gate * gains[chosen][1]
+        losses_of[name] = owner.loss.each(outputs / temperature, targets).double()
+    losses = {name: float(each.sum(dim=1).mean()) for name, each in losses_of.items()}
+    teacher_gain = _teacher_gain(owner, teacher, losses_of[ALONE].sum(dim=1), judged)
     share_aligned = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
-    if config.blend and (not pays or share_aligned < MOST_ROWS_ALIGNED):
-        # No handicap is left to allow for: half of it is the rival.
-        best = blend
-        pays = gains[blend][0] > max(config.gate, 0) * gains[blend][1]
-    gain, error = gains[best]
+    known_NL = owner.loss.known(targets)
+    gates = [
+        _gate(
+            {name: each[known_NL[:, label], label] for name, each in losses_of.items()},
+            chosen,
+            config,
+            share_aligned,
+        )
+        for label in range(known_NL.shape[1])
+    ]
+    best = max((each.choice for each in gates), key=[ALONE, blend, chosen].index)
+    pays = best != ALONE
+    gain = sum(each.gain for each in gates) / len(gates)
+    error = math.hypot(*(each.error for each in gates)) / len(gates)
     settings: dict[str, Any] = {
         "teacher": teacher.name,
         "teacher_temperature": teacher.temperature,
         "students": ranking,
-        "best": best,
+        "best": gates[0].tried if len(gates) == 1 else best,
     }
+    told = losses, gain, error, teacher_gain, tuple(gates), settings
     if not pays:
-        return Distilled(alone, False, ALONE, losses, gain, error, teacher_gain, settings)
+        return Distilled(alone, False, ALONE, *told)
     # The solo model is the mean of the very students that the gate judged.
     students.train(names, [*folds, *(fold for fold in range(owner.num_folds) if fold not in folds)])
     models = [_folds_together(students.fitted[name]) for name in names]
-    if best == chosen:
+    if all(each.choice == chosen for each in gates):
         spec, network = _together(models, temperatures[best])
-    else:  # as much own model as students
+        held_out_NC = candidates[best] / temperatures[best]
+    else:  # as much own model as students, or as each label's gate says
         inner, inner_network = _together(models, 1.0)
-        spec = replace(inner, members=(inner, alone.spec), temperature=temperatures[best])
+        shares_L = [{chosen: 1.0, ALONE: 0.0}.get(each.choice, 0.5) for each in gates]
+        weights = (tuple(shares_L), tuple(1 - share for share in shares_L))
+        spec = replace(
+            inner,
+            members=(inner, alone.spec),
+            temperature=temperatures[best],
+            weights=weights if owner.loss.separate else None,
+        )
         network = spec.around([inner_network, alone.network])
+        held_out_NC = candidates[best] / temperatures[best]
+        if owner.loss.separate:
+            by_label = [candidates[each.choice][:, label] for label, each in enumerate(gates)]
+            held_out_NC = torch.stack(by_label, dim=1)
     held_out_RC = owner.no_outputs()
-    held_out_RC[judged] = candidates[best] / temperatures[best]
+    held_out_RC[judged] = held_out_NC
     solo = Fitted(
         best,
         spec,
@@ -373,7 +451,7 @@ def distil(
         held_out_RC[owner.labelled],
         {**settings, **{student.learner: student.settings for student in models}},
     )
-    return Distilled(solo, True, best, losses, gain, error, teacher_gain, settings)
+    return Distilled(solo, True, best, *told)
 
 
 class _Students:
@@ -462,6 +540,29 @@ class _Students:
                 most=self._config.student_rows,
             )
         return self._rows[fold]
+
+
+def _gate(
+    losses_of: Mapping[str, Tensor], chosen: str, config: DistilConfig, share_aligned: float
+) -> Gate:
+    """Whether a label's students are kept.
+
+    Args:
+        losses_of: candidate -> (N,) losses of the held-out rows that have the label.
+        chosen: the students.
+        config: how.
+        share_aligned: of the held-out rows.
+    """
+    if not len(losses_of[ALONE]):
+        return Gate(ALONE, chosen, 0.0, 0.0)
+    tried, (gain, error) = chosen, _gain(losses_of[ALONE], losses_of[chosen])
+    pays = gain > config.gate * error
+    if config.blend and (not pays or share_aligned < MOST_ROWS_ALIGNED):
+        # No handicap is left to allow for: half of it is the rival.
+        tried = f"{chosen}+{ALONE}"
+        gain, error = _gain(losses_of[ALONE], losses_of[tried])
+        pays = gain > max(config.gate, 0) * error
+    return Gate(tried if pays else ALONE, tried, gain, error)
 
 
 def _gain(alone: Tensor, losses: Tensor) -> tuple[float, float]:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
 from dovetail.models.learners.boosting_model import BoostingSpec
 from dovetail.models.learners.linear_model import LinearSpec
-from dovetail.models.learners.stacked import StackedSpec, weighted_outputs
+from dovetail.models.learners.stacked import StackedSpec, Weights, frozen, weighted_outputs
 
 
 class MemberSpec(Protocol):
@@ -38,7 +39,7 @@ class Ensemble(nn.Module):
         *,
         temperature: float,
         regression: bool,
-        weights: tuple[float, ...] | None = None,
+        weights: Weights | None = None,
     ) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
@@ -57,7 +58,12 @@ class Ensemble(nn.Module):
 
 @dataclass(frozen=True)
 class EnsembleSpec:
-    """Members of any kind, and their mean; by weights that sum to 1, if there are any."""
+    """Members of any kind, and their mean; by weights that sum to 1, if there are any.
+
+    Attributes:
+        weights: of each member; of several labels of each member and output, where a member may
+            count nothing.
+    """
 
     kind: ClassVar[str] = "ensemble"
 
@@ -65,7 +71,7 @@ class EnsembleSpec:
     num_outputs: int
     regression: bool = False
     temperature: float = 1.0
-    weights: tuple[float, ...] | None = None
+    weights: Weights | None = None
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -75,10 +81,8 @@ class EnsembleSpec:
                 f"an ensemble's temperature is above 0, got {self.temperature}; copy the whole "
                 "folder again"
             )
-        if self.weights is not None and (
-            len(self.weights) != len(self.members)
-            or not all(0 < weight <= 1 for weight in self.weights)
-            or abs(sum(self.weights) - 1) > 1e-3
+        if self.weights is not None and not _sum_to_one(
+            self.weights, len(self.members), self.num_outputs
         ):
             raise ModelError(
                 f"an ensemble has a weight for each of its {len(self.members)} members, above 0 "
@@ -105,7 +109,9 @@ class EnsembleSpec:
             "regression": self.regression,
             "temperature": self.temperature,
         }
-        return stored if self.weights is None else {**stored, "weights": list(self.weights)}
+        if self.weights is None:
+            return stored
+        return {**stored, "weights": np.array(self.weights).tolist()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> EnsembleSpec:
@@ -115,8 +121,19 @@ class EnsembleSpec:
             int(stored["num_outputs"]),
             bool(stored["regression"]),
             float(stored["temperature"]),
-            None if weights is None else tuple(float(weight) for weight in weights),
+            None if weights is None else frozen(weights),
         )
+
+
+def _sum_to_one(weights: Weights, members: int, outputs: int) -> bool:
+    given = np.array(weights, dtype=np.float64)
+    by_output = given.shape == (members, outputs)
+    if not by_output and given.shape != (members,):
+        return False
+    least = (given >= 0) if by_output else (given > 0)
+    return bool(
+        least.all() and (given <= 1).all() and (np.abs(given.sum(axis=0) - 1) <= 1e-3).all()
+    )
 
 
 #: Every kind of member of an ensemble.

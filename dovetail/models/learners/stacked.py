@@ -107,13 +107,26 @@ def mean_outputs(outputs_KBC: Tensor, *, regression: bool) -> Tensor:
     return logs_BC - math.log(len(outputs_KBC))
 
 
-def weighted_outputs(
-    outputs_KBC: Tensor, weights: Sequence[float] | None, *, regression: bool
-) -> Tensor:
+#: A number of each member, or of each member numbers of its outputs.
+Weights = Sequence[Any]
+
+
+def frozen(weights: Any) -> Any:
+    """Weights as tuples.
+
+    >>> frozen([0.5, 0.5]), frozen([[0, 1], [1, 0]])
+    ((0.5, 0.5), ((0.0, 1.0), (1.0, 0.0)))
+    """
+    if isinstance(weights, Sequence):
+        return tuple(map(frozen, weights))
+    return float(weights)
+
+
+def weighted_outputs(outputs_KBC: Tensor, weights: Weights | None, *, regression: bool) -> Tensor:
     """(B, C): as ``mean_outputs``, where members count by weights that sum to 1; None: alike."""
     if weights is None:
         return mean_outputs(outputs_KBC, regression=regression)
-    weights_K11 = outputs_KBC.new_tensor(weights)[:, None, None]
+    weights_K11 = outputs_KBC.new_tensor(weights).view(len(outputs_KBC), 1, -1)
     if regression:
         return (weights_K11 * outputs_KBC).sum(dim=0)
     return (outputs_KBC.log_softmax(dim=-1) + weights_K11.log()).logsumexp(dim=0)

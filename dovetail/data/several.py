@@ -1,0 +1,145 @@
+"""Several labels of a row at once, yes or no, or numbers; a row may lack some of them.
+
+Networks see (N, L) of them, NaN where one is missing, and have an output for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dovetail.errors import DataError
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Labels that are yes or no each; a network's outputs are their log odds.
+
+    Attributes:
+        labels: their names.
+    """
+
+    labels: tuple[str, ...]
+
+    kind: ClassVar[str] = "multilabel"
+    predicts: ClassVar[str] = "several labels"
+    #: What a network says is explained in log odds.
+    mean: ClassVar[float] = 0.0
+    scale: ClassVar[float] = 1.0
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.labels)
+
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N, L) as networks see them: as they are."""
+        return numbers
+
+    def values(self, outputs_NL: np.ndarray) -> np.ndarray:
+        """(N, L) the probability of each."""
+        said: np.ndarray = 1 / (1 + np.exp(-np.clip(outputs_NL, -500, 500)))
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "labels": list(self.labels)}
+
+
+@dataclass(frozen=True)
+class MultiTarget:
+    """Labels that are numbers; networks see each standardised.
+
+    Attributes:
+        labels: their names.
+        means, scales: (L,) of the training rows.
+    """
+
+    labels: tuple[str, ...]
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+
+    kind: ClassVar[str] = "multitarget"
+    predicts: ClassVar[str] = "several numbers"
+    #: What a network says is explained in standard deviations.
+    mean: ClassVar[float] = 0.0
+    scale: ClassVar[float] = 1.0
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.labels)
+
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N, L) as networks see them."""
+        encoded: np.ndarray = (numbers - np.array(self.means)) / np.array(self.scales)
+        return encoded
+
+    def values(self, outputs_NL: np.ndarray) -> np.ndarray:
+        """(N, L) what outputs say, in each label's own unit."""
+        said: np.ndarray = outputs_NL * np.array(self.scales) + np.array(self.means)
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        means, scales = list(self.means), list(self.scales)
+        return {"kind": self.kind, "labels": list(self.labels), "means": means, "scales": scales}
+
+
+Several = MultiLabel | MultiTarget
+
+
+def fit_several(values_NL: np.ndarray, labels: Sequence[str], *, kind: str) -> Several:
+    """The task that training rows pose.
+
+    Args:
+        values_NL: raw labels, NaN where missing.
+        labels: their names.
+        kind: "multilabel" or "multitarget".
+
+    Raises:
+        DataError: a label that no row has, or, of yes and no, that says one of them only.
+    """
+    means, scales = [], []
+    for name, column in zip(labels, values_NL.T, strict=True):
+        present = column[~np.isnan(column)]
+        if not len(present):
+            raise DataError(f"label {name!r} has no value in the training rows")
+        different = np.unique(present)
+        if kind == "multilabel" and not np.isin(different, (0, 1)).all():
+            raise DataError(
+                f"label {name!r} has {different[~np.isin(different, (0, 1))][0]:g}: several labels "
+                'are 1 or 0 (or yes or no) each; to predict numbers, give task = "regression"'
+            )
+        if kind == "multilabel" and len(different) < 2:
+            raise DataError(
+                f"label {name!r} is {'yes' if different[0] else 'no'} in all {len(present)} "
+                "training rows that have it; leave it out"
+            )
+        means.append(float(present.mean()))
+        scales.append(float(present.std()) or 1.0)
+    if kind == "multilabel":
+        return MultiLabel(tuple(labels))
+    return MultiTarget(tuple(labels), tuple(means), tuple(scales))
+
+
+def several_from_json(stored: dict[str, Any]) -> Several | None:
+    """The task as it was saved; None: one that cannot be."""
+    labels = stored.get("labels")
+    if not isinstance(labels, list) or len(labels) < 2 or len(set(map(str, labels))) < len(labels):
+        return None
+    if not all(isinstance(each, str) and each for each in labels):
+        return None
+    if stored["kind"] == "multilabel":
+        return MultiLabel(tuple(labels))
+    means, scales = stored.get("means"), stored.get("scales")
+    for numbers in (means, scales):
+        if not isinstance(numbers, list) or len(numbers) != len(labels):
+            return None
+        if not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
+            return None
+    if min(stored["scales"]) <= 0:
+        return None
+    return MultiTarget(
+        tuple(labels), tuple(map(float, stored["means"])), tuple(map(float, stored["scales"]))
+    )
