@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dovetail.api.party import Party
     from dovetail.api.run import Run
     from dovetail.api.scores import Scores
+    from dovetail.api.survival import kaplan_meier
     from dovetail.methods import apfed, chfl, fedoptimus, hyfem, selection, vertical
     from dovetail.service.exported import load
 
@@ -73,6 +74,7 @@ __all__ = [
     "inspect",
     "invite",
     "join",
+    "kaplan_meier",
     "listen",
     "load",
     "models",
@@ -100,6 +102,7 @@ _LAZY = {
         "api.party": ("Party",),
         "api.run": ("Run",),
         "api.scores": ("Scores",),
+        "api.survival": ("kaplan_meier",),
         "service.exported": ("load",),
     }.items()
     for name in names

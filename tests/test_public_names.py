@@ -41,6 +41,7 @@ PUBLIC_NAMES = [
     "inspect",
     "invite",
     "join",
+    "kaplan_meier",
     "listen",
     "load",
     "models",

@@ -41,7 +41,7 @@ ROOMS["alignment"] = {"data", "network"}
 ROOMS["service"] = {"data", "models", "report"}
 
 #: The methods' folders, and a file that is one: none knows another's.
-METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "vertical")
+METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "survival", "vertical")
 
 #: What is wired beside a method: classic vertical learning is APFed's baseline.
 BESIDE_METHOD = {"apfed": {"vertical"}}

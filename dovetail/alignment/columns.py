@@ -17,18 +17,23 @@ A method gives the two messages its own names by a subclass of each, in its own 
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
+import numpy as np
 import torch
 
+from dovetail.alignment.times import MOST_ENDS, agree_times, rounded_up
 from dovetail.data import (
     CategorySummary,
     Classification,
     FixedSummary,
     NumberSummary,
     Summary,
+    Survival,
     Table,
     TableEncoder,
     Task,
@@ -37,6 +42,7 @@ from dovetail.data import (
     fit_rest,
     spelled_alike,
 )
+from dovetail.data.survival import MOST_INTERVALS
 from dovetail.errors import ConfigError, DataError, MessageError, ModelError
 from dovetail.network import Doubles, Integers, Message
 
@@ -54,7 +60,8 @@ class Description(Message):
 
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
-    # As JSON, so that 1 and "1" differ; of labels that are numbers one, with their mean and scale.
+    # As JSON, so that 1 and "1" differ; of labels that are numbers one, with their mean and scale;
+    # of times to an event one, with the ends of intervals that would suit the party (``times.py``).
     classes: tuple[str, ...]
     num_rows: int
     counts_C: Integers  # rows with a value
@@ -193,7 +200,20 @@ def agree_on(
         encoder = agree(summaries, max_categories=max_categories)
     except DataError as error:
         raise ConfigError(str(error)) from None
-    return common, json.dumps(encoder.to_json())
+    encoding = encoder.to_json()
+    ends = {party: _ends(offered) for party, offered in described.items()}
+    if any(ends.values()):
+        encoding["times"] = agree_times(ends, MOST_INTERVALS)
+    return common, json.dumps(encoding)
+
+
+def _ends(offered: Description) -> list[float]:
+    """The ends of intervals that a party's times to an event suggest; none of other labels."""
+    described = json.loads(offered.classes[0]) if len(offered.classes) == 1 else None
+    ends = described.get("ends") if isinstance(described, dict) else None
+    if not (isinstance(ends, list) and len(ends) <= MOST_ENDS):
+        return []
+    return [float(end) for end in ends if isinstance(end, int | float) and math.isfinite(end)]
 
 
 def num_outputs(described: Mapping[str, Description]) -> int:
@@ -207,6 +227,8 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
     Raises:
         ConfigError: naming two of them.
     """
+    if all(_ends(offered) for offered in described.values()):
+        return  # of times to an event each has its own
     first, *others = described
     for party in others:
         if set(described[party].classes) != set(described[first].classes):
@@ -239,7 +261,28 @@ def classes_of(task: Task) -> tuple[str, ...]:
     """What must be the same at all parties: the classes, or how a number is standardised."""
     if isinstance(task, Classification):
         return tuple(json.dumps(name) for name in task.classes)
+    if isinstance(task, Survival):
+        ends = rounded_up(np.array(task.cuts)).tolist()
+        return (json.dumps({"kind": "survival", "ends": ends}),)
     return (json.dumps(task.to_json()),)
+
+
+def agreed_times(agreed: str) -> tuple[float, ...]:
+    """The ends of intervals that ``agree_on`` says; none where there are none.
+
+    Raises:
+        MessageError: they do not rise.
+    """
+    try:
+        times = json.loads(agreed).get("times", ()) if agreed else ()
+    except (ValueError, AttributeError):
+        return ()  # whoever encodes columns by it says so
+    ends = tuple(float(end) for end in times if isinstance(end, int | float))
+    if len(ends) > MOST_INTERVALS or any(
+        not low < high < math.inf for low, high in itertools.pairwise((0.0, *ends))
+    ):
+        raise MessageError("the agreed intervals of times do not rise from 0 on")
+    return ends
 
 
 def _objects(class_names: Iterable[str]) -> list[str]:

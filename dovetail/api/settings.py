@@ -254,6 +254,7 @@ class HyFEMSettings(TypedDict, total=False):
     widths: Sequence[int] | Mapping[str | Literal['*'], Sequence[int]]
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None
+    times_to_event: bool
     proximal: float
     variants: Mapping[str, Mapping[str, Any]]
 
@@ -345,6 +346,21 @@ class FedOptimusPartySettings(TypedDict, total=False):
     quorum: float
 
 
+class SurvivalSettings(TypedDict, total=False):
+    group: str | None
+    times: Sequence[float]
+    least: int
+    secure: bool
+    private: PrivateSteps | None
+
+
+class SurvivalPartySettings(TypedDict, total=False):
+    min_events: int
+    secure: bool
+    members: Sequence[str] | None
+    private: PrivateSteps | None
+
+
 class PartySettings(TypedDict, total=False):
     """A party's own settings of each method."""
 
@@ -352,3 +368,4 @@ class PartySettings(TypedDict, total=False):
     chfl: CHFLPartySettings
     hyfem: HyFEMPartySettings
     fedoptimus: FedOptimusPartySettings
+    survival: SurvivalPartySettings

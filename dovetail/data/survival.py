@@ -21,7 +21,7 @@ from torch import Tensor
 from dovetail.errors import ConfigError, DataError
 
 #: Intervals, unless the label says how many: one for so many events, and at most so many.
-_EVENTS_EACH, _MOST_INTERVALS = 20, 10
+_EVENTS_EACH, MOST_INTERVALS = 20, 10
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,18 @@ def fit_survival(values: np.ndarray, *, label: str, intervals: int | None = None
             f"label {label!r} has no event in the {len(values)} training rows, all are censored; "
             "its event column is 1 where the event came"
         )
-    wanted = intervals or min(_MOST_INTERVALS, max(1, len(times) // _EVENTS_EACH))
+    wanted = intervals or min(MOST_INTERVALS, max(1, len(times) // _EVENTS_EACH))
     ends = np.quantile(times, np.arange(1, wanted + 1) / wanted, method="inverted_cdf")
     cuts = tuple(float(end) for end in np.unique(ends) if end > 0)
     if not cuts:
         raise DataError(f"label {label!r}: every event is at time 0; times are above 0")
+    return survival_of(cuts, labels)
+
+
+def survival_of(cuts: tuple[float, ...], labels_N: Tensor) -> Survival:
+    """These intervals, with how often the event comes in each to these rows."""
     task = Survival(cuts, (0.0,) * len(cuts))
-    events, at_risk = task.targets(labels).double().sum(dim=0).chunk(2)
+    events, at_risk = task.targets(labels_N).double().sum(dim=0).chunk(2)
     # A half of an event more and less, so that no interval is certain.
     odds = ((events + 0.5) / (at_risk - events + 0.5)).log()
     return Survival(cuts, tuple(odds.tolist()))

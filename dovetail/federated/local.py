@@ -8,6 +8,7 @@ drawn, stepped and sent; this layer says how, the same for every method.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from dovetail.privacy import (
     Releasing,
     SecretSums,
     Stepping,
+    epsilon,
     released_to,
     within,
 )
@@ -371,6 +373,43 @@ class Local:
         if or_zeros:
             return torch.zeros_like(rows_BD)
         raise PartyError(self.name, "has spent its budget of epsilon, and answers no more")
+
+    def release_sum(
+        self,
+        sum_P: Tensor,
+        setting: PrivateSteps | None,
+        asked: PrivateSteps | None,
+        *,
+        what: str,
+        key: str,
+    ) -> tuple[Tensor, float]:
+        """A sum over rows, each of which adds at most 1 to one of its numbers, as it may leave
+        once: as it is, or noised and counted; and the noise's deviation.
+
+        Args:
+            sum_P: the sum.
+            setting: as the party's file says; None: as the run asks.
+            asked: as the run asks; None: as it is.
+            what: the sum, in an account's words.
+            key: the setting, and where it stands.
+
+        Raises:
+            ConfigError: a budget, and no noise or too little of it.
+        """
+        steps = within(self.budget, setting, asked, what=f"its {what}", key=key)
+        if steps is None:
+            return sum_P, 0.0
+        # Another row in a row's place moves the sum by sqrt(2); counted as 2, as all else here.
+        cost = epsilon(1, steps.noise / 2, steps.delta)
+        if steps.epsilon is not None and cost > steps.epsilon:
+            raise ConfigError(
+                f"noise = {steps.noise:g} on its {what} costs epsilon = {cost:.3g}, and "
+                f"{steps.epsilon:g} is allowed; set more noise in {key}"
+            )
+        report = {"epsilon": cost, "delta": steps.delta, "releases": 1, "stopped": False}
+        self.released_once(what, "the driver", report)
+        rng = self._noise(what) or generator(0, what, secret=secrets.token_bytes(32))
+        return sum_P + steps.noise * torch.randn(sum_P.shape, generator=rng), steps.noise
 
     def with_cost(self, message: M, what: str = "", receiver: str = "") -> M:
         """The message, with what its release or its weights have cost so far in its ledger line."""

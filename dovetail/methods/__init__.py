@@ -17,6 +17,7 @@ from dovetail.methods.hyfem.plugin import Hyfem
 from dovetail.methods.local_data import LocalData, pooled
 from dovetail.methods.method import Method
 from dovetail.methods.plugins import installed
+from dovetail.methods.survival.plugin import Survival
 
 __all__ = [
     "METHODS",
@@ -37,7 +38,7 @@ __all__ = [
 
 #: Where two have a variant of one name, ``method =`` means the first's.
 METHODS: dict[str, Method] = {
-    method.name: method for method in (Apfed(), Chfl(), Hyfem(), FedOptimus())
+    method.name: method for method in (Apfed(), Chfl(), Hyfem(), FedOptimus(), Survival())
 }
 
 

@@ -275,15 +275,23 @@ def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
     return tuple(distinct(present)[0].tolist())
 
 
-def local_task(site: Site, section: Any) -> dd.Task:
-    """What a party with labels predicts by its own file."""
-    if checked_kind(site) == "regression":
+def local_task(site: Site, section: Any, *also: dd.Kind) -> dd.Task:
+    """What a party with labels predicts by its own file; ``also``: as of ``checked_kind``."""
+    kind = checked_kind(site, *also)
+    if kind == "regression":
         return local_scale(site, section)
+    if kind in also:
+        return site.table.fit_task(kind=kind)
     return dd.Classification(local_classes(site, section))
 
 
 def common_task(
-    sites: Mapping[str, Site], name: str, whose: str, *, where: str, talk: Progress = SILENT
+    sites: Mapping[str, Site],
+    name: str,
+    whose: str,
+    *also: dd.Kind,
+    where: str,
+    talk: Progress = SILENT,
 ) -> dd.Task:
     """All classes that parties of one process have between them, or how numbers are standardised.
 
@@ -291,14 +299,23 @@ def common_task(
         sites: the parties with labels.
         name: the section that each of their files has of the method.
         whose: "parties'", for the error.
+        also: other kinds of label that it learns; of these the first party's task.
         talk: warned of classes that differ in case alone.
 
     Raises:
         ConfigError: some predict numbers and some classes, or classes of several kinds.
     """
-    numbers = common_scale(sites, name, where=where)
+    numbers = common_scale(sites, name, *also, where=where)
     if numbers is not None:
         return numbers
+    first, *others = sites.values()
+    if first.party.task in also:
+        if odd := [site.name for site in others if site.party.task != first.party.task]:
+            raise ConfigError(
+                f"{where}: the label of {first.name!r} is of {first.party.task}, that of "
+                f"{odd[0]!r} is not; give all the same task"
+            )
+        return first.table.fit_task(kind=first.party.task)
     classes_of = {each: local_classes(site, site.sections[name]) for each, site in sites.items()}
     for sentence in dd.spelled_alike(classes_of):
         talk.warn(f"{where}: {sentence}")
@@ -310,18 +327,21 @@ def common_task(
     return dd.Classification(tuple(np.unique(list(classes)).tolist()))
 
 
-def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regression | None:
+def common_scale(
+    sites: Mapping[str, Site], name: str, *also: dd.Kind, where: str
+) -> dd.Regression | None:
     """How the numbers of parties in one process are standardised: alike, by the training rows of
     all; None where labels are classes.
 
     Args:
         sites: the parties with labels.
         name: the section that each of their files has of the method.
+        also: other kinds of label that it learns.
 
     Raises:
         ConfigError: some predict numbers and some classes, or their files say different scales.
     """
-    numbers = [site.name for site in sites.values() if checked_kind(site) == "regression"]
+    numbers = [site.name for site in sites.values() if checked_kind(site, *also) == "regression"]
     if not numbers:
         return None
     if len(numbers) < len(sites):
@@ -357,17 +377,22 @@ def _training_labels(site: Site, section: Any) -> dd.Column:
     return site.table.required_labels.take(rest)
 
 
-def checked_kind(site: Site) -> dd.Kind:
-    """What a party's label is, a class or a number.
+#: Kind of label -> who learns it besides.
+_MORE: Mapping[str, str] = {"survival": ", CHFL, HyFEM"}
+
+
+def checked_kind(site: Site, *also: dd.Kind) -> dd.Kind:
+    """What a party's label is: a class, a number, or one of ``also``.
 
     Raises:
         ConfigError: another kind, which no method learns whose parties all have labels.
     """
     kind = site.party.task
-    if kind not in BASIC_KINDS:
+    if kind not in (*BASIC_KINDS, *also):
         raise ConfigError(
-            f"party {site.name!r}: a label of {kind} is for APFed and local models; "
-            'give a class or a number (task = "regression") as label, or use method = "apfed"'
+            f"party {site.name!r}: a label of {kind} is for APFed{_MORE.get(kind, '')} and local "
+            'models; give a class or a number (task = "regression") as label, or use '
+            'method = "apfed"'
         )
     return kind
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dovetail.data import Classification, PartyData, Regression, TableEncoder, Task
+from dovetail.data import Classification, PartyData, Regression, Survival, TableEncoder, Task
 from dovetail.errors import ConfigError, TrainingError
 from dovetail.models import Model
 from dovetail.models.calibration import Calibrate
@@ -195,9 +195,11 @@ def judged(
 
 def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
     """Share that is classified rightly; of numbers 1 / (1 + mean squared error, in squares of
-    their scale): 1 where all are right."""
+    their scale): 1 where all are right; of times to an event Harrell's C, 0.5 without a pair."""
     if isinstance(task, Classification):
         return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
+    if isinstance(task, Survival):
+        return score(task, outputs.cpu(), labels.cpu()).get("c_index", 0.5)
     return goodness_of_error(float((outputs[:, 0] - labels).square().sum()) / len(labels))
 
 

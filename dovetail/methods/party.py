@@ -182,7 +182,7 @@ class PrivacySection(Section):
 
 
 #: Algorithms whose releases of rows are noised and counted, or say nothing of rows.
-_COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem")
+_COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem", "survival")
 
 
 class PolicySection(Section):

@@ -52,6 +52,7 @@ _CARRIED_BY: Mapping[str, tuple[str, ...]] = {
     "embeddings": ("fedoptimus.Embeddings",),
     "columns": ("distil.Codes",),
     "weights": ("chfl.Trained", "hyfem.Trained"),
+    "counts": ("survival.Counted", "survival.Share"),
     "the solo model": (),  # it stays where it is, until its owner hands it on
 }
 

@@ -31,7 +31,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 '''
 
-_NAMES = {"apfed": "APFed", "chfl": "CHFL", "hyfem": "HyFEM", "fedoptimus": "FedOptimus"}
+_NAMES = {
+    "apfed": "APFed", "chfl": "CHFL", "hyfem": "HyFEM", "fedoptimus": "FedOptimus",
+    "kaplan-meier": "Survival",
+}  # fmt: skip
 
 
 def module_text() -> str:
@@ -43,7 +46,7 @@ def module_text() -> str:
         _write(f"{title}Settings", method.Settings, title, written)
         if method.PartySettings is not None:
             _write(f"{title}PartySettings", method.PartySettings, title, written)
-            party[name] = f"{title}PartySettings"
+            party[method.name] = f"{title}PartySettings"
     keys = "".join(f"    {name}: {kind}\n" for name, kind in party.items())
     written["PartySettings"] = (
         "class PartySettings(TypedDict, total=False):\n"

@@ -147,17 +147,6 @@ def test_labels_that_are_none_are_refused(label: dict[str, object], words: str) 
         dt.Party("clinic", people(), id="patient", label=label)
 
 
-@pytest.mark.parametrize("method", ["chfl", "hyfem"])
-def test_methods_of_classes_and_numbers_refuse_times_at_once(method: str) -> None:
-    frame = people()
-    several = [
-        dt.Party(name, frame.iloc[rows], id="patient", label=LABEL)
-        for name, rows in (("a", slice(0, 120)), ("b", slice(120, 240)))
-    ]
-    with pytest.raises((ConfigError, DataError), match="a label of survival is for APFed"):
-        dt.fit(dt.Method(method), several, quiet=True)
-
-
 def test_a_party_of_a_frame_is_kept_with_both_columns(tmp_path: Path) -> None:
     clinic, _ = parties(people())
     keep(clinic.site, clinic.rows, tmp_path)

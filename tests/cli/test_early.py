@@ -75,7 +75,7 @@ def _below(annotation: Any) -> dict[str, Any] | None:
 
 def all_keys() -> dict[str, Any]:
     """What ``keys.json`` is to hold: of Dovetail's own methods."""
-    table = {name: METHODS[name] for name in ("apfed", "chfl", "hyfem", "fedoptimus")}
+    table = {name: METHODS[name] for name in ("apfed", "chfl", "hyfem", "fedoptimus", "survival")}
     run = tuple((name, method.Settings) for name, method in table.items())
     party_sections = tuple(
         (name, m.PartySettings) for name, m in table.items() if m.PartySettings is not None

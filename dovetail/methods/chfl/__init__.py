@@ -30,7 +30,8 @@ together. In the end every party has a model that reads all its features and ask
 What crosses the boundary, besides theta_c: names and types of the columns a member offers as
 common, its classes, how many rows it has, and accuracy and loss on its validation rows; for each of
 those columns also how many values there are, their mean and squared deviation, or each category's
-count: so all encode them alike (``alignment/columns.py``).
+count: so all encode them alike (``alignment/columns.py``). Of times to an event also where
+intervals of a party's would end, rounded up to two digits; each keeps its own baseline hazards.
 
 Departures from the paper:
     - Eq. (6) prints the activation a at the last layer too; logits are added, so it has none there.
@@ -164,8 +165,8 @@ class Member(Party):
     Settings: ClassVar[type[Config]] = Config
 
     def __init__(self, data: ChflData, local: Local) -> None:
-        self.data, self.task, self.loss = data, data.task, Supervised(data.task)
-        self.snapshots = best.Snapshots()
+        self.data, self.snapshots = data, best.Snapshots()
+        self.task, self.loss = data.task, Supervised(data.task)
 
     def sizes(self) -> dict[str, int]:
         """P, the parameters of theta_c."""
@@ -180,6 +181,8 @@ class Member(Party):
     def begin(self, ask: Begin) -> Ready:
         """Build its network, and take its batches from the start."""
         self.config = read_settings(self.Settings, ask, ask.settings)
+        self.data = self.data.on_times(ask.agreed)
+        self.task, self.loss = self.data.task, Supervised(self.data.task)
         self.prepared = self.data.prepare(ask.common, ask.agreed, self.local.device)
         self.spec, device = self.network_spec(), self.local.device
         common = self.local.build(self.spec.build_common, "common column")  # replaced by theta_c

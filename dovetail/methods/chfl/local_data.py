@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.alignment.columns import encoder_of
-from dovetail.data import PartyData, Summary, Table, TableEncoder, Task, summarise
+from dovetail.alignment.columns import agreed_times, encoder_of
+from dovetail.data import PartyData, Summary, Survival, Table, TableEncoder, Task, summarise
 from dovetail.data.common_unique import BLOCK
+from dovetail.data.survival import survival_of
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.outcome import goodness
@@ -138,6 +139,16 @@ class ChflData:
         """Column -> what others must know to encode it alike."""
         return summarise(self.table, self.common, categorical=self.categorical, party=self.name)
 
+    def on_times(self, agreed: str) -> ChflData:
+        """With the intervals of times that all agreed on, and its own baseline in them; as it is
+        where its labels are no times to an event.
+
+        Raises:
+            MessageError: intervals that cannot be.
+        """
+        times = agreed_times(agreed) if isinstance(self.task, Survival) else ()
+        return replace(self, task=survival_of(times, self.labels[self.rows])) if times else self
+
     def prepare(
         self, common: Sequence[str], agreed: str, device: torch.device | None = None
     ) -> Prepared:
@@ -182,7 +193,8 @@ class ChflData:
     ) -> tuple[float, int, float]:
         """Accuracy on its validation rows, how many there are, and their mean loss.
 
-        Of numbers 1 / (1 + mean squared error, in squares of their scale): 1 where all are right.
+        Of numbers 1 / (1 + mean squared error, in squares of their scale): 1 where all are right;
+        of times to an event Harrell's C.
         The loss is 0 where none is given, and all three without rows.
         """
         if prepared.validation is None:

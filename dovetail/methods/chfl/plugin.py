@@ -149,10 +149,11 @@ def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflD
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
     task: dd.Task
-    if checked_kind(site) == "regression":
+    kind = checked_kind(site, "survival")
+    if kind == "regression":
         task = numbers or local_scale(site, section)
     else:
-        task = table.fit_task(kind="classification")
+        task = table.fit_task(kind=kind)
     labels = table.encoded_labels(task)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")
@@ -357,7 +358,7 @@ class Chfl(Method):
     ) -> Parts:
         """Party files; numbers that they predict are standardised alike."""
         labelled = {name: site for name, site in sites.items() if site.table.labels is not None}
-        numbers = common_scale(labelled, "chfl", where=where)
+        numbers = common_scale(labelled, "chfl", "survival", where=where)
         parts = super().load_sites(run, sites, where=where, talk=talk)
         if numbers is None:
             return parts

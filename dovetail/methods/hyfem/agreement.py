@@ -28,6 +28,7 @@ from dovetail.data import (
     Minibatches,
     NumberSummary,
     Summary,
+    Survival,
     TableEncoder,
     Task,
     agree,
@@ -581,7 +582,10 @@ class Agreeing(Driver):
 
 
 def task_text(task: Task) -> str:
-    """What must be the same at all: the classes in their order, or that it is a number."""
+    """What must be the same at all: the classes in their order, the intervals of times to an event,
+    or that it is a number."""
+    if isinstance(task, Survival):
+        return json.dumps({"kind": "survival", "times": task.cuts})
     return json.dumps(task.to_json()) if isinstance(task, Classification) else "a number"
 
 

@@ -9,10 +9,11 @@ from dovetail.methods.hyfem.hyfem import Config
 from dovetail.methods.hyfem.inviting import InvitingCoordinator
 from dovetail.methods.hyfem.last_rounds import AveragingCoordinator
 from dovetail.methods.hyfem.settings import Settings
+from dovetail.methods.hyfem.times import TimesCoordinator, TimesMember
 from dovetail.methods.hyfem.variants import VariantCoordinator, VariantMember
 
 
-class Member(CalibratedMember, VariantMember):
+class Member(TimesMember, CalibratedMember, VariantMember):
     """A party's side of a run."""
 
     settings: ClassVar[type[Config]] = Settings
@@ -25,5 +26,6 @@ class Coordinator(
     CalibratingCoordinator,
     InvitingCoordinator,
     VariantCoordinator,
+    TimesCoordinator,
 ):
     """The server of a run."""

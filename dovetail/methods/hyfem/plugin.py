@@ -134,6 +134,8 @@ class HyfemSection(hyfem.Settings):
     classes: tuple[str | int, ...] = ()
     # Of labels that are numbers, over a network, in the place of classes: as in the parties' files.
     label_scale: LabelScale | None = None
+    # Over a network, in the place of classes: labels are times to an event.
+    times_to_event: bool = False
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
     # How the rate goes over the rounds: a constant one makes the server swing.
     schedule: Literal["constant", "cosine"] = "cosine"
@@ -224,7 +226,8 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> hyfem.HyfemData:
     """
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     check_labels(site, "HyFEM")
-    task = task or local_task(site, section)
+    if task is None or isinstance(task, dd.Survival):  # of times each has a baseline of its own
+        task = local_task(site, section, "survival")
     labels, train = table.encoded_labels(task), table.labelled_rows()
     if not len(train):
         raise ConfigError(
@@ -457,7 +460,9 @@ class HyfemVariant(Variant):
         """Party -> its model, and the server's."""
         data, settings = variant_run.training.loaded.data, variant_run.settings
         models = {name: party.model() for name, party in variant_run.parties.items()}
-        if variant_run.name in ("hyfem", "fedavg", "fedprox"):
+        # Of times to an event each party has a baseline of its own, and the server has none.
+        shared = variant_run.name in ("hyfem", "fedavg", "fedprox")
+        if shared and not isinstance(data.task, dd.Survival):
             models[SERVER] = variant_run.driver.model()
         inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
         found = {}
@@ -536,11 +541,13 @@ class Hyfem(Method):
                 raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
         if run.engine.kind != "inprocess":
             wrong = []
-            if (len(section.classes) < 2) == (section.label_scale is None):
+            said = len(section.classes) >= 2, section.label_scale is not None
+            if sum((*said, section.times_to_event)) != 1:
                 wrong.append(
                     "hyfem.classes names all classes of the federation, as no party need have "
                     'all, for example classes = ["no", "yes"]; or, of labels that are numbers, '
-                    "hyfem.label_scale = [MEAN, SCALE] as in the parties' files"
+                    "hyfem.label_scale = [MEAN, SCALE] as in the parties' files; or, of times "
+                    "to an event, hyfem.times_to_event = true"
                 )
             if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
                 wrong.append(
@@ -589,7 +596,7 @@ class Hyfem(Method):
             check_labels(site, "HyFEM")
         if not sites:
             raise ConfigError(f"{where}: parties names no party file")
-        task = common_task(sites, "hyfem", "parties'", where=where, talk=talk)
+        task = common_task(sites, "hyfem", "parties'", "survival", where=where, talk=talk)
         classes = run.settings("hyfem", HyfemSection).classes
         if classes and isinstance(task, dd.Classification):
             task = dd.Classification(classes)
@@ -617,6 +624,8 @@ class Hyfem(Method):
         if section.label_scale is not None:
             mean, scale = section.label_scale
             task = dd.Regression(float(mean), float(scale))
+        if section.times_to_event:
+            task = dd.Survival((), ())
         return Holdings[hyfem.HyfemData].nobody(task), None, None
 
     def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, hyfem.HyfemData]:

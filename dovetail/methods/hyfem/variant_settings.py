@@ -154,7 +154,7 @@ def party_model(driver: Driver, member: hyfem.Member) -> Model:
             block: each.on_site(tables[block]) if isinstance(each, TableEncoder) else each
             for block, each in model.inputs.items()
         }
-        return replace(model, inputs=inputs)
+        return replace(model, inputs=inputs, task=member.task)
     return member.model()
 
 

@@ -1,0 +1,65 @@
+"""``dovetail survival``: curves of several parties' rows together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli import precheck
+from dovetail.cli.options import AsJson, Overwrite, Quiet, RunKeys, RunOut
+from dovetail.errors import ConfigError
+
+
+def survival(
+    run: Annotated[Path, typer.Argument(help='A run file with method = "kaplan-meier".')],
+    out: RunOut = None,
+    overrides: RunKeys = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw Kaplan and Meier's curves of all parties' rows; test whether groups differ.
+
+    Nothing is trained. Every party counts its events and rows at risk in the same intervals; counts
+    are summed in secret, so that only their totals are known. [survival] of the run file has group
+    (a column), times (where intervals end), least, secure and private.
+
+    The run's folder has result.json (curves, medians, the log-rank test), curves.csv, curves.svg
+    and ledger.jsonl (what left each party). Parties allow it by "survival" in algorithms of their
+    policy; with [engine] kind = "stream" they run `dovetail join`.
+    """
+    precheck.check_run(run, overrides)
+    from dovetail.api.progress import talk_of
+    from dovetail.api.survival import Curves
+    from dovetail.cli.output import print_line, show
+    from dovetail.files import run_name
+    from dovetail.runs.runfile import load_run
+    from dovetail.runs.setup import Given
+    from dovetail.runs.train import train_seeds
+
+    run_file = load_run(run, overrides=tuple(overrides or ()))
+    if run_file.method != "kaplan-meier":
+        raise ConfigError(
+            f'{run} has method = "{run_file.method}", which dovetail train runs; curves are of '
+            'method = "kaplan-meier"'
+        )
+    folder = out or Path("out") / run_name(run)
+    result = train_seeds(
+        run_file,
+        folder,
+        run_file.all_seeds()[:1],
+        resume=False,
+        given=Given(str(run)),
+        overwrite=overwrite,
+        talk=talk_of(shown=not (quiet or as_json)),
+    )
+    curves = Curves(result)
+    curves.save(folder)
+    if as_json:
+        print(json.dumps(result["survival"], indent=2))
+    elif not quiet:
+        show(curves)
+        print_line(f"Run folder: {folder}")

@@ -1,0 +1,148 @@
+"""What a party has for curves of all parties: times and events, and what its file lets leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from dovetail.alignment.times import offered_ends
+from dovetail.data import Survival, Table
+from dovetail.errors import PartyError
+from dovetail.methods.section import PartyName, Section
+from dovetail.privacy import PrivateSteps
+
+#: Values of a column that names groups.
+MOST_GROUPS = 8
+
+
+class MemberSection(Section):
+    """[survival] of a party file: what it lets be counted."""
+
+    min_events: int = Field(default=5, ge=0)  # no finer intervals than one for so many own events
+    secure: bool = True  # count only where counts are summed in secret
+    members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
+    private: PrivateSteps | None = None  # noise on its counts; None: as the run says
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """A party's rows that have a time.
+
+    Attributes:
+        name: the party's.
+        signed_N: times, below zero of rows that were censored.
+        table: their columns.
+        section: what its file says.
+        min_rows: of a group.
+        label: what its times are called.
+    """
+
+    task: ClassVar[Survival] = Survival((), ())
+    name: str
+    signed_N: np.ndarray
+    table: Table
+    section: MemberSection
+    min_rows: int
+    label: str
+
+    def ends(self) -> np.ndarray:
+        """(Q,) where intervals of ``min_events`` of its events would end.
+
+        Raises:
+            PartyError: it has fewer events.
+        """
+        ends = offered_ends(self.signed_N, self.section.min_events)
+        if not len(ends):
+            raise PartyError(
+                self.name,
+                f"has {self._events} events, and tells of {max(1, self.section.min_events)} or "
+                "more ([survival] min_events of its file); leave it out",
+            )
+        return ends
+
+    @property
+    def _events(self) -> int:
+        return int((~np.signbit(self.signed_N)).sum())
+
+    def check(self, times_K: np.ndarray, *, secure: bool) -> None:
+        """Refuse intervals that are none or too fine for its events, and counts in the clear.
+
+        Raises:
+            PartyError: what was asked, and what it allows.
+        """
+        self.check_clear(secure=secure)
+        if not (len(times_K) and (np.diff(times_K, prepend=0) > 0).all()):
+            raise PartyError(self.name, "was given times of intervals that do not rise from 0 on")
+        least, events = self.section.min_events, self._events
+        most = len(times_K) if not least else events // least
+        if len(times_K) > most:
+            raise PartyError(
+                self.name,
+                f"has {events} events, and counts in at most {most} intervals ([survival] "
+                f"min_events = {least} of its file), not in {len(times_K)}; give fewer times",
+            )
+
+    def check_clear(self, *, secure: bool) -> None:
+        """Refuse counts in the clear, unless its own file allows them.
+
+        Raises:
+            PartyError: it counts in secret sums only.
+        """
+        if self.section.secure and not secure:
+            raise PartyError(
+                self.name,
+                "has its counts summed in secret only; give secure = true in the run, or "
+                "secure = false in [survival] of its own file",
+            )
+
+    def groups(self, column: str) -> tuple[str, ...]:
+        """The values of this column, or "all" where it is "".
+
+        Raises:
+            PartyError: no such column, too many values, or fewer rows of one than its policy
+                answers about.
+        """
+        names = self._names(column)
+        present, sizes = np.unique(names[names != ""].astype(str), return_counts=True)
+        if not 0 < len(present) <= MOST_GROUPS:
+            raise PartyError(
+                self.name,
+                f"has {len(present)} different values in {column!r}; a group is one of at most "
+                f"{MOST_GROUPS}",
+            )
+        if sizes.min() < self.min_rows:
+            of_group = f" of {column} = {present[sizes.argmin()]}" if column else ""
+            raise PartyError(
+                self.name,
+                f"has {sizes.min()} rows{of_group} with a time, and its policy answers about "
+                f"{self.min_rows} or more (policy.min_rows); leave it out",
+            )
+        return tuple(present.tolist())
+
+    def indices(self, column: str, groups: Sequence[str]) -> np.ndarray:
+        """(N,) index of each row's group; -1 of rows without a value.
+
+        Raises:
+            PartyError: as of ``groups``; or a group that is not named.
+        """
+        if unnamed := [name for name in self.groups(column) if name not in groups]:
+            raise PartyError(self.name, f"has a group {unnamed[0]!r} that it was not asked for")
+        names = self._names(column)
+        found = np.full(len(names), -1)
+        for index, name in enumerate(groups):
+            found[names == name] = index
+        return found
+
+    def _names(self, column: str) -> np.ndarray:
+        """(N,) text; "" where it is missing."""
+        if not column:
+            return np.full(len(self.signed_N), "all", dtype=object)
+        if column not in self.table.names:
+            raise PartyError(self.name, f"has no column {column!r} to group by")
+        values = self.table.column(column)
+        texts = values.values if values.is_text else [f"{each:g}" for each in values.values]
+        return np.where(values.missing, "", np.array(texts, dtype=object))

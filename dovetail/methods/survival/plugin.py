@@ -1,0 +1,80 @@
+"""Curves over parties in a run file: [survival]; and in a party's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.methods import survival
+from dovetail.methods.base import Run
+from dovetail.methods.local_data import check_labels
+from dovetail.methods.method import Method
+from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.survival.local_data import MemberSection, Times
+from dovetail.methods.training import Variant, VariantRun
+
+
+class Curves(Variant):
+    """An analysis: nothing is scored, nobody keeps a model."""
+
+    def about(self, variant_run: VariantRun) -> dict[str, Any]:
+        """Curves, and what noise has cost."""
+        return {**super().about(variant_run), "survival": variant_run.driver.result()}
+
+
+class Survival(Method):
+    """Kaplan and Meier's curves and the log-rank test of several parties' rows."""
+
+    name = "survival"
+    Settings = survival.Settings
+    PartySettings = MemberSection
+    variants: ClassVar[Mapping[str, str]] = {"kaplan-meier": "Kaplan and Meier's curves"}
+    partitions = ()
+    Side = survival.Member
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {
+        "survival": algorithm("survival", survival.Member)
+    }
+    models = "Nobody keeps a model: the coordinator has curves of all parties' rows together."
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse times that do not rise."""
+        times = run.settings(self.name, survival.Settings).times
+        if times and not (np.diff(np.array([0.0, *times])) > 0).all():
+            raise ConfigError(f"{where}, [survival]: times rise from above 0, got {list(times)}")
+
+    def local_data(self, site: Site) -> Times:
+        """A party's rows that have a time."""
+        check_labels(site, "a curve")
+        if site.party.task != "survival" or not isinstance(site.table.x, dd.Table):
+            raise ConfigError(
+                f"party {site.name!r}: curves are of times to an event; give label = "
+                f"{{ time = ..., event = ... }} of a table in {site.where}"
+            )
+        rows = site.table.labelled_rows()
+        signed = site.table.required_labels.values[rows]
+        section = site.settings(self.name, MemberSection)
+        min_rows = site.policy.section.min_rows
+        x, label = site.table.x.take(rows), str(site.table.label)
+        return Times(site.name, signed, x, section, min_rows, label)
+
+    def variant(self, variant: str) -> Variant:
+        """The analysis."""
+        return Curves()
+
+    def driver(self, variant: str, settings: Any, seed: int) -> survival.Driver:
+        """What asks for the sum."""
+        return survival.Driver(settings, seed=seed)
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party lets be counted."""
+        if "survival" in agreed and site.party.task == "survival":
+            section = site.settings(self.name, MemberSection)
+            how = "summed in secret" if section.secure else "in the clear, where a run asks so"
+            yield (
+                f"counts     events and rows at risk, {how}, at most one interval for "
+                f"{section.min_events} events"
+            )
