@@ -30,6 +30,7 @@ import copy
 import os
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -42,18 +43,17 @@ from dovetail.alignment.matchkeys import KeyValues, check_agreed
 from dovetail.alignment.proofs import CHECKED
 from dovetail.alignment.psi import (
     ELSEWHERE,
-    MAX_IDS,
     MAX_TOTAL_IDS,
     MODES,
     Aligned,
     Begin,
     Initiator,
     Overlap,
+    Pace,
     Pass,
     PassCount,
     PassDone,
     Passing,
-    Progress,
     Ready,
     joined,
     matches,
@@ -70,19 +70,14 @@ from dovetail.network import Engine
 def align_by_keys(
     engine: Engine,
     keys: Sequence[KeyValues],
-    *,
-    workers: Workers | None = None,
-    batch_size: int = MAX_IDS,
-    timeout_s: float | None = None,
-    progress: Progress | None = None,
+    **pace: Unpack[Pace],
 ) -> Aligned:
     """The initiator's rows by shared sample, and who shares which; as ``psi.align`` of ids.
 
     Args:
         engine: reaches ``KeyResponder`` s with the same keys; its driver is the initiator.
         keys: in the order in which they are tried.
-        workers, batch_size, timeout_s, progress: as of ``psi.align``; the bar begins anew with
-            each pass.
+        pace: as of ``psi.align``; its progress begins anew with each pass.
 
     Raises:
         AlignmentError: no key.
@@ -104,11 +99,9 @@ def align_by_keys(
         done = []
         for index, key in enumerate(keys):
             asked = Pass(index, len(keys), str(key.key), num_rows)
-            num_ids[party] = _begun(engine, party, asked, timeout_s)
+            num_ids[party] = _begun(engine, party, asked, pace.get("timeout_s"))
             usable, ambiguous = key.usable(left_N)
-            initiator = Initiator(
-                engine, False, workers, batch_size, timeout_s, progress, parties=(party,)
-            )
+            initiator = Initiator(engine, parties=(party,), **pace)
             values = NormalisedIds(key.values[usable].tolist(), ("string",), False)
             pairs = initiator.compare_normalised("intersection", values)
             samples_K = initiator.send_indices(pairs, sample_of_row[usable])[party]
@@ -133,11 +126,7 @@ def align_by_keys(
 def count_by_keys(
     engine: Engine,
     keys: Sequence[KeyValues],
-    *,
-    workers: Workers | None = None,
-    batch_size: int = MAX_IDS,
-    timeout_s: float | None = None,
-    progress: Progress | None = None,
+    **pace: Unpack[Pace],
 ) -> dict[str, Overlap]:
     """Partner -> how many rows it has and how many are shared, by key; which ones, nobody learns.
 
@@ -156,19 +145,10 @@ def count_by_keys(
         num_theirs = 0
         for index, key in enumerate(keys):
             asked = Pass(index, len(keys), str(key.key), num_rows)
-            num_theirs_now = _begun(engine, party, asked, timeout_s)
+            num_theirs_now = _begun(engine, party, asked, pace.get("timeout_s"))
             if index == 0:
                 num_theirs = num_theirs_now
-            initiator = Initiator(
-                engine,
-                False,
-                workers,
-                batch_size,
-                timeout_s,
-                progress,
-                parties=(party,),
-                order_N=order_N,
-            )
+            initiator = Initiator(engine, parties=(party,), order_N=order_N, **pace)
             usable, ambiguous = key.usable(everybody)
             values = NormalisedIds(_padded(key.values, usable), ("string",), False)
             pair = initiator.compare_normalised("cardinality", values)[party]

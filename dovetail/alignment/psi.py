@@ -104,7 +104,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -134,6 +134,23 @@ MODES = ("intersection", "cardinality")
 
 #: Called with (points done, points in all) while a run goes on.
 Progress = Callable[[int, int], None]
+
+
+class Pace(TypedDict, total=False):
+    """How an initiator works, whatever it compares.
+
+    Attributes:
+        workers: does the curve's arithmetic; None uses this process.
+        batch_size: ids in one message, at most ``MAX_IDS``.
+        timeout_s: seconds until a partner that has not answered a batch has failed; None waits.
+        progress: called with (points done, points in all).
+    """
+
+    workers: Workers | None
+    batch_size: int
+    timeout_s: float | None
+    progress: Progress | None
+
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -510,10 +527,7 @@ def align(
     ids: Sequence[Any] | np.ndarray,
     *,
     lower: bool = False,
-    workers: Workers | None = None,
-    batch_size: int = MAX_IDS,
-    timeout_s: float | None = None,
-    progress: Progress | None = None,
+    **pace: Unpack[Pace],
 ) -> Aligned:
     """The initiator's rows by shared sample, and who shares which; partners learn theirs.
 
@@ -525,10 +539,7 @@ def align(
         engine: reaches ``Responder`` s; its driver is the initiator.
         ids: (N,) integers or strings, by row.
         lower: compare strings without regard to case; both sides must do the same.
-        workers: does the curve's arithmetic; None uses this process.
-        batch_size: ids in one message, at most ``MAX_IDS``.
-        timeout_s: seconds until a partner that has not answered a batch has failed; None waits.
-        progress: called with (points done, points in all).
+        pace: see ``Pace``.
 
     Raises:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
@@ -546,7 +557,7 @@ def align(
     >>> sorted(shop.rows_S[samples].tolist())
     [0, 1]
     """
-    initiator = Initiator(engine, lower, workers, batch_size, timeout_s, progress)
+    initiator = Initiator(engine, lower=lower, **pace)
     pairs = initiator.compare("intersection", ids)
     num_ids = initiator.num_ids
     rows_S = random_order(num_ids)  # phase 6: sample -> own row
@@ -569,16 +580,13 @@ def count_overlap(
     ids: Sequence[Any] | np.ndarray,
     *,
     lower: bool = False,
-    workers: Workers | None = None,
-    batch_size: int = MAX_IDS,
-    timeout_s: float | None = None,
-    progress: Progress | None = None,
+    **pace: Unpack[Pace],
 ) -> dict[str, Overlap]:
     """Partner -> how many ids it has and shares; which ones, nobody learns.
 
     Arguments and errors are those of ``align``.
     """
-    initiator = Initiator(engine, lower, workers, batch_size, timeout_s, progress)
+    initiator = Initiator(engine, lower=lower, **pace)
     counts = {}
     for party, pair in initiator.compare("cardinality", ids).items():
         with _blamed_on(party):
@@ -595,14 +603,14 @@ class Initiator:
     def __init__(
         self,
         engine: Engine,
-        lower: bool,
-        workers: Workers | None,
-        batch_size: int,
-        timeout_s: float | None,
-        progress: Progress | None,
         *,
+        lower: bool = False,
         parties: Sequence[str] | None = None,
         order_N: np.ndarray | None = None,
+        workers: Workers | None = None,
+        batch_size: int = MAX_IDS,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """As of ``align``; ``order_N`` is that in which ids leave, where it must be the same."""
         if not 1 <= batch_size <= MAX_IDS:
