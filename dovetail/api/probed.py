@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from dovetail.methods.base import Epochs, Passing, Progress, Waiting
+from dovetail.node.metrics import gauge
 
 
 class Probed(Passing):
@@ -36,24 +37,14 @@ class Probed(Passing):
         with self._lock:
             here, missing = self._here, self._missing
             done, losses = dict(self._done), dict(self._losses)
-        partners = GaugeMetricFamily(
-            "dovetail_partner_connected", "1 while the partner is connected.", labels=["partner"]
-        )
-        for name in (*here, *missing):
-            partners.add_metric([name], float(name in here))
-        rounds = GaugeMetricFamily(
-            "dovetail_rounds_done", "Epochs or rounds that ended.", labels=["variant"]
-        )
-        total = GaugeMetricFamily(
-            "dovetail_rounds_planned", "Epochs or rounds at most.", labels=["variant"]
-        )
-        for name, (ended, planned) in done.items():
-            rounds.add_metric([name], ended)
-            total.add_metric([name], planned)
-        loss = GaugeMetricFamily("dovetail_loss", "The last reported loss.", labels=["variant"])
-        for name, value in losses.items():
-            loss.add_metric([name], value)
-        yield from (partners, rounds, total, loss)
+        connected = {name: float(name in here) for name in (*here, *missing)}
+        about = "1 while the partner is connected."
+        yield gauge("dovetail_partner_connected", about, "partner", connected)
+        ended = {name: each for name, (each, _) in done.items()}
+        planned = {name: each for name, (_, each) in done.items()}
+        yield gauge("dovetail_rounds_done", "Epochs or rounds that ended.", "variant", ended)
+        yield gauge("dovetail_rounds_planned", "Epochs or rounds at most.", "variant", planned)
+        yield gauge("dovetail_loss", "The last reported loss.", "variant", losses)
 
     @contextmanager
     def epochs(self, title: str) -> Iterator[Epochs]:

@@ -12,7 +12,16 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import Certificates, Device, Health, Log, LogKind, ProxyCa, Quiet
+from dovetail.cli.options import (
+    Certificates,
+    Device,
+    Health,
+    Log,
+    LogKind,
+    ProxyCa,
+    Quiet,
+    SiteFolder,
+)
 from dovetail.errors import ConfigError
 
 
@@ -62,9 +71,7 @@ def join(
         ),
     ] = None,
     certificates: Certificates = None,
-    site_folder: Annotated[
-        Path | None, typer.Option("--site", help="The party's folder. [STEM.site beside its file]")
-    ] = None,
+    site_folder: SiteFolder = None,
     device: Device = None,
     health: Health = None,
     log: Log = LogKind.TEXT,

@@ -54,6 +54,9 @@ Certificates = Annotated[
     Path | None,
     typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
 ]
+SiteFolder = Annotated[
+    Path | None, typer.Option("--site", help="The party's folder. [STEM.site beside its file]")
+]
 Listen = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
 ]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Certificates
+from dovetail.cli.options import AsJson, Certificates, SiteFolder
 from dovetail.errors import ConfigError
 
 
@@ -22,10 +22,7 @@ def review(
         str | None, typer.Option(metavar="WHY", help="Say no, for this reason.")
     ] = None,
     certificates: Certificates = None,
-    site_folder: Annotated[
-        Path | None,
-        typer.Option("--site", help="The party's folder. [STEM.site beside its file]"),
-    ] = None,
+    site_folder: SiteFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Read a proposal, hold it against your own policy and table, and sign it or say no.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import Certificates, Health, Log, LogKind, Quiet
+from dovetail.cli.options import Certificates, Health, Log, LogKind, Quiet, SiteFolder
 
 
 def room(
@@ -35,10 +35,7 @@ def room(
         typer.Option(metavar="NAME", help="The header in which a reverse proxy says who asks."),
     ] = "",
     certificates: Certificates = None,
-    site_folder: Annotated[
-        Path | None,
-        typer.Option("--site", help="The party's folder. [STEM.site beside its file]"),
-    ] = None,
+    site_folder: SiteFolder = None,
     health: Health = None,
     log: Log = LogKind.TEXT,
     quiet: Quiet = False,

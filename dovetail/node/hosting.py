@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from dovetail.data import Table
 from dovetail.methods.party import Site
@@ -19,6 +19,7 @@ from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.renewal import Renewed
 from dovetail.network.retry import raise_descriptor_limit
+from dovetail.node.metrics import gauge
 from dovetail.node.parked import Parked
 from dovetail.node.probes import Probes
 from dovetail.node.runs import Runs
@@ -132,8 +133,6 @@ def opened_home(
 
 def _expiry(shown: Renewed) -> Metric:
     """When the certificate expires, for Prometheus."""
-    family = GaugeMetricFamily(
-        "dovetail_certificate_expiry_seconds", "Unix time at which the certificate expires."
-    )
-    family.add_metric([], shown.credentials.expires.timestamp())
-    return family
+    about = "Unix time at which the certificate expires."
+    expires = shown.credentials.expires.timestamp()
+    return gauge("dovetail_certificate_expiry_seconds", about, "", {"": expires})

@@ -33,7 +33,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
@@ -45,6 +45,7 @@ from dovetail.network.logs import handled_by
 from dovetail.network.quota import Quota
 from dovetail.network.retry import open_private
 from dovetail.node.agreements import Agreements
+from dovetail.node.metrics import counter
 
 _log = logging.getLogger(__name__)
 
@@ -152,12 +153,8 @@ class Refusals:
             counts = Counter[str]()
             for (driver, *_), count in self._counts.items():
                 counts[driver] += count
-        family = CounterMetricFamily(
-            "dovetail_party_refusals", "Requests that were refused.", labels=["driver"]
-        )
-        for driver, number in counts.items():
-            family.add_metric([driver], number)
-        yield family
+        about = "Requests that were refused."
+        yield counter("dovetail_party_refusals", about, "driver", counts)
 
     def record(self, driver: str, message: str, run: str, why: str) -> None:
         """Write one; ``message`` is empty where none was read."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
@@ -18,6 +18,7 @@ from rich.text import Text
 from dovetail.network.client import Event
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.printable import printable
+from dovetail.node.metrics import counter, gauge
 from dovetail.node.partyfile import algorithms
 
 #: Seconds from one report of runs to the next.
@@ -131,29 +132,20 @@ class StatusLine:
             for each in self._runs.values():
                 counts[each.driver] = _added(counts.get(each.driver), each)
             num_runs = dict(self._num_runs)
-        here = GaugeMetricFamily(
-            "dovetail_driver_connected", "1 while the driver is connected.", labels=["driver"]
-        )
-        for name in self._drivers:
-            here.add_metric([name], float(name in self._connected))
-        yield here
-        runs = CounterMetricFamily(
-            "dovetail_party_runs", "Runs that a driver began here.", labels=["driver"]
-        )
-        for name in self._drivers:
-            runs.add_metric([name], num_runs.get(name, 0))
-        yield runs
-        messages = CounterMetricFamily(
-            "dovetail_party_messages", "Messages that were answered.", labels=["driver"]
-        )
-        moved = CounterMetricFamily(
-            "dovetail_party_bytes", "Bytes of tensors.", labels=["driver", "direction"]
-        )
-        for name, (num_messages, received, sent) in counts.items():
-            messages.add_metric([name], num_messages)
-            moved.add_metric([name, "in"], received)
-            moved.add_metric([name, "out"], sent)
-        yield from (messages, moved)
+        here = {name: float(name in self._connected) for name in self._drivers}
+        about = "1 while the driver is connected."
+        yield gauge("dovetail_driver_connected", about, "driver", here)
+        runs = {name: num_runs.get(name, 0) for name in self._drivers}
+        yield counter("dovetail_party_runs", "Runs that a driver began here.", "driver", runs)
+        messages = {name: each for name, (each, *_) in counts.items()}
+        about = "Messages that were answered."
+        yield counter("dovetail_party_messages", about, "driver", messages)
+        moved = {
+            (name, direction): num_bytes
+            for name, (_, *both) in counts.items()
+            for direction, num_bytes in zip(("in", "out"), both, strict=True)
+        }
+        yield counter("dovetail_party_bytes", "Bytes of tensors.", "driver direction", moved)
 
     def tick(self) -> None:
         """Keeps the status line fresh; reports runs every now and then, and when they fall idle."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from importlib.resources import files
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -27,6 +27,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from dovetail.errors import DovetailError
+from dovetail.node.metrics import gauge
 from dovetail.report.views import COLOURS
 from dovetail.room.driver import DriverRoom
 from dovetail.room.driver_pages import DriverPages
@@ -89,13 +90,9 @@ class Room:
 
     def metrics(self) -> Iterator[Metric]:
         """Open pages, and commands by how they stand, for Prometheus."""
-        pages = GaugeMetricFamily("dovetail_room_pages", "Pages that are open.")
-        pages.add_metric([], float(self.watch.open))
-        yield pages
-        jobs = GaugeMetricFamily("dovetail_room_jobs", "Commands that are known.", labels=["state"])
-        for state, number in Counter(job.state for job in self.room.jobs.all()).items():
-            jobs.add_metric([state], float(number))
-        yield jobs
+        yield gauge("dovetail_room_pages", "Pages that are open.", "", {"": self.watch.open})
+        jobs = Counter(job.state for job in self.room.jobs.all())
+        yield gauge("dovetail_room_jobs", "Commands that are known.", "state", jobs)
 
     async def events(self, _: Request) -> Response:
         """Says when to look again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,13 +103,12 @@ def train_seeds(
             "and propose what it chose (search.json)"
         )
     results = []
-    loaded: Loaded | None = None
-    driver: Driver | Coordinator | None = None
     check_trackers(run.track.to)
     with ExitStack() as stack:
 
+        @cache
         def opened() -> tuple[Loaded, Driver | Coordinator | None]:
-            """What a run has, once for all its seeds."""
+            """What a run has, once for its trials and all its seeds."""
             # One that is not there, or cannot, is told before data are read.
             computing(run.compute, device(run.device))
             driver = stack.enter_context(drive(run, talk=talk))
@@ -118,14 +118,8 @@ def train_seeds(
             stack.enter_context(threads_for(loaded))
             return loaded, driver
 
-        def open_sites() -> tuple[Loaded, Driver | Coordinator | None]:
-            """Data and driver of parties with their own files: for trials, and for the run."""
-            nonlocal loaded, driver
-            loaded, driver = opened()
-            return loaded, driver
-
         run = searched(
-            run, out, seed=seeds[0], resume=resume, given=given, open_sites=open_sites, talk=talk
+            run, out, seed=seeds[0], resume=resume, given=given, open_sites=opened, talk=talk
         )
         for seed, folder in folders.items():
             settings = resolved(run, seed)
@@ -135,8 +129,7 @@ def train_seeds(
             if done is not None:
                 results.append(done)
                 continue
-            if loaded is None:
-                loaded, driver = opened()
+            loaded, driver = opened()
             task = setup(run, seed, loaded)
             title = "" if alone else f"seed {seed} "
             with (

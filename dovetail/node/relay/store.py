@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from dovetail.network.certificates import make_folder
 from dovetail.network.mailbox.letters import read_name
 from dovetail.network.mailbox.places import CARDS, MAIL
 from dovetail.network.retry import open_private
+from dovetail.node.metrics import counter, gauge
 
 
 class FullError(Exception):
@@ -196,19 +197,11 @@ class Store:
         with self._lock:
             held = {sender: each for sender, each in self._held.items() if each[0]}
             counts = dict(self._counts)
-        files = GaugeMetricFamily(
-            "dovetail_relay_letters", "Letters that were not taken.", labels=["sender"]
-        )
-        sizes = GaugeMetricFamily("dovetail_relay_bytes", "Their bytes.", labels=["sender"])
-        for sender, (num_files, num_bytes) in held.items():
-            files.add_metric([sender], num_files)
-            sizes.add_metric([sender], num_bytes)
-        events = CounterMetricFamily(
-            "dovetail_relay_files", "Files by what became of them.", labels=["event"]
-        )
-        for event, count in counts.items():
-            events.add_metric([event], count)
-        yield from (files, sizes, events)
+        files = {sender: each for sender, (each, _) in held.items()}
+        sizes = {sender: each for sender, (_, each) in held.items()}
+        yield gauge("dovetail_relay_letters", "Letters that were not taken.", "sender", files)
+        yield gauge("dovetail_relay_bytes", "Their bytes.", "sender", sizes)
+        yield counter("dovetail_relay_files", "Files by what became of them.", "event", counts)
 
 
 class Receiving:
