@@ -28,7 +28,7 @@ from benchmarks import _results, apfed_step, chfl_round, fedoptimus_step, hyfem_
 from benchmarks._turns import medians
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
-from dovetail.models import TABLE_3, TABLE_4, Head, ResNet18, StripCnn
+from dovetail.models import TABLE_3, TABLE_4, Head, ResNet, StripCnn
 from dovetail.models import computing as computing_module
 from dovetail.models.computing import computing
 
@@ -77,7 +77,7 @@ BARE: dict[str, Callable[[], Call]] = {
         with_head(TABLE_4.encoder((3, 16, 32)), (3, 16, 32), 50), (3, 16, 32)
     ),
     "ResNet-18": lambda: bare(
-        with_head(ResNet18().encoder((3, 32, 32)), (3, 32, 32), 64), (3, 32, 32)
+        with_head(ResNet().encoder((3, 32, 32)), (3, 32, 32), 64), (3, 32, 32)
     ),
 }
 IMAGES: dict[str, Callable[[], Call]] = {

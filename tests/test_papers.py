@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
-STATES = ("matched", "short", "other data", "in part", "missing")
+STATES = ("matched", "order", "short", "other data", "in part", "missing")
 BEGIN, END = "<!-- counts -->\n", "<!-- /counts -->"
 
 

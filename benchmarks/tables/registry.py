@@ -89,7 +89,7 @@ def _apfed_table_2() -> Iterator[Cell]:
 
 
 def _apfed_lambda() -> Iterator[Cell]:
-    for data in ("mnist", "cifar10"):
+    for data in IMAGES:
         for trade_off in ("0", "0.1", "1", "10"):
             for method in ("alone",) if trade_off == "0" else ("apfed-r", "apfed-c"):
                 # Where it is a cell of Table 2, it is the same run.
@@ -128,6 +128,37 @@ def _apfed_labels() -> Iterator[Cell]:
                 scores=_some(APFED_WIDE, "alone", "apfed-r", "apfed-c", *baselines),
                 score="accuracy" if image else "auc",
                 kind=data,
+            )
+
+
+#: A partner's loss -> what the table calls it; the first two are the paper's.
+LOSSES = {
+    "reconstruction": "APFed-R",
+    "contrastive": "APFed-C",
+    "clustering": "multi-view clustering",
+    "vicreg": "VICReg",
+}
+#: Where a partner's loss helped most, and where it hardly does.
+LOSS_DATA = {"credit": ("300", "1000"), "adult": ("300", "1000")}
+
+
+def _apfed_losses() -> Iterator[Cell]:
+    """Section 6.3: other losses of a passive party, beside R and C of the table of few labels."""
+    for data, counts in LOSS_DATA.items():
+        for labels, loss in product(counts, LOSSES):
+            yield Cell(
+                name=f"{data}-labels-{labels}-{loss}",
+                run=f"apfed/{data}-labels.toml",
+                overrides=(
+                    f"data.labels={labels}",
+                    "method=apfed",
+                    f"passive.loss={loss}",
+                    'baselines=["alone"]',
+                ),
+                labels={"data": data, "labels": labels, "a partner's loss": LOSSES[loss]},
+                scores={"alone": "alone", "apfed": "helped"},
+                score="auc",
+                kind=f"{data}-losses",
             )
 
 
@@ -243,11 +274,20 @@ def _missing(table: str, labels: dict[str, str], row: str, reason: str) -> Cell:
     )
 
 
+#: Data set of many classes that could not be had -> another, and what the table calls it.
+STAND_INS = {
+    "aloi": ("letter", "letter (26 classes), for aloi"),
+    "helena": ("leaves", "leaves (100 classes), for helena"),
+}
+
+
 def _chfl_table_2() -> Iterator[Cell]:
     for data in ("covertype", "sensorless", "aloi", "helena", "jannis"):
-        if data in ("aloi", "helena"):
+        if data in STAND_INS:
             reason = f"the data set {data} could not be had"
             yield _missing("chfl-table2", {"data": data}, data, reason)
+            other, title = STAND_INS[data]
+            yield from _chfl(other, 5, 30, {"data": title}, None)
         elif data == "covertype":
             for splits, title in ELEVATION.items():
                 labels = {"data": f"{data}, elevation {title}"}
@@ -269,7 +309,7 @@ def _chfl_table_4() -> Iterator[Cell]:
         reason = "its data set, helena, could not be had"
         labels = {"data": "helena", "correlation": row}
         yield _missing("chfl-table4", labels, row, reason)
-    for data, row in product(("covertype", "jannis"), ("Maximum", "Median", "Minimum")):
+    for data, row in product(("covertype", "jannis", "letter"), ("Maximum", "Median", "Minimum")):
         correlation = row.lower()
         yield Cell(
             name=f"{data}-5-30-{correlation}",
@@ -501,21 +541,53 @@ def _hyfem_printed() -> Iterator[Cell]:
     )
 
 
+#: Remark 3, cell -> what (6) is with one block, and what of it is scored.
+ONE_BLOCK = {
+    "hyfem": {
+        "server": "HyFEM, μ 0.1, server",
+        "hyfem": "HyFEM, μ 0.1, parties",
+        "fedprox": "FedProx (3.2)",
+        "fedavg": "FedAvg (3.3)",
+        "standalone": "stand-alone, parties",
+        "pooled": "pooled",
+    },
+    "fedma": {"server": "FedMA (3.1), server", "hyfem": "FedMA (3.1), parties"},
+    "lg-fedavg": {"server": "LG-FedAvg (3.2), server", "hyfem": "LG-FedAvg (3.2), parties"},
+    "fedper": {"fedper": "FedPer (3.4), parties"},
+}
+
+
+def _hyfem_one_block() -> Iterator[Cell]:
+    for row, scores in ONE_BLOCK.items():
+        yield Cell(
+            name=f"one-block-{row}",
+            run=f"hyfem/one-block.toml:{row}",
+            labels={"data": "covertype, one block, 6 parties"},
+            scores=scores,
+            checkpoint_every=0,
+            kind=row,
+        )
+
+
 VIEWS = {
     "cub": "cub, picture and text",
     "wikipedia": "wikipedia, picture and text",
     "handwritten": "handwritten, six views",
+    "modelnet-1": "as ModelNet40:1: four views of handwritten, 4 parties",
+    "modelnet-2": "as ModelNet40:2: six views of handwritten, 8 parties",
+    "modelnet-c1": "as C.1, Table 3: four views, two of them common, 6 parties",
 }
 
 
 def _hyfem_views() -> Iterator[Cell]:
-    """C.3, on other data: parties with one or two kinds of a sample's features."""
+    """C.3, and ModelNet40's settings, on other data: parties with some of a sample's views."""
     for name, title in VIEWS.items():
+        common = ("fedprox", "fedavg") if name == "modelnet-c1" else ()
         yield Cell(
             name=name,
             run=f"hyfem/views.toml:{name}",
             labels={"data": title},
-            scores=_some(HYFEM, "server", "hyfem", "standalone", "pooled"),
+            scores=_some(HYFEM, "server", "hyfem", "standalone", *common, "pooled"),
             checkpoint_every=8,
             kind=name,
         )
@@ -633,6 +705,15 @@ _EVERY = (
         gains=True,
     ),
     Table(
+        name="apfed-losses",
+        title="APFed, section 6.3: a partner's loss, where labels are few",
+        cells=tuple(_apfed_losses()),
+        against="alone",
+        wide=("apfed",),
+        note="In % of the area under the ROC curve. The clustering loss is that of "
+        "COMPLETER (Lin et al., CVPR 2021); the paper names the kind alone.",
+    ),
+    Table(
         name="apfed-overlap",
         title="APFed where rows only partly match: adult, AUC (our own)",
         cells=tuple(_apfed_overlap()),
@@ -726,12 +807,20 @@ _EVERY = (
         "weights. The paper draws a curve of each μ_2 (MultiView40): the larger, the better.",
     ),
     Table(
+        name="hyfem-one-block",
+        title="HyFEM, Remark 3: one block, and the methods that it then is",
+        cells=tuple(_hyfem_one_block()),
+        note="covertype, all columns one block, 6 parties that each lack classes; the paper says "
+        "which methods these are, and runs none of them.",
+    ),
+    Table(
         name="hyfem-views",
-        title="HyFEM, Appendix C.3: samples of several kinds at once (our own data)",
+        title="HyFEM, C.3, and section 4's and C.1's views (our own data)",
         cells=tuple(_hyfem_views()),
         over="round",
-        note="The paper's HeriGraph could not be had; it draws curves: the server near pooled, "
-        "parties 20 points above stand-alone.",
+        note="The paper's HeriGraph and ModelNet40 could not be had; it draws curves. HeriGraph: "
+        "the server near pooled, parties 20 points above stand-alone. ModelNet40: the server near "
+        "pooled, less so in the second setting; C.1: both above FedProx.",
     ),
     Table(
         name="fedoptimus-table1",

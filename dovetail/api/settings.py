@@ -126,8 +126,9 @@ class APFedPartySettings(TypedDict, total=False):
     codes: Release | None
     release: Once | None
     exact: bool
-    loss: Literal['contrastive', 'reconstruction', 'vicreg']
+    loss: Literal['contrastive', 'reconstruction', 'vicreg', 'clustering']
     temperature: float
+    min_norm: float
     norm: Literal['l1', 'l2']
     encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional | Any
     distil: APFedPartnerConfig
@@ -213,8 +214,8 @@ class HyFEMSmallCnn(TypedDict, total=False):
     centred: bool
 
 
-class HyFEMResNet18(TypedDict, total=False):
-    kind: Literal['resnet-18']
+class HyFEMResNet(TypedDict, total=False):
+    kind: Literal['resnet-18', 'resnet-34']
     width: int
     stem: Literal['small', 'large']
 
@@ -250,7 +251,7 @@ class HyFEMSettings(TypedDict, total=False):
     class_weights: bool
     loss_weights: Literal['balanced'] | Mapping[str, float] | None
     decide: ThresholdSettings | None
-    extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet18 | Any]
+    extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'resnet-34', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet | Any]
     widths: Sequence[int] | Mapping[str | Literal['*'], Sequence[int]]
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None

@@ -56,7 +56,7 @@ class Part:
 
     def columns_of(self, block: str) -> tuple[str, ...]:
         """What the columns of a block are called at every party that has them."""
-        names = self.columns.get(block) or ("all",)
+        names = self.columns.get(block, ("all",))
         if self.data.blocks[block].ndim > 2 or block not in self.columns:
             return tuple(f"{block}: {name}" for name in names)
         return names
@@ -70,7 +70,7 @@ class Part:
         width = 0.0
         for block, x in self.data.blocks.items():
             names = self.columns_of(block)
-            share = sum(name in columns for name in names) / len(names)
+            share = sum(name in columns for name in names) / max(1, len(names))
             width += share * math.prod(x.shape[1:])
         return math.ceil(width)
 

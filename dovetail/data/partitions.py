@@ -138,7 +138,7 @@ def columns(
         train, test: tables.
         parties: name -> globs of its columns (see ``Table.select``). Two parties may have the
             same column.
-        active: who has the labels.
+        active: who has the labels; its globs may be [], so that it has no columns.
         overlap: the share of the training rows that each other party has, in (0, 1]; one number,
             or party -> number, 1 where left out.
         seed: 0 or more; who has which rows, and in which order. It does so for each party apart:
@@ -156,7 +156,7 @@ def columns(
     test_table = None if test is None else test.table(_DEALS)
     chosen = {name: table.select(globs) for name, globs in parties.items()}
     for name, selected in chosen.items():
-        if not selected:
+        if not selected and (name != active or parties[name]):
             raise DataError(
                 f"party {name!r} has no columns: {list(parties[name])} leaves none of "
                 f"{train.name}; give it at least one"
@@ -173,13 +173,15 @@ def columns(
             num_shared = max(1, round(shares[name] * train.num_rows))
             rows = rng.permutation(train.num_rows)[:num_shared]
         part = table.take(rows)
-        encoder = TableEncoder.fit(
-            part,
-            selected,
-            categorical=categorical,
-            max_categories=max_categories,
-            party=name,
-        )
+        encoder = TableEncoder(name, ())
+        if selected:
+            encoder = TableEncoder.fit(
+                part,
+                selected,
+                categorical=categorical,
+                max_categories=max_categories,
+                party=name,
+            )
         inputs[name] = encoder
         held.append(
             PartyData(

@@ -127,6 +127,8 @@ class PartyTable:
         self.check_one_kind("this method")
         if isinstance(self.x, Table):
             names = [column for columns in self.blocks.values() for column in columns]
+            if not names and self.labels is not None:
+                return TableEncoder(self.name, ())  # a server that has labels alone
             return TableEncoder.fit(
                 self.x,
                 names,

@@ -20,7 +20,8 @@ Every party encodes its own columns, one party with labels holds the task module
 When partners are gone, their codes are replaced (Section 5.1; ``substitutes.py``).
 
 Departures from the paper:
-    - The label owner holds columns too and plays the server, as in the paper's experiments.
+    - The label owner plays the server. It may hold columns too, as in the paper's experiments; the
+      code of one that has none has width 0 (Section 2's independent server).
     - Only rows with a label that every party has are trained on.
 
 What the paper has not are layers: batches that keep partners' limits, and codes that are looked at
@@ -46,7 +47,7 @@ from dovetail.methods.common_rows import CommonRows, due, leaves, released
 from dovetail.methods.epochs import Epochs, EpochSettings
 from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.targets import Targets, TargetSettings
-from dovetail.models import EncoderSpec, Head, OptimizerConfig, network_input, output_shape
+from dovetail.models import Extractor, Head, OptimizerConfig, network_input, output_shape
 from dovetail.models.optimizers import HeadConfig, follow_back
 from dovetail.network import Checkpoint, Engine, Message, Numbers, Samples, State
 from dovetail.privacy import Release
@@ -127,7 +128,7 @@ class Member(Party):
 
     def __init__(
         self, shared: SharedRows, test: SharedRows | None, config: OptimizerConfig,
-        encoder: EncoderSpec | nn.Module, local: Local, *, codes: Release | None = None,
+        encoder: Extractor | nn.Module, local: Local, *, codes: Release | None = None,
     ) -> None:  # fmt: skip
         self.shared, self.test, self.config = shared, test, config
         self._make, self._codes = encoder, codes
@@ -194,7 +195,7 @@ class Owner(Driver):
 
     def __init__(
         self, data: PartyData, alignment: Alignment, task: Task, config: Config, local: Local,
-        *, seed: int, encoder: EncoderSpec, head: Head,
+        *, seed: int, encoder: Extractor, head: Head,
     ) -> None:  # fmt: skip
         local.begin(seed)
         self.name, self.config, self.local, self.x = data.name, config, local, data.joined()

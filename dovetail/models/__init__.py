@@ -4,7 +4,7 @@ from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,
     Extractor,
-    ResNet18,
+    ResNet,
     SmallCnn,
     Unchanged,
 )
@@ -79,7 +79,7 @@ __all__ = [
     "Perceptron",
     "Prediction",
     "RandomStream",
-    "ResNet18",
+    "ResNet",
     "ScheduledConfig",
     "Secret",
     "SmallCnn",

@@ -95,17 +95,19 @@ class _Pool(nn.Module):
 
 
 @dataclass(frozen=True)
-class ResNet18:
+class ResNet:
     """He et al. 2016 without its head, and one pooling layer; for a GPU.
 
     Attributes:
         width: channels of the first stage; the last has eight times as many, which is D.
         stem: "small" is a convolution of width 3, for images of 64 pixels and less; "large" is the
             one for ImageNet, of width 7 and stride 2, then max pooling.
+        kind: of 18 layers or of 34, by how many pairs of convolutions a stage has.
     """
 
     width: int = 64
     stem: Literal["small", "large"] = "small"
+    kind: Literal["resnet-18", "resnet-34"] = "resnet-18"
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.stem not in ("small", "large"):
@@ -130,14 +132,19 @@ class ResNet18:
         if self.stem == "large":
             layers.append(nn.MaxPool2d(3, 2, 1))
         before = self.width
-        for stage in range(4):
+        for stage, pairs in enumerate(_PAIRS[self.kind]):
             after = self.width * 2**stage
-            layers += [_Residual(before, after, 1 if stage == 0 else 2), _Residual(after, after, 1)]
+            layers.append(_Residual(before, after, 1 if stage == 0 else 2))
+            layers += [_Residual(after, after, 1) for _ in range(pairs - 1)]
             before = after
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "resnet-18", **asdict(self)}
+        return {"kind": self.kind, "width": self.width, "stem": self.stem}
+
+
+#: Pairs of convolutions in each stage, He et al. 2016, Table 1.
+_PAIRS = {"resnet-18": (2, 2, 2, 2), "resnet-34": (3, 4, 6, 3)}
 
 
 class _Residual(nn.Module):
@@ -174,7 +181,7 @@ class Unchanged:
         return {"kind": "unchanged"}
 
 
-Extractor = EncoderSpec | SmallCnn | ResNet18 | Unchanged
+Extractor = EncoderSpec | SmallCnn | ResNet | Unchanged
 
 
 def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
@@ -187,15 +194,15 @@ def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
         case "small-cnn":
             channels, centred = tuple(stored["channels"]), stored.get("centred", False)
             return SmallCnn(channels, int(stored["kernel"]), int(stored["pool"]), bool(centred))
-        case "resnet-18":
-            return ResNet18(int(stored["width"]), stored["stem"])
+        case "resnet-18" | "resnet-34" as kind:
+            return ResNet(int(stored["width"]), stored["stem"], kind)
         case "unchanged":
             return Unchanged()
         case "perceptron" | "convolutional" | "own":
             return encoder_from_json(dict(stored))
     raise ModelError(
-        "an extractor is 'perceptron', 'convolutional', 'small-cnn', 'resnet-18' or 'unchanged', "
-        f"got {stored.get('kind')!r}; copy the whole folder again"
+        "an extractor is 'perceptron', 'convolutional', 'small-cnn', 'resnet-18', 'resnet-34' or "
+        f"'unchanged', got {stored.get('kind')!r}; copy the whole folder again"
     )
 
 

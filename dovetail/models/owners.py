@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
-from dovetail.models.blocks import ResNet18
+from dovetail.models.blocks import ResNet
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.kept_smoothing import SmoothingSpec
 from dovetail.models.learners.encoding import PiecewiseLinear
@@ -243,7 +243,7 @@ class OwnerResNet:
     width: int = 64
 
     def __post_init__(self) -> None:
-        ResNet18(self.width)
+        ResNet(self.width)
 
     def build(self, input_shape: Shape, embedding: int) -> nn.Sequential:
         """(B, C, H, W) -> (B, E).
@@ -251,7 +251,7 @@ class OwnerResNet:
         Raises:
             ConfigError: the input is no image.
         """
-        features = ResNet18(self.width).encoder(input_shape)
+        features = ResNet(self.width).encoder(input_shape)
         return nn.Sequential(features, nn.Linear(8 * self.width, embedding))
 
     def to_json(self) -> dict[str, Any]:

@@ -31,6 +31,23 @@ class Residual(nn.Module):
         return SimpleNamespace(last_hidden_state=(z + self.second(z))[:, None])  # as Hugging Face
 
 
+class Graph(nn.Module):
+    """A graph convolution (Kipf and Welling 2017): columns are nodes, of a path."""
+
+    def __init__(self, shape, width=8):
+        super().__init__()
+        ring = (
+            torch.eye(shape[0]) + torch.eye(shape[0]).roll(1, 0) + torch.eye(shape[0]).roll(-1, 0)
+        )
+        degrees = ring.sum(1).rsqrt()
+        self.register_buffer("adjacency", degrees[:, None] * ring * degrees)
+        self.first, self.second = nn.Linear(1, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        hidden = torch.relu(self.adjacency @ self.first(x[..., None]))
+        return (self.adjacency @ self.second(hidden)).flatten(1)
+
+
 @pytest.fixture(scope="module")
 def frames():
     rng = np.random.default_rng(0)
@@ -61,6 +78,16 @@ def test_a_class_makes_a_network_a_seed_and_it_learns(frames):
     assert not torch.equal(
         one.network.encoder.network.first.weight, other.network.encoder.network.first.weight
     )
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Graph, Residual), (Residual, Graph)])
+def test_figure_1s_graph_network_and_a_deep_one_help_each_other(frames, ours, theirs):
+    """APFed's Figure 1 draws a graph network at one party, a deep network at the other."""
+    both = parties(frames, apfed={"encoder": theirs, "loss": "contrastive"})
+    helped = dt.APFed("partners", encoder=ours, epochs=16, learning_rate=0.01, projection=4)
+    run = dt.fit(helped, both, baselines=["majority"], quiet=True)
+    assert isinstance(run.models["ours"].network.encoder.network, ours)
+    assert run.scores.to_dict()["APFed, predicts alone"]["accuracy"] > 0.6
 
 
 def test_a_module_begins_from_its_weights_and_stays_as_it_was(frames):

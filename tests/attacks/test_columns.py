@@ -132,7 +132,7 @@ def read_contrastive(network: Engine, party: str, rows: Tensor, *, begins: int) 
         gradients = []
         for code, encoder in zip(sent, encoders, strict=True):
             local_code = encoder(x.view(num_rows, num_columns))
-            loss = partial(apfed.contrastive_loss, local_BD=local_code, temperature=temperature)
+            loss = partial(apfed.contrastive_loss, local_BD=local_code, tau=temperature)
             gradients.append(torch.func.grad(loss)(code))
         return (torch.cat(gradients).flatten() - target) / target.std()
 

@@ -293,3 +293,28 @@ def test_labels_are_kept_on_so_many_rows(dovetail: Any, write_run: Any) -> None:
     done = dovetail("train", run, "--json", "--set", "apfed.steps_per_epoch=1")
     sent = json.loads(done.out)["bytes"]["clinic"]["sent"]
     assert sent == 2 * 64 * (8 + 8 * 4)  # the shared batch of 64, labelled or not
+
+
+SERVER = """
+method = "tvfl"
+[data]
+source = "breast-cancer"
+test = 0.25
+[data.partition]
+kind = "columns"
+active = "server"
+parties = { server = [], clinic = ["mean *"], lab = ["worst *"] }
+[apfed]
+epochs = 3
+"""
+
+
+def test_a_server_may_have_labels_alone(dovetail: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(SERVER)
+    assert dovetail("train", "run.toml", "--out", "here", "--quiet").code == 0
+    assert result(tmp_path / "here")["parties"]["server"]["accuracy"] > 0.85
+    alone = dovetail("train", "run.toml", "--out", "other", "--set", "method=apfed-s")
+    assert alone.code == 2
+    assert "party 'server' has labels and no columns, so it has nothing to predict from" in (
+        alone.err
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -217,6 +218,27 @@ def test_eq_14_agrees_with_its_transcription() -> None:
         losses.append(-np.log(np.exp(s(h_a[i], h_p[i]) / tau) / below))
     ours = apfed.contrastive_loss(torch.from_numpy(h_a), torch.from_numpy(h_p), tau)
     assert ours.item() == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
+def test_the_cosine_of_short_codes_is_the_papers_where_a_party_says_so(size: float) -> None:
+    rows = torch.arange(5)
+    code = size * F.normalize(torch.randn(5, 6, generator=torch.Generator().manual_seed(1)))
+    exact = passives({"lab": "contrastive"}, min_norm=1e-12)["lab"]
+    exact.handle(apfed.Begin((6,), 0, seed=7))
+    leaf = code.double().requires_grad_()
+    local = exact.network(passive_rows("lab")[rows]).flatten(1).double().detach()
+    ours = leaf / leaf.norm(dim=1, keepdim=True)  # Eq. (15); of the partner a code may be zeros
+    theirs = local / local.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    across, within = ours @ theirs.T, ours @ ours.T
+    below = across.exp().sum(1) + within.exp().sum(1) - math.e  # without j = i, Eq. (14)
+    (below.log() - across.diagonal()).mean().backward()
+    answer = exact.handle(apfed.Codes(rows, code))
+    assert isinstance(answer, apfed.CodeGradient)
+    assert leaf.grad is not None
+    torch.testing.assert_close(
+        size * answer.gradient_BD.double(), size * leaf.grad, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_a_passive_answer_depends_on_the_message_and_its_own_state_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from test_apfed import active, active_data, assert_same_bits, full_alignment, passives, train_to_end
 
 from dovetail.methods import apfed
+from dovetail.methods.apfed.code_losses import clustering_loss, vicreg_loss
 from dovetail.methods.apfed.unify import Balanced
-from dovetail.methods.apfed.vicreg import vicreg_loss
 from dovetail.network import Checkpoint, InProcess
 
 ROWS = 300
@@ -128,7 +129,7 @@ def test_what_points_against_the_task_is_left_out() -> None:
         torch.testing.assert_close(weight.grad, each)
 
 
-@pytest.mark.parametrize("loss", ["contrastive", "vicreg"])
+@pytest.mark.parametrize("loss", ["contrastive", "vicreg", "clustering"])
 def test_balanced_partners_train_with_the_party(loss: str) -> None:
     party = active(alignment=full_alignment("lab"), balance=1.0, epochs=8, projection=4)
     engine = InProcess(passives({"lab": loss}), driver="clinic")
@@ -144,3 +145,19 @@ def test_vicreg_of_equal_spread_and_uncorrelated_codes_is_nothing() -> None:
     small = float(vicreg_loss(code / 2, code / 2))
     assert small == pytest.approx(2 * (1 - 0.5 * (4 / 3) ** 0.5), abs=1e-3)
     assert float(vicreg_loss(torch.zeros(4, 2), code)) == pytest.approx(1 + 0.99, abs=1e-3)
+
+
+def test_the_clustering_loss_is_that_of_its_paper() -> None:
+    """COMPLETER, Eq. (3) and (4), by hand for two clusters, and least where both parties agree."""
+    code = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 1.0]])
+    other = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 1.0]])
+    a, p = code.softmax(1), other.softmax(1)
+    joint = sum(torch.outer(a[i], p[i]) + torch.outer(p[i], a[i]) for i in range(3)) / 6
+    marginal = joint.sum(0)
+    information = (joint * (joint / torch.outer(marginal, marginal)).log()).sum()
+    entropy = -(marginal * marginal.log()).sum()
+    torch.testing.assert_close(clustering_loss(code, other), -information - 2 * 9 * entropy)
+    apart = 20 * torch.eye(2)[[0, 1, 0, 1]]
+    agreed, crossed = clustering_loss(apart, apart), clustering_loss(apart, apart[[0, 1, 1, 0]])
+    assert float(agreed) == pytest.approx(-(1 + 18) * math.log(2), abs=1e-3)
+    assert float(crossed - agreed) == pytest.approx(math.log(2), abs=1e-3)

@@ -18,7 +18,7 @@ from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Local
 from dovetail.methods import vertical
 from dovetail.methods.substitutes import predict_alone
-from dovetail.models import Head, Perceptron
+from dovetail.models import Head, Perceptron, Unchanged
 from dovetail.network import InProcess, Message
 
 NUM_ROWS, NUM_TEST = 24, 7
@@ -127,6 +127,40 @@ def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], tas
             assert before.grad is not None
             expected = before - 0.1 * before.grad
             torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
+
+
+def test_a_server_with_labels_alone_learns_from_its_partners_codes() -> None:
+    """Section 2's independent server: the pooled graph over the partners' codes, step for step."""
+    nothing = PartyData("clinic", np.arange(NUM_ROWS), {"columns": torch.empty(NUM_ROWS, 0)},
+                        local_data().labels)  # fmt: skip
+    party = vertical.Owner(
+        nothing, full_alignment(*PARTNERS), TASK, config(momentum=0.0, weight_decay=0.0),
+        Local("clinic"), seed=0, encoder=Unchanged(), head=Head((5,), dropout=0.0),
+    )  # fmt: skip
+    helpers = members(*PARTNERS, momentum=0.0, weight_decay=0.0)
+    engine = InProcess(helpers, driver="clinic")
+    party.begin(engine)
+    assert party.head[0].in_features == 2 * 6
+    networks = [*(helper.encoder for helper in helpers.values()), party.head]
+    *theirs, head = copies = copy.deepcopy(networks)
+    plain = torch.optim.SGD([each for net in copies for each in net.parameters()], lr=0.1)
+    for _ in range(2):
+        batch = next(party.rows.batches)
+        codes = [
+            network(helper.shared.x[batch])
+            for network, helper in zip(theirs, helpers.values(), strict=True)
+        ]
+        plain.zero_grad()
+        F.cross_entropy(head(torch.cat(codes, dim=1)), party.targets.labels[batch]).backward()
+        plain.step()
+    party.rows.restore({**party.rows.state(), "position": 0})
+    for _ in range(2):
+        party.step(engine)
+    for network, copied in zip(networks, copies, strict=True):
+        for after, expected in zip(network.parameters(), copied.parameters(), strict=True):
+            torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
+    outputs = vertical.predict(party, engine, torch.empty(3, 0), torch.tensor([5, 0, 3]))
+    assert outputs.shape == (3, 3)
 
 
 def test_predictions_with_partners_present_are_the_pooled_graphs() -> None:

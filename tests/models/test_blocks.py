@@ -15,7 +15,7 @@ from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,
     Extractor,
-    ResNet18,
+    ResNet,
     SmallCnn,
     Unchanged,
     classifier,
@@ -118,8 +118,9 @@ def test_the_only_block_may_be_given_as_it_is():
     ("extractor", "shape", "width"),
     [
         (SmallCnn((4, 8), pool=2), (1, 14, 14), 32),
-        (ResNet18(width=4), (1, 16, 16), 32),
-        (ResNet18(width=4, stem="large"), (3, 33, 32), 32),
+        (ResNet(width=4), (1, 16, 16), 32),
+        (ResNet(width=4, stem="large"), (3, 33, 32), 32),
+        (ResNet(width=4, kind="resnet-34"), (1, 16, 16), 32),
         (Perceptron((7, 5)), (3, 2), 5),
         (Convolutional((2,), (3,), (1,)), (1, 4, 4), 32),
         (Unchanged(), (2, 3), 6),
@@ -134,11 +135,14 @@ def test_an_extractor_comes_back_from_json_and_gives_as_many_features_as_said(
     assert num_features(extractor, shape) == width
 
 
-def test_resnet_18_has_the_weights_of_the_paper_less_its_head():
-    # He et al. 2016, Table 1: 11 689 512 with a head of 512 x 1000 + 1000.
-    network = ResNet18(stem="large").encoder((3, 32, 32))
-    assert sum(parameter.numel() for parameter in network.parameters()) == 11_689_512 - 513_000
-    assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == 17 + 3
+@pytest.mark.parametrize(
+    ("kind", "weights", "layers"), [("resnet-18", 11_689_512, 17), ("resnet-34", 21_797_672, 33)]
+)
+def test_a_resnet_has_the_weights_of_the_paper_less_its_head(kind, weights, layers):
+    # He et al. 2016, Table 1, as torchvision counts it with a head of 512 x 1000 + 1000.
+    network = ResNet(stem="large", kind=kind).encoder((3, 32, 32))
+    assert sum(parameter.numel() for parameter in network.parameters()) == weights - 513_000
+    assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == layers + 3
 
 
 def test_a_model_of_blocks_is_saved_and_loaded(tmp_path: Path):
@@ -163,8 +167,8 @@ def test_a_classifier_has_a_linear_layer_for_each_width_and_one_more():
     [
         (lambda: SmallCnn(()), "a small CNN needs one or more positive channels"),
         (lambda: SmallCnn(kernel=4), "kernel is odd, got 4"),
-        (lambda: ResNet18(width=0), "a ResNet-18 has a positive width"),
-        (lambda: ResNet18(stem="tiny"), "the stem 'small' or 'large', got 64 and 'tiny'"),
+        (lambda: ResNet(width=0), "a ResNet-18 has a positive width"),
+        (lambda: ResNet(stem="tiny"), "the stem 'small' or 'large', got 64 and 'tiny'"),
         (lambda: SmallCnn().encoder((5,)), r"needs images of shape \(C, H, W\), got rows of"),
         (lambda: BlocksSpec((), (), (), (), 2), "one block or more"),
         (lambda: BlocksSpec(("a",), ((2,),), (), (), 2), "1 blocks have 1 shapes and 0 extractors"),

@@ -9,7 +9,7 @@ import torch
 
 from dovetail.errors import ModelError
 from dovetail.models import Convolutional, EncoderHead, Head, NetworkSpec, Perceptron, RandomStream
-from dovetail.models.blocks import BlocksSpec, ResNet18, SmallCnn, Unchanged
+from dovetail.models.blocks import BlocksSpec, ResNet, SmallCnn, Unchanged
 from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners.assisted_joint import Answers, AssistedSpec
 from dovetail.models.learners.boosting_model import BoostingSpec
@@ -27,7 +27,7 @@ SPECS: list[NetworkSpec] = [
     BlocksSpec(
         ("age", "scan", "photo", "blood"),
         ((2,), (1, 4, 4), (3, 8, 8), (3,)),
-        (Perceptron((3,)), SmallCnn((2, 3)), ResNet18(2), Unchanged()),
+        (Perceptron((3,)), SmallCnn((2, 3)), ResNet(2), Unchanged()),
         (5,),
         3,
     ),

@@ -43,8 +43,8 @@ own and sends back how the code should move. After training the active party nee
 Departures from the paper:
     - Eq. (12) leaves the norm open: it is the mean squared error, or the mean error (``norm``).
     - Eq. (14) prints lambda for the temperature, which the text below it calls tau.
-    - Eq. (15) is exact for codes of norm ``MIN_NORM`` or more. A shorter code counts as one of that
-      norm: of zeros (all ReLUs off) there is no cosine.
+    - Eq. (15) is exact for codes of norm ``min_norm`` or more: 1e-12 is the paper's. A shorter code
+      counts as one of that norm: of zeros (all ReLUs off) there is no cosine.
     - The head's dropout is not in the paper's Tables 3 and 4; ``runs/apfed`` sets 0.5, 0 leaves it
       out.
     - A passive party that does not answer as asked is left out of that step, and asked again in
@@ -57,7 +57,8 @@ What the paper has not are layers, each in a file of its own; ``layers.py`` has 
     - the best epoch by ``validation`` rows, and ``patience`` (``best.py``)
     - class weights, labels by randomised response, ``spread`` (``methods/targets.py``)
     - ``codes`` and ``gradients`` that are clipped and noised (``federated/local.py``),
-      ``decorrelate`` (``privacy/release.py``); ``vicreg`` in place of Eq. (12) and (14)
+      ``decorrelate`` (``privacy/release.py``)
+    - ``vicreg`` and ``clustering`` in place of Eq. (12) and (14) (``code_losses.py``)
 With every lambda 0 training is bit for bit that of the active party alone; layers that keep
 statistics of what passes (batch normalisation) see the shared batches too, and are excepted.
 """
@@ -78,11 +79,11 @@ from dovetail.data import Alignment, PartyData, SharedRows, Task
 from dovetail.errors import PartyError
 from dovetail.federated import Epoch, Local, Party, handles
 from dovetail.methods.apfed import bound, unify
+from dovetail.methods.apfed.code_losses import CODE_LOSSES
 from dovetail.methods.apfed.layers import Layers, PassiveLayers
 from dovetail.methods.apfed.networks import PartnerSpec, SoloNetwork, partner_network
 from dovetail.methods.apfed.owner import LabelOwner
 from dovetail.methods.apfed.questions import Partner
-from dovetail.methods.apfed.vicreg import vicreg_loss
 from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, follow_back, network_input
@@ -102,9 +103,13 @@ class Config(Layers):
 class PassiveConfig(PassiveLayers):
     """A passive party's own settings; they never leave it."""
 
-    # Eq. (16) or Eq. (12); vicreg is not the paper's.
-    loss: Literal["contrastive", "reconstruction", "vicreg"] = "contrastive"
+    # Eq. (16) or Eq. (12); vicreg and clustering (section 6.3 names one) are not the paper's.
+    loss: Literal["contrastive", "reconstruction", "vicreg", "clustering"] = "contrastive"
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
+    # Eq. (15): a shorter code counts as one of this norm. Of zeros (all ReLUs off) there is no
+    # cosine. With 0.01, rows of zeros of the demo get up to 600 times the gradient that the task
+    # gives a row: far below ``clip``, which accuses; with 1e-12, the cosine as printed, far above.
+    min_norm: float = Field(default=1e-2, gt=0, le=1, exclude_if=lambda norm: norm == 1e-2)
     # of Eq. (12): the mean absolute or the mean squared error
     norm: Literal["l1", "l2"] = Field(default="l2", exclude_if=lambda norm: norm == "l2")
 
@@ -151,28 +156,23 @@ class CodeGradient(Message):
 
 # --- What a passive party executes -------------------------------------------------------------
 
-#: A code of a smaller norm counts as one of this norm in Eq. (15). Of zeros (all ReLUs off) there
-#: is no cosine, and its gradient would be divided by 1e-12. With this one, such rows of the demo
-#: get up to 600 times what the task gives a row: far below ``Config.clip``, which accuses.
-MIN_NORM = 1e-2
-
 #: Whom a passive party's gradients are for, in its account.
 _ACTIVE = "the active party"
 
 
-def contrastive_loss(code_BD: Tensor, local_BD: Tensor, temperature: float) -> Tensor:
+def contrastive_loss(code_BD: Tensor, local_BD: Tensor, tau: float, norm: float = 1e-2) -> Tensor:
     """Eq. (16): mean over the batch of Eq. (14), with the cosine similarity of Eq. (15).
 
     Row i is pulled to the passive party's code of the same sample and pushed from both parties'
     codes of every other sample. Cost: 2 B^2 D.
     """
-    code_BD, local_BD = (F.normalize(each, dim=1, eps=MIN_NORM) for each in (code_BD, local_BD))
+    code_BD, local_BD = (F.normalize(each, dim=1, eps=norm) for each in (code_BD, local_BD))
     rows_B = torch.arange(len(code_BD), device=code_BD.device)
 
     def losses(start: int, stop: int) -> Tensor:
         rows_T = rows_B[start:stop]
-        across_TB = code_BD[start:stop] @ local_BD.T / temperature
-        within_TB = code_BD[start:stop] @ code_BD.T / temperature
+        across_TB = code_BD[start:stop] @ local_BD.T / tau
+        within_TB = code_BD[start:stop] @ code_BD.T / tau
         within_TB = within_TB.masked_fill(rows_T[:, None] == rows_B, -torch.inf)  # 1[j != i]
         return F.cross_entropy(torch.cat([across_TB, within_TB], dim=1), rows_T, reduction="sum")
 
@@ -238,9 +238,9 @@ class Passive(Party):
             error = F.mse_loss if self.config.norm == "l2" else F.l1_loss
             return error(self.network(code_BD), x)  # Eq. (12)
         local_BD = self.network(x).flatten(1)  # Eq. (13)
-        if self.config.loss == "vicreg":
-            return vicreg_loss(code_BD, local_BD)
-        return contrastive_loss(code_BD, local_BD, self.config.temperature)
+        if self.config.loss in CODE_LOSSES:
+            return CODE_LOSSES[self.config.loss](code_BD, local_BD)
+        return contrastive_loss(code_BD, local_BD, self.config.temperature, self.config.min_norm)
 
 
 # --- What the active party executes, which drives: Algorithm 1 ---------------------------------

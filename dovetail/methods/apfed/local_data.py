@@ -220,6 +220,11 @@ class LabelOwnerData:
         return self.train.name
 
     @property
+    def has_columns(self) -> bool:
+        """Whether it has columns; a server may have labels alone (APFed, section 2)."""
+        return self.train.joined().shape[1] > 0
+
+    @property
     def tested(self) -> PartyData:
         """Its test rows.
 

@@ -414,6 +414,14 @@ class Apfed(Method):
                 sealed_limits=None if run.data else loaded.sites[name].policy.section.sealed,
                 from_file=run.data is None,
             )
+        owner = data_by_party[active]
+        assert isinstance(owner, LabelOwnerData)
+        if variants != {"tvfl"} and not owner.has_columns:
+            raise ConfigError(
+                f"party {active!r} has labels and no columns, so it has nothing to predict from "
+                'alone: write method = "tvfl" and baselines = [], which asks its partners at each '
+                "prediction, or give it a column"
+            )
         return data_by_party
 
     def variant(self, variant: str) -> Variant:

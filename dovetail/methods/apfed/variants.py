@@ -34,7 +34,7 @@ from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
-from dovetail.models import Head, Model
+from dovetail.models import Head, Model, Unchanged
 from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
@@ -242,6 +242,7 @@ class Vertical(ApfedVariant):
     def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> vertical.Owner:
         section: ApfedSection = training.settings
         fields = set(vertical.Config.model_fields)
+        encoder = encoder_spec(section.encoder) if local_data.has_columns else Unchanged()
         return vertical.Owner(
             local_data.train,
             local_data.alignment,
@@ -249,7 +250,7 @@ class Vertical(ApfedVariant):
             vertical.Config(**active_config(training).model_dump(include=fields)),
             Local(local_data.name, device=training.device, secret=local_data.secret),
             seed=seed,
-            encoder=encoder_spec(section.encoder),
+            encoder=encoder,
             head=Head(section.head, section.dropout),
         )
 
@@ -269,6 +270,8 @@ class Vertical(ApfedVariant):
             extra["scores"] = {variant_run.name: {local_data.name: together}}
             return {variant_run.name: {local_data.name: together}}
         scores: dict[str, dict[str, Scores]] = dict(extra.get("scores", {}))
+        if not local_data.has_columns:  # without partners nothing is left to predict from
+            return scores
         labels = labels_of(local_data.test)
         for substitute, outputs in predict_alone(owner, local_data.test.joined()).items():
             name = SUBSTITUTES[substitute]

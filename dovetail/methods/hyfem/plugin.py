@@ -53,7 +53,7 @@ from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section, own_network, own_written
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model, OwnNetwork, Perceptron
-from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
+from dovetail.models.blocks import Extractor, ResNet, SmallCnn, Unchanged
 from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.privacy import PrivateSteps
@@ -80,19 +80,19 @@ class SmallCnnSection(Section):
     centred: bool = False  # whether pixels are brought from 0..1 to -1..1
 
 
-class ResNet18Section(Section):
-    """A ResNet-18 of one's own."""
+class ResNetSection(Section):
+    """A ResNet-18 or -34 of one's own."""
 
-    kind: Literal["resnet-18"]  # which network
+    kind: Literal["resnet-18", "resnet-34"]  # which network
     width: int = 64  # channels of the first stage
     stem: Literal["small", "large"] = "small"  # a small first layer for small images
 
 
 ExtractorField = (
-    Literal["small-cnn", "resnet-18", "unchanged"]
+    Literal["small-cnn", "resnet-18", "resnet-34", "unchanged"]
     | tuple[int, ...]
     | SmallCnnSection
-    | ResNet18Section
+    | ResNetSection
 )
 
 
@@ -110,14 +110,14 @@ def extractor(field: ExtractorField | OwnNetwork) -> Extractor:
             return field
         case "small-cnn":
             return SmallCnn()
-        case "resnet-18":
-            return ResNet18()
+        case "resnet-18" | "resnet-34":
+            return ResNet(kind=field)
         case "unchanged":
             return Unchanged()
         case SmallCnnSection():
             return SmallCnn(field.channels, field.kernel, field.pool, field.centred)
-        case ResNet18Section():
-            return ResNet18(field.width, field.stem)
+        case ResNetSection():
+            return ResNet(field.width, field.stem, field.kind)
     assert isinstance(field, tuple)
     return Perceptron(field)
 
