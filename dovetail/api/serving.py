@@ -120,8 +120,8 @@ class JointPredictor:
         model = served.joint
         assert model is not None
         assert isinstance(model.spec, JointSpec)
-        standing_rows = self.serving.rows_of(ids)
-        rows = [row for row, standing_row in enumerate(standing_rows) if standing_row is not None]
+        agreed_rows = self.serving.rows_of(ids)
+        rows = [row for row, agreed in enumerate(agreed_rows) if agreed is not None]
         codes: dict[str, Tensor] = {}
         missing = dict.fromkeys(model.spec.partners, "is not asked")
         if not rows:
@@ -130,7 +130,7 @@ class JointPredictor:
         futures = self.serving.ask(
             str(model.about.get("run")),
             self._question(model),
-            [standing_row for standing_row in standing_rows if standing_row is not None],
+            [agreed for agreed in agreed_rows if agreed is not None],
         )
         waiting = {name: asyncio.wrap_future(each) for name, each in futures.items()}
         done, _ = await asyncio.wait(waiting.values(), timeout=self.serving.within_s)

@@ -38,8 +38,8 @@ JOIN = "join"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A proposal, and how it stands here.
+class Review:
+    """A proposal, and what this party makes of it.
 
     Attributes:
         proposal: what is proposed.
@@ -138,15 +138,15 @@ class OwnerRoom:
         values = section.model_dump(mode="json", exclude_unset=True)
         return {key: json.dumps(value) for key, value in values.items()}
 
-    def proposals(self) -> list[Standing]:
+    def proposals(self) -> list[Review]:
         """All that its site keeps, the newest first."""
         try:
             agreements = self.reviewer.agreements
         except ConfigError:  # it has no certificate, and so none
             return []
-        return [self._standing(each, read=False) for each in agreements.known()]
+        return [self._reviewed(each, read=False) for each in agreements.known()]
 
-    def proposal(self, name: str) -> Standing:
+    def proposal(self, name: str) -> Review:
         """One of them, held against its policy, its table and the last one.
 
         Raises:
@@ -154,14 +154,14 @@ class OwnerRoom:
         """
         for each in self.reviewer.agreements.known():
             if each.name.startswith(name) and len(name) >= 8:
-                return self._standing(each, read=True)
+                return self._reviewed(each, read=True)
         raise ConfigError(f"no proposal {name[:12]!r} is kept here")
 
-    def _standing(self, proposal: Proposal, *, read: bool) -> Standing:
+    def _reviewed(self, proposal: Proposal, *, read: bool) -> Review:
         agreements = self.reviewer.agreements
         signatures = agreements.signatures(proposal.name)
         last = self.reviewer.last_before(proposal) if read else None
-        return Standing(
+        return Review(
             proposal,
             signatures,
             agreements.used(proposal.name),

@@ -54,10 +54,10 @@ class OwnerPages:
         name = request.path_params["name"]
 
         def values() -> dict[str, Any]:
-            serving = self._room.proposal(name)
-            title = f"Proposal {serving.name}"
-            text = page(serving.proposal)
-            return {"room": self._room, "title": title, "standing": serving, "page": text}
+            review = self._room.proposal(name)
+            title = f"Proposal {review.name}"
+            text = page(review.proposal)
+            return {"room": self._room, "title": title, "review": review, "page": text}
 
         return await rendered("proposal.html", values)
 
@@ -77,12 +77,12 @@ class OwnerPages:
     async def answered(self, request: Request) -> Response:
         """The signed answer, to be sent to the driver."""
         name = request.path_params["name"]
-        serving = await asyncio.to_thread(self._room.proposal, name)
-        if serving.ours is None:
-            raise ConfigError(f"the proposal {serving.name} is not answered yet")
+        review = await asyncio.to_thread(self._room.proposal, name)
+        if review.ours is None:
+            raise ConfigError(f"the proposal {review.name} is not answered yet")
         file = f"proposal.{self._room.site.name}.json"
         return Response(
-            serving.ours.text,
+            review.ours.text,
             media_type="application/json",
             headers={"Content-Disposition": f"attachment; filename*=UTF-8''{quoted(file)}"},
         )
