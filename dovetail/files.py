@@ -125,6 +125,11 @@ def run_name(path: Path) -> str:
     return cell or file.stem
 
 
+def run_folder(path: Path, recipe: str | None = None) -> Path:
+    """Where a run goes, if nobody says where."""
+    return Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
+
+
 def read_run(path: Path) -> dict[str, Any]:
     """The tables of a run file, or of one cell of a grid file.
 

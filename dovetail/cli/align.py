@@ -88,7 +88,7 @@ def align(
             f"--proposal {proposal}"
         )
     agreed = None
-    if proposal is not None and run is not None:
+    if run is not None:
         agreed = read_agreed(run, run.all_seeds(), proposal, where=str(parties[0]))
     section = Elsewhere(partners, listen, certificates, wait).aligning(run, paths, initiator)
     matched: aligning.Matched | aligning.RatedKeys

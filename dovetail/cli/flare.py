@@ -27,8 +27,7 @@ from dovetail.cli.options import (
 from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dovetail.runs.runfile import RunFile
-    from dovetail.runs.train import Agreed
+    pass
 
 flare = typer.Typer(
     name="flare",
@@ -63,6 +62,7 @@ def flare_export(
     precheck.check_run(run, overrides)
     from dovetail.flare.export import write_job
     from dovetail.node.engines import FlareSection
+    from dovetail.runs.proposing import read_agreed
     from dovetail.runs.runfile import load_run
 
     _need_nvflare()
@@ -73,7 +73,7 @@ def flare_export(
             'partners = ["shop"], or try it on this machine: dovetail flare simulate RUN'
         )
     seeds = tuple(seed or ())
-    agreed = _agreed(run_file, seeds, proposal, where=str(run))
+    agreed = read_agreed(run_file, seeds or run_file.all_seeds(), proposal, where=str(run))
     write_job(run_file, out, seeds=seeds, resume=resume, align=align, agreed=agreed)
     if not quiet:
         sites = ", ".join(run_file.engine.site_of().values())
@@ -146,7 +146,7 @@ def flare_simulate(
     precheck.check_run(run, overrides)
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
-    from dovetail.files import run_name
+    from dovetail.files import run_folder, run_name
     from dovetail.flare.export import simulate, simulated
     from dovetail.runs.runfile import load_run
     from dovetail.runs.splitting import deal
@@ -154,7 +154,7 @@ def flare_simulate(
 
     _need_nvflare()
     loaded = load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
-    out = out or Path("out") / (run_name(run) + (f"-{recipe}" if recipe else ""))
+    out = out or run_folder(run, recipe)
     if loaded.data is not None:
         loaded = deal(loaded, out.with_name(f"{out.name}-parties"), where=str(run))
     run_file, files, driver = simulated(run, loaded)
@@ -190,21 +190,6 @@ def flare_simulate(
     check_participation(run_file, out, result)
 
 
-def _agreed(
-    run: RunFile, seeds: tuple[int, ...], proposal: Path | None, *, where: str
-) -> Agreed | None:
-    """The proposal that a job is of, and what all its parties say of it.
-
-    Raises:
-        ConfigError: another run, or a party that has not signed.
-    """
-    from dovetail.runs.proposing import read_agreed
-
-    if proposal is None:
-        return None
-    return read_agreed(run, seeds or run.all_seeds(), proposal, where=where)
-
-
 def _need_nvflare() -> None:
     """Refuse to go on without NVFlare.
 
@@ -219,10 +204,8 @@ def _need_nvflare() -> None:
 
 
 def _print_missed(result: Mapping[str, Any]) -> None:
+    from dovetail.methods.outcome import missed_text
+
     for party, missed in result.get("missed", {}).items():
-        unit = "steps" if "steps" in missed else "rounds"
-        print(
-            f"dovetail: party {party!r} was left out of {missed[unit]} of {missed['of']} {unit}; "
-            f"first in {missed['first']}",
-            file=sys.stderr,
-        )
+        text = missed_text(party, missed)
+        print(f"dovetail: {text}; first in {missed['first']}", file=sys.stderr)

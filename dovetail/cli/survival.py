@@ -35,7 +35,7 @@ def survival(
     from dovetail.api.progress import talk_of
     from dovetail.api.survival import Curves
     from dovetail.cli.output import print_line, show
-    from dovetail.files import run_name
+    from dovetail.files import run_folder
     from dovetail.runs.runfile import load_run
     from dovetail.runs.setup import Given
     from dovetail.runs.train import train_seeds
@@ -46,7 +46,7 @@ def survival(
             f'{run} has method = "{run_file.method}", which dovetail train runs; curves are of '
             'method = "kaplan-meier"'
         )
-    folder = out or Path("out") / run_name(run)
+    folder = out or run_folder(run)
     result = train_seeds(
         run_file,
         folder,

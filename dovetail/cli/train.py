@@ -71,7 +71,7 @@ def train(
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
-    from dovetail.files import run_name
+    from dovetail.files import run_folder, run_name
     from dovetail.models.model_folders import next_commands
     from dovetail.network.logs import json_lines
     from dovetail.node.probes import Probes
@@ -88,16 +88,14 @@ def train(
     if device is not None:
         changes.append(f'device="{device}"')
     path, run_file = run, load_run(run, recipe=recipe, overrides=tuple(changes))
-    out = out or Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
+    out = out or run_folder(path, recipe)
     if (out / "run.toml").resolve() == path.resolve():
         raise ConfigError(
             f"{out} holds the run file {path} itself, which its run would overwrite; name another "
             "folder with --out"
         )
     seeds = tuple(seed or ()) or run_file.all_seeds()
-    agreed = None
-    if proposal is not None:
-        agreed = read_agreed(run_file, seeds, proposal, where=str(path))
+    agreed = read_agreed(run_file, seeds, proposal, where=str(path))
     json_log = log is LogKind.JSON
     progress = Probed(talk_of(shown=not (quiet or as_json or json_log)))
     with ExitStack() as stack:

@@ -221,9 +221,8 @@ class Driver:
             config = Path(workspace.get_app_config_dir(job))
             run = job_run(config / "run.toml", section)
             proposal = config / PROPOSAL
-            agreed = None
-            if proposal.exists():
-                agreed = read_agreed(run, run.all_seeds(), proposal, where="the job's run file")
+            there = proposal if proposal.exists() else None
+            agreed = read_agreed(run, run.all_seeds(), there, where="the job's run file")
             runs = Path(section.runs) if section.runs else root / "dovetail-runs"
             kept = Path(section.run) if section.run else runs / (self._resume or job)
             if self._resume and not kept.is_dir():

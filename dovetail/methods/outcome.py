@@ -147,6 +147,17 @@ def number(line: Mapping[str, Any]) -> int:
     return int(line.get("epoch", line.get("round", 0)))
 
 
+def missed_text(party: str, missed: Mapping[str, Any]) -> str:
+    """How much of a variant's training went on without a party; see ``Outcome.missed``."""
+    unit = "steps" if "steps" in missed else "rounds"
+    return f"party {party!r} was left out of {missed[unit]} of {missed['of']} {unit}"
+
+
+def missed_share(missed: Mapping[str, Any]) -> float:
+    """Which part of it that is."""
+    return float(missed.get("steps", missed.get("rounds", 0)) / missed["of"])
+
+
 def score_party(
     party: str,
     what: str,

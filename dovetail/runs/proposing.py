@@ -150,13 +150,15 @@ def check_run(
 
 
 def read_agreed(
-    run: RunFile, seeds: tuple[int, ...], file: Path, *, where: str
-) -> tuple[Proposal, Mapping[str, Signature]]:
-    """The proposal that this run is of, and what all its parties say of it.
+    run: RunFile, seeds: tuple[int, ...], file: Path | None, *, where: str
+) -> tuple[Proposal, Mapping[str, Signature]] | None:
+    """The proposal that this run is of, and what all its parties say of it; None without a file.
 
     Raises:
         ConfigError: another run, or a party that refused it or has not answered yet.
     """
+    if file is None:
+        return None
     proposal = read_proposal(file)
     check_run(run, seeds, proposal, where=where, file=file)
     signatures = read_signatures(file, proposal)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dovetail import methods
 from dovetail.errors import ConfigError, ParticipationError
 from dovetail.methods.base import SILENT, Epochs, Loaded, Progress
-from dovetail.methods.outcome import Setup
+from dovetail.methods.outcome import Setup, missed_share, missed_text
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.retry import write_text
@@ -209,11 +209,7 @@ def _train(
     for variant, outcome in variants:
         kept.keep_variant(variant, outcome)
         for party, missed in outcome.missed.items():
-            unit = "steps" if "steps" in missed else "rounds"
-            talk.warn(
-                f"party {party!r} was left out of {missed[unit]} of "
-                f"{missed['of']} {unit}; first in {missed['first']}"
-            )
+            talk.warn(f"{missed_text(party, missed)}; first in {missed['first']}")
     accounts = {} if driver is None else driver.exchange_heads()
     result = kept.finish(None if driver is None else driver.heads())
     if driver is not None:
@@ -232,8 +228,7 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
     worst: tuple[float, str] | None = None
     for seed, parties in missed.items():
         for party, counts in parties.items():
-            unit = "steps" if "steps" in counts else "rounds"
-            share = counts[unit] / counts["of"]
+            share = missed_share(counts)
             if share > 1 - run.min_participation and (worst is None or share > worst[0]):
                 of_seed = f" of seed {seed}" if seed else ""
                 folder = out / f"seed-{seed}" if seed else out
@@ -242,11 +237,10 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
                     kept = f"each party has its model at its site as ever, and {folder} the rest"
                 worst = (
                     share,
-                    f"party {party!r} was left out of {counts[unit]} of {counts['of']} "
-                    f"{unit}{of_seed}"
-                    f" (first: {counts['first']}), and min_participation = "
-                    f"{run.min_participation:g} asks for more; {kept}: train again with the party "
-                    "there, or set min_participation lower (0 takes any)",
+                    f"{missed_text(party, counts)}{of_seed} (first: {counts['first']}), and "
+                    f"min_participation = {run.min_participation:g} asks for more; {kept}: "
+                    "train again with the party there, or set min_participation lower (0 takes "
+                    "any)",
                 )
     if worst is not None:
         raise ParticipationError(worst[1])

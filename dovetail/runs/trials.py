@@ -21,7 +21,7 @@ from dovetail import methods
 from dovetail.alignment.stored import trial_variant
 from dovetail.errors import ConfigError, ParticipationError, TrainingError
 from dovetail.methods.base import Loaded
-from dovetail.methods.outcome import Outcome, mean_over
+from dovetail.methods.outcome import Outcome, mean_over, missed_share, missed_text
 from dovetail.methods.training import Training
 from dovetail.models import generator
 from dovetail.models.devices import device
@@ -128,11 +128,10 @@ class Judging:
                 f"party {party!r} was lost in a trial ({why}), which says nothing of its settings"
             )
         for party, missed in outcome.missed.items():
-            unit = "steps" if "steps" in missed else "rounds"
-            if missed[unit] > (1 - run.min_participation) * missed["of"]:
+            if missed_share(missed) > 1 - run.min_participation:
                 raise ParticipationError(
-                    f"party {party!r} was left out of {missed[unit]} of {missed['of']} {unit} of a "
-                    f"trial (first: {missed['first']}), which says nothing of its settings"
+                    f"{missed_text(party, missed)} of a trial (first: {missed['first']}), which "
+                    "says nothing of its settings"
                 )
         return outcome
 

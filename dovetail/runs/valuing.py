@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigError
-from dovetail.files import run_name
+from dovetail.files import run_folder
 from dovetail.node.partyfile import fingerprints
 from dovetail.runs.runfile import RunFile, resolved
 from dovetail.runs.shapley import JOINT_MEASURES, MEASURES
@@ -24,7 +24,7 @@ def folders_of(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, .
     if not path.is_dir():
         if (path.parent / "result.json").exists() or (path.parent / "metrics.jsonl").exists():
             return path, path.parent, ()  # the run file that a run folder holds
-        return path, Path("out") / (run_name(path) + (f"-{recipe}" if recipe else "")), ()
+        return path, run_folder(path, recipe), ()
     if (path / "run.toml").exists():
         return path / "run.toml", path, ()
     files = sorted(path.glob("seed-*/run.toml"))
