@@ -629,6 +629,7 @@ FEDOPTIMUS_LINES = {
     "line8": "the same, mean of line 8, nobody left out",
     "line13": "the same, SlowMo of line 13, nobody left out",
     "printed": "lines 4, 5, 8 and 13 as printed",
+    "sgd": "K steps and an average, SGD at 0.001, 100 epochs",
 }
 
 
