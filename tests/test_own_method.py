@@ -20,10 +20,15 @@ from safetensors.torch import load_file
 
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.audit.attack import Settings
+from dovetail.audit.run import audit
+from dovetail.data.coverage import from_partition
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.network import Message
-from dovetail.runs.runfile import RunFile, check_run
+from dovetail.runs import search, situations
+from dovetail.runs.runfile import RunFile, SearchSection, check_run
+from dovetail.runs.setup import load_data
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text()
@@ -34,7 +39,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-(CODE,) = blocks("python")
+CODE, RECORD = blocks("python")
 RUN, PACKAGE, PARTY = blocks("toml")
 TRAIN, PREDICT, INSTALLED = (block.split() for block in blocks("sh"))
 
@@ -76,6 +81,7 @@ def install(folder: Path, table: str) -> None:
 def test_the_page_shows_the_example_and_it_is_short() -> None:
     assert (ROOT / "examples" / "own_method.py").read_text() == CODE
     assert sum(bool(line.strip()) for line in CODE.splitlines()) < 80
+    assert (ROOT / "examples" / "own_method_record.py").read_text() == RECORD
 
 
 def test_the_method_of_the_page_equals_pooled_gradient_descent_and_predicts(folder: Path) -> None:
@@ -123,7 +129,8 @@ def looking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return check_run({**tomllib.loads(RUN), **changes}, where="run.toml")
 
     yield look
-    sys.modules.pop("own_method", None)
+    for name in ("own_method", "own_method_record"):
+        sys.modules.pop(name, None)
 
 
 def test_a_run_file_has_a_section_for_an_installed_method(looking: Any) -> None:
@@ -152,6 +159,29 @@ def test_an_installed_method_that_cannot_be_is_named(looking: Any, points: str, 
 def test_a_run_file_cannot_name_code(looking: Any) -> None:
     with pytest.raises(ConfigError, match=r"method: .* got 'own_method:FedSgd'"):
         looking('fedsgd = "own_method:FedSgd"', method="own_method:FedSgd")
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_at_parity_others_ask_it_what_they_ask_of_the_papers(looking: Any, folder: Path) -> None:
+    (folder / "own_method_record.py").write_text(RECORD)
+    run = looking('fedsgd = "own_method_record:AtParity"').model_copy(update={"baselines": ()})
+    method = methods.method_of("fedsgd")
+    fits = {fit.method: fit for fit in situations.fits(from_partition(load_data(run).data))}
+    assert fits["fedsgd"].reason.startswith("yes: every party has labels, and 15 columns are at")
+    assert {size.party for size in fits["fedsgd"].messages} == {"party-1", "party-2", "party-3"}
+    assert situations.recommended([*fits.values()]).title == "CHFL"  # the more specific one
+    changed = run.model_copy(
+        update={"fedsgd": run.fedsgd.model_copy(update={"rounds": 3}), "evaluate_every": 0}
+    )
+    found = audit(changed, (0,), settings=Settings(network=False)).findings
+    for party in ("party-1", "party-2", "party-3"):
+        targets = {
+            each.target for each in found if (each.channel, each.owner) == ("weights", party)
+        }
+        assert targets == {"rows", "membership"}
+    assert search._keys(run, SearchSection()) == {"fedsgd.learning_rate": (0.1, 0.5, 1.0)}
+    (line,) = method.proposed.describe(None, ["fedsgd"])
+    assert line.endswith("gradients of its loss on all its rows, once a round")
 
 
 # --- From party files, over gRPC, and resumed ----------------------------------------------------

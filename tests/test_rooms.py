@@ -120,11 +120,6 @@ def knows_another(module: str, name: str) -> bool:
     return room != other and other not in BESIDE_METHOD.get(room, set())
 
 
-#: Files outside of methods/ that name a method yet. Nobody else may, and whoever no longer does is
-#: taken off: what others ask of a method stands beside it.
-NAME_A_METHOD: frozenset[str] = frozenset()
-
-
 def methods_named(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
     """Methods whose modules a file imports."""
     parts = (name.split(".") for name in imported(tree, module, is_package=is_package))
@@ -133,15 +128,15 @@ def methods_named(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
     }
 
 
-def test_no_other_room_names_a_method_but_those_that_did() -> None:
-    naming = set()
+def test_no_other_room_names_a_method() -> None:
+    naming = set()  # what others ask of a method stands beside it, named by its record
     for path in in_rooms():
         if path.is_relative_to(PACKAGE / "methods"):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if methods_named(tree, module_name(path), is_package=path.name == "__init__.py"):
             naming.add(identify(path))
-    assert naming == NAME_A_METHOD
+    assert naming == set()
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail import methods
+from dovetail.api import methods as papers
 from dovetail.api.fit import Parties
 from dovetail.api.methods import DISTIL, SEALED
 from dovetail.api.partitions import Simulation
@@ -24,7 +25,7 @@ from dovetail.api.party import Party
 from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, framed, plain_table, terminal_text
-from dovetail.audit.measured import GAINS, MEASURED, SETTINGS
+from dovetail.audit.measured import told, told_of
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part
 from dovetail.data.leaks import leaks
@@ -114,7 +115,7 @@ class Inspection(Shown):
         """In words: which method fits, and what to expect of the solo and of the joint model."""
         best = situations.recommended(self.fits)
         if best is None:
-            return "None of the four methods fits as things are: " + " ".join(
+            return f"None of the {_number(self.fits)} methods fits as things are: " + " ".join(
                 f"{fit.title}: {fit.reason}." for fit in self.fits
             )
         sentences = [f"{best.title} fits ({best.reason})."]
@@ -177,7 +178,8 @@ class Inspection(Shown):
         best = situations.recommended(self.fits)
         if best is None:
             yield terminal_text(
-                "None of the four fits as things are; each line above says what is missing."
+                f"None of the {_number(self.fits)} fits as things are; each line above says what "
+                "is missing."
             )
             return
         if self.expected is not None:
@@ -206,6 +208,11 @@ class Inspection(Shown):
         line_text = terminal_text("Next: ") + command
         line_text.no_wrap, line_text.overflow = True, "ignore"  # a command is copied in one piece
         yield line_text
+
+
+def _number(fits: Sequence[Fit]) -> str:
+    """How many methods say what they fit."""
+    return "four" if len(fits) == 4 else str(len(fits))
 
 
 def _blocks_of(fit: Fit, *, python: bool) -> Iterator[str]:
@@ -395,7 +402,7 @@ def of_parts(
     method_name = None if variant_name is None else methods.method_of(variant_name).name
     if run_path == PYTHON:
         fits = [
-            replace(fit, next_command=f"dovetail.fit(dovetail.{fit.title}(), ...)")
+            replace(fit, next_command=f"dovetail.fit(dovetail.{_made(fit)}, ...)")
             if fit.available
             else fit
             for fit in fits
@@ -410,6 +417,12 @@ def of_parts(
     helped = any(fit.applies and fit.method == "apfed" for fit in fits) or (elsewhere and labelled)
     hint = expecting(overlaps) if expecting is not None and helped else None
     return Inspection(title, parts, overlaps, fits, hint, variant_name, elsewhere, settings or {})
+
+
+def _made(fit: Fit) -> str:
+    """The method in Python: a paper's own class, or one of an installed package by its name."""
+    paper = getattr(papers, fit.title, None)
+    return f"Method({fit.method!r})" if paper is None else f"{fit.title}()"
 
 
 def _run_of(simulation: Simulation) -> tuple[RunFile, Given]:
@@ -552,26 +565,26 @@ def _method_table(fits: Sequence[Fit]) -> Table:
 def _expectations(fitting: Sequence[str]) -> Table:
     """Table of methods that fit: what receivers learn and what it gained, as was measured."""
     table = plain_table("method", "what it shows", "what it is expected to gain")
-    for variant, gain in GAINS.items():
-        if methods.method_of(variant).name in fitting:
-            shows = "; ".join(MEASURED[variant])
-            table.add_row(*map(terminal_text, (variant, shows, gain)))
+    for variant, each in told().items():
+        if each.gain and methods.method_of(variant).name in fitting:
+            shows = "; ".join(each.shows)
+            table.add_row(*map(terminal_text, (variant, shows, each.gain)))
     return table
 
 
 def _measured_text(method: str, variant: str | None) -> list[str]:
     """What receivers of its messages learn by default settings, as audits found."""
     variant = SEALED if variant is None and method == "apfed" else variant
-    lines = [f"  {line}" for line in MEASURED.get(variant or method, MEASURED.get(method, ()))]
+    known = told_of(variant or method)
+    lines = [f"  {line}" for line in known.shows]
     if not lines:
         return ["What they tell: dovetail audit RUN measures it."]
-    settings = SETTINGS.get(variant or method, SETTINGS.get(method, ()))
     bounded = ["What bounds it, in a run file (priced by dovetail audit RUN --try):"]
-    bounded += [f"  {line}" for line in wrap(", ".join(settings), 90)]
+    bounded += [f"  {line}" for line in wrap(", ".join(known.bounds), 90)]
     return [
         "What they tell, by default settings (yours: dovetail audit RUN):",
         *lines,
-        *(bounded if settings else ()),
+        *(bounded if known.bounds else ()),
     ]
 
 

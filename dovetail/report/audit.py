@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from dovetail.audit.measured import SETTINGS
+from dovetail.audit.measured import told
 from dovetail.audit.verdict import HIGH_FROM, LOW_FROM
 from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
 from dovetail.report.views import COLOURS, TableView, render
@@ -230,11 +230,12 @@ _SECTIONS = {
 def defences(run: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a resolved run that bound what messages tell -> value, "off" where not set."""
     method = str(run.get("method", ""))
-    family = method if method in SETTINGS else method.split("-")[0]
+    bounds = {name: each.bounds for name, each in told().items()}
+    family = method if method in bounds else method.split("-")[0]
     keys = [
         key
         for section in _SECTIONS.get(method, (family,))
-        for key in SETTINGS.get(section, ())
+        for key in bounds.get(section, ())
         if section == family or section in run
     ]
     settings: dict[str, str] = {}

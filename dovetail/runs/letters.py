@@ -11,10 +11,6 @@ from dovetail.data.wording import count_text
 #: Of up to 16,384 ids: once, and then kept.
 ALIGNMENT = 8
 
-#: Variant -> letters to each partner beside those of rounds, and letters a round. A test counts
-#: them in ledgers.
-LETTERS = {"apfed-s": (2, 0), "apfed-d": (3, 0), "chfl": (7, 3), "hyfem": (6, 2)}
-
 #: More letters than this are for a connection.
 MANY = 2000
 
@@ -26,9 +22,10 @@ def by_letter(variant: str, settings: Any = None) -> str:
         variant: what is trained, "chfl".
         settings: its section of a run file, with the number of rounds; None: as by default.
     """
-    if variant not in LETTERS:
+    told = methods.method_of(variant).told.get(variant)
+    if told is None or told.letters is None:
         return "By letter (engine.kind = mailbox): no; it asks at every step, so use a connection."
-    once, a_round = LETTERS[variant]
+    once, a_round = told.letters
     if not a_round:
         return (
             f"By letter (engine.kind = mailbox): {ALIGNMENT} to align and {once} to each partner, "

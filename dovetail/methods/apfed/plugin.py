@@ -40,6 +40,7 @@ from dovetail.methods.apfed.partners import (
 )
 from dovetail.methods.apfed.private import check_variant
 from dovetail.methods.apfed.sections import VARIANT_NAMES, ApfedSection, PassiveFields
+from dovetail.methods.apfed.told import TOLD
 from dovetail.methods.apfed.training_data import ASK_NOBODY, TOGETHER
 from dovetail.methods.apfed.valued import ApfedValued
 from dovetail.methods.apfed.variants import VARIANTS
@@ -235,6 +236,7 @@ class Apfed(Method):
     keys = ApfedKeys()
     proposed = ApfedProposed()
     fits = ApfedFits()
+    told = TOLD
     audited = ApfedAudited()
     valued = ApfedValued()
     together = inference.ApfedTogether()

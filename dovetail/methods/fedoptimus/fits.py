@@ -17,6 +17,7 @@ from dovetail.methods.facets.fits import (
     no,
     parameters,
 )
+from dovetail.methods.facets.told import Told
 
 _NAME = "fedoptimus"
 
@@ -25,6 +26,22 @@ _FEW_COLUMNS = 0.1
 
 #: Hidden width of its top model.
 _HEAD = 64
+
+
+#: Of ``dovetail audit FILE --fast`` with seed 0 (docs/privacy.md), and of its own bench.
+TOLD = {
+    _NAME: Told(
+        shows=(
+            "labels, to coordinator and data owners: high (all of them on Adult)",
+            "data owners' columns, to the coordinator: high, from embeddings and from the "
+            "selection",
+        ),
+        gain="-1.7 points beside label owners alone (1 setting)",
+        bounds=(
+            "fedoptimus.embeddings", "fedoptimus.gradients", "fedoptimus.selection.secure",
+        ),
+    )
+}  # fmt: skip
 
 
 class OwnersFits(Fits):
