@@ -6,7 +6,6 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Regression, TableEncoder, table_from_arrays
 from dovetail.errors import DataError, ModelError
-from dovetail.models import Model, load, threads
+from dovetail.models import Model, RandomStream, load, threads
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
@@ -442,7 +441,7 @@ def test_a_partner_sends_outputs_and_learns_from_their_gradients_alone() -> None
 
     owner = OwnerSide(rows, config, parties=2, seed=5)
     sides = [
-        PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(index))
+        PartySide(part, config, owner.members, 2, RandomStream(5, "bottom", str(index)))
         for index, part in enumerate([x[:, :12], x[:, 12:]])
     ]
     while not owner.ended:
@@ -450,68 +449,18 @@ def test_a_partner_sends_outputs_and_learns_from_their_gradients_alone() -> None
         gradients = owner.step([carried(side.send(drawn)) for side in sides])
         assert [g.shape for g in gradients] == [(owner.members, drawn.shape[1], 3 + 2)] * 2
         for side, gradient in zip(sides, gradients, strict=True):
-            side.step(carried(gradient))
+            side.follow(carried(gradient))
         if owner.judging and owner.judge([side.judge(owner.judged_KV) for side in sides]):
             for side in sides:
-                side.keep()
+                side.kept.keep()
     owner.restore()
     for side in sides:
-        side.restore()
+        side.kept.restore()
     for side, bottom in zip(sides, here.bottoms, strict=True):
         for one, two in zip(side.bottom.parameters(), bottom.parameters(), strict=True):
             assert torch.equal(one, two)
     for one, two in zip(owner.top.parameters(), here.top.parameters(), strict=True):
         assert torch.equal(one, two)
-
-
-def test_training_that_is_resumed_is_training_that_was_not_stopped() -> None:
-    x, classes = cancer(90)
-    rows = rows_of(x, classes)
-    config = StackedConfig(widths=(6, 3), bins=4, max_steps=17, dropout=0.3)
-    columns = [x[:, :12], x[:, 12:]]
-
-    def sides() -> tuple[OwnerSide, list[PartySide]]:
-        owner = OwnerSide(rows, config, parties=2, seed=5)
-        return owner, [
-            PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(index))
-            for index, part in enumerate(columns)
-        ]
-
-    def go_on(owner: OwnerSide, parties: list[PartySide], until: int) -> None:
-        while not owner.ended and owner.taken < until:
-            drawn = owner.draw()
-            gradients = owner.step([party.send(drawn) for party in parties])
-            for party, gradient in zip(parties, gradients, strict=True):
-                party.step(gradient)
-            if owner.judging and owner.judge([p.judge(owner.judged_KV) for p in parties]):
-                for party in parties:
-                    party.keep()
-
-    owner, parties = sides()
-    go_on(owner, parties, 8)
-    states = owner.state(), [party.state() for party in parties]
-    go_on(owner, parties, 17)
-    again, others = sides()
-    again.resume(states[0])
-    for party, state in zip(others, states[1], strict=True):
-        party.resume(state)
-    go_on(again, others, 17)
-    assert (again.taken, again.best_step, again.best_loss) == (17, owner.best_step, owner.best_loss)
-    for one, two in [(owner, again), *zip(parties, others, strict=True)]:
-        before, after = flat(one.state()), flat(two.state())
-        assert before.keys() == after.keys()
-        assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-def flat(state: Any, name: str = "") -> dict[str, Tensor]:
-    """Every tensor of a state by the way to it."""
-    if isinstance(state, Tensor):
-        return {name: state}
-    flat_tensors: dict[str, Tensor] = {}
-    if isinstance(state, dict | list | tuple):
-        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            flat_tensors |= flat(value, f"{name}/{key}")
-    return flat_tensors
 
 
 def test_two_parties_without_hidden_layers_are_one_party_with_both_columns() -> None:

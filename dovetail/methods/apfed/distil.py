@@ -55,7 +55,7 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, LeftOut, Party, handles
-from dovetail.methods.apfed.stacks import RELEASED, Config, PartnerConfig, Stack
+from dovetail.methods.apfed.stacks import RELEASED, Config, PartnerConfig
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.methods.released import Once, Release
@@ -67,6 +67,7 @@ from dovetail.models.learners.vertical import (
     Batches,
     EarlyStopping,
     Kept,
+    PartySide,
     StackedConfig,
     copies_of,
     held_out_rows,
@@ -207,7 +208,7 @@ class Partner(Party):
             _check_size(message, x_NF.shape[1], self.config.stack(name))
         key = key_of(self._secret)
         self.stacks = {
-            name: Stack(
+            name: PartySide(
                 x_NF,
                 self.config.stack(name),
                 message.members,
@@ -268,7 +269,8 @@ class Partner(Party):
                 x_NF = features(table.x[rows_N])
                 parts = [stack.encode_others(x_NF, members) for stack in stacks]
             else:
-                parts = [stack.encode(rows_N, members) for stack in stacks]
+                rows_KB = rows_N.unflatten(0, (members, -1))
+                parts = [stack.encode(rows_KB) for stack in stacks]
             code_ND = torch.cat(parts, dim=-1).flatten(0, 1)
         if message.training:
             self._codes = message.stacks, code_ND
@@ -377,7 +379,7 @@ class _Taught:
     """The label owner's side of one stack."""
 
     def __init__(
-        self, stack: Stack, top: Top, stopping: EarlyStopping, dropping: RandomStream
+        self, stack: PartySide, top: Top, stopping: EarlyStopping, dropping: RandomStream
     ) -> None:
         self.stack = stack
         self.top = top
@@ -578,7 +580,8 @@ class Active(Driver):
         self.taught: dict[str, _Taught] = {}
         for index, name in enumerate(config.teachers):
             stream = self._stream(self.name, "active", name)
-            stack = Stack(owner.x_RF, config.stack(name), self.members, owner.num_outputs, stream)
+            how, members = config.stack(name), self.members
+            stack = PartySide(owner.x_RF, how, members, owner.num_outputs, stream)
             widths = [stack.code_width, *(self.code_widths[p][index] for p in self.partners)]
             top = self._top(widths)
             with torch.no_grad():

@@ -1,19 +1,13 @@
-"""What every party of APFed-D has: settings, and the networks of one stack with their optimizer."""
+"""Settings of APFed-D, of partners and of the label owner."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
 from dovetail.methods.released import Once
-from dovetail.models import RandomStream
-from dovetail.models.learners.encoding import PiecewiseLinear
-from dovetail.models.learners.joint import Part
-from dovetail.models.learners.stacked import Bottom
-from dovetail.models.learners.vertical import EncodedTable, Kept, StackedConfig
-from dovetail.network import State
+from dovetail.models.learners.vertical import StackedConfig
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -69,68 +63,3 @@ class Config(PartnerConfig):
     max_steps: int = Field(default=4000, ge=1)  # of each joint model
     patience: int = Field(default=200, ge=1)  # steps without a better loss, at least five epochs
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
-
-
-# --- What every party has ----------------------------------------------------------------------
-
-
-class Stack:
-    """One party's networks of one stack, all members', and their optimizer.
-
-    Args:
-        x_NF: its rows, which place the bins of numbers.
-        config: of this stack.
-        members, num_outputs: K and C.
-        stream: draws the weights.
-    """
-
-    def __init__(
-        self,
-        x_NF: Tensor,
-        config: StackedConfig,
-        members: int,
-        num_outputs: int,
-        stream: RandomStream,
-    ) -> None:
-        self.config = config
-        self.encoding = PiecewiseLinear.fit(x_NF, bins=config.bins)
-        self._table = EncodedTable(self.encoding, x_NF)
-        with stream:
-            self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
-        self.optimizer = config.optimizer(self.bottom)
-        self.kept = Kept(self.bottom)
-
-    @property
-    def code_width(self) -> int:
-        return self.config.widths[-1] if self.config.widths else 0
-
-    def encode(self, rows_N: Tensor, members: int) -> Tensor:
-        """(K, B, D + C) of K blocks of its rows."""
-        return self._code(self._table.rows(rows_N), members)
-
-    def encode_others(self, x_NF: Tensor, members: int) -> Tensor:
-        """(K, B, D + C) of K blocks of rows that it was not made with."""
-        return self._code(self.encoding(x_NF), members)
-
-    def _code(self, encoded_NF: Tensor, members: int) -> Tensor:
-        parts: Tensor = self.bottom(encoded_NF.unflatten(0, (members, -1)))
-        return parts
-
-    def step(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def part(self) -> Part:
-        return Part.of(self.encoding, self.bottom, self.config.widths)
-
-    def state(self) -> State:
-        return {
-            "bottom": self.bottom.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "kept": self.kept.weights,
-        }
-
-    def restore(self, state: State) -> None:
-        self.bottom.load_state_dict(state["bottom"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.kept.weights = dict(state["kept"])

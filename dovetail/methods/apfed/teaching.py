@@ -216,7 +216,7 @@ def step(active: Active, network: Engine) -> float:
     total, shown = torch.zeros(()), 0.0
     for name in stacks:
         taught = active.taught[name]
-        local_KBD = taught.stack.encode(rows_KB.flatten(), active.members)
+        local_KBD = taught.stack.encode(rows_KB)
         with taught.dropping:
             outputs_KBC = taught.top([local_KBD, *parts[name]])
         losses_KB = owner.loss.rows(outputs_KBC, owner.targets_RC[rows_KB])
@@ -340,11 +340,11 @@ def _outputs(
             for name in stacks:
                 taught = active.taught[name]
                 taught.top.eval()
-                rows = part_KB.flatten()
                 if table is active.train:
-                    code = taught.stack.encode(rows, active.members)
+                    code = taught.stack.encode(part_KB)
                 else:
-                    code = taught.stack.encode_others(table.x_RF[rows], active.members)
+                    x_NF = table.x_RF[part_KB.flatten()]
+                    code = taught.stack.encode_others(x_NF, active.members)
                 outputs[name].append(taught.top([code, *parts[name]]))
                 taught.top.train()
     return {name: torch.cat(each, dim=1) for name, each in outputs.items()}

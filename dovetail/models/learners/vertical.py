@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.joint import Part
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
 from dovetail.models.losses import Loss
@@ -137,17 +138,6 @@ class EarlyStopping:
         return step - self.best_step >= self.patience
 
 
-def clones(state: Any) -> Any:
-    """Copies of dicts and lists, whose tensors no later step changes."""
-    if isinstance(state, Tensor):
-        return state.detach().clone()
-    if isinstance(state, Mapping):
-        return {key: clones(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(clones(value) for value in state)
-    return state
-
-
 def copies_of(num_rows: int) -> int:
     """How many members each fold has unless somebody says."""
     return 2 if num_rows <= 500 else 1
@@ -257,84 +247,92 @@ class EncodedTable:
 
 
 class PartySide:
-    """One party's half of training: the partners' and, for its own columns, the label owner's.
+    """One party's networks of all members, and their optimizer.
 
     Args:
-        x_NF: features of the rows that are trained on, in the order that all parties share.
-        config: how; the same at every party.
+        x_NF: features of its rows.
+        config: how.
         members, num_outputs: K and C, as the label owner says.
-        seed, party: of the first weights.
+        stream: draws the first weights.
         encode_on: rows to place bins by, if more than ``x_NF``.
-        stream: draws the first weights; None: by ``seed`` and ``party``.
     """
 
     def __init__(
         self,
         x_NF: Tensor,
         config: StackedConfig,
-        *,
         members: int,
         num_outputs: int,
-        seed: int,
-        party: str,
+        stream: RandomStream,
+        *,
         encode_on: Tensor | None = None,
-        stream: RandomStream | None = None,
     ) -> None:
-        self.encoding = PiecewiseLinear.fit(
-            x_NF if encode_on is None else encode_on, bins=config.bins
-        )
+        self.config = config
+        bins_on = x_NF if encode_on is None else encode_on
+        self.encoding = PiecewiseLinear.fit(bins_on, bins=config.bins)
         self._table = EncodedTable(self.encoding, x_NF)
-        with stream or RandomStream(seed, "bottom", party):
+        with stream:
             self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
         self._optimizer = config.optimizer(self.bottom)
-        self._kept = Kept(self.bottom)
+        self.kept = Kept(self.bottom)
         self._sent: Tensor | None = None
+
+    @property
+    def code_width(self) -> int:
+        """D; 0 where there is only a linear part."""
+        return self.config.widths[-1] if self.config.widths else 0
+
+    def encode(self, rows_KB: Tensor) -> Tensor:
+        """(K, B, D + C) of its rows, a block for each member."""
+        parts: Tensor = self.bottom(self._table.rows(rows_KB.flatten()).view(*rows_KB.shape, -1))
+        return parts
+
+    def encode_others(self, x_NF: Tensor, members: int) -> Tensor:
+        """(K, B, D + C) of K blocks of rows that it was not made with."""
+        parts: Tensor = self.bottom(self.encoding(x_NF).unflatten(0, (members, -1)))
+        return parts
 
     def send(self, rows_KB: Tensor) -> Tensor:
         """(K, B, D + C) to the label owner, who answers with their gradient."""
-        self._sent = self.bottom(self._rows(rows_KB))
+        self._sent = self.encode(rows_KB)
         return self._sent.detach()
 
-    def step(self, gradient: Tensor) -> None:
-        """Follow the gradient of what was sent last."""
+    def follow(self, gradient: Tensor) -> None:
+        """Step by the gradient of what was sent last."""
         assert self._sent is not None
         follow_back([self._sent], [gradient])
+        self.step()
+        self._sent = None
+
+    def step(self) -> None:
+        """Move by the gradients that are there."""
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._sent = None
 
     def judge(self, rows_KV: Tensor) -> Tensor:
         """(K, V, D + C) of held-out rows; nothing is learnt from them."""
         at_once = max(1, _MOST_ENCODED // (len(rows_KV) * self.encoding.num_outputs))
         with torch.no_grad():
-            parts = [self.bottom(self._rows(rows)) for rows in rows_KV.split(at_once, dim=1)]
+            parts = [self.encode(rows) for rows in rows_KV.split(at_once, dim=1)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def _rows(self, rows_KB: Tensor) -> Tensor:
-        """(K, B, F) encoded."""
-        return self._table.rows(rows_KB.flatten()).view(*rows_KB.shape, -1)
-
-    def keep(self) -> None:
-        """The label owner says: these weights are the best so far."""
-        self._kept.keep()
-
-    def restore(self) -> None:
-        """Training is over: back to the best weights."""
-        self._kept.restore()
+    def part(self) -> Part:
+        """The sizes of its networks, to be kept with them."""
+        return Part.of(self.encoding, self.bottom, self.config.widths)
 
     def state(self) -> dict[str, Any]:
-        """Between two steps, for ``resume``: tensors, numbers and dicts of them."""
+        """Between two steps, to go on from."""
         return {
-            "bottom": clones(self.bottom.state_dict()),
-            "optimizer": clones(self._optimizer.state_dict()),
-            "kept": clones(self._kept.weights),
+            "bottom": self.bottom.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "kept": self.kept.weights,
         }
 
-    def resume(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there, bit for bit; made with the same arguments."""
         self.bottom.load_state_dict(state["bottom"])
-        self._optimizer.load_state_dict(clones(state["optimizer"]))
-        self._kept.weights = clones(state["kept"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.kept.weights = dict(state["kept"])
 
 
 class OwnerSide:
@@ -457,30 +455,6 @@ class OwnerSide:
         if self._steps is None:
             self._kept.restore()
 
-    def state(self) -> dict[str, Any]:
-        """Between two steps, for ``resume``: tensors, numbers and dicts of them."""
-        return {
-            "top": clones(self.top.state_dict()),
-            "optimizer": clones(self._optimizer.state_dict()),
-            "kept": clones(self._kept.weights),
-            "batches": self._batches.state(),
-            "dropout": self._dropout.state(),
-            "best_loss": self._stopping.best_loss,
-            "best_step": self._stopping.best_step,
-            "taken": self.taken,
-        }
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, bit for bit; made with the same arguments."""
-        self.top.load_state_dict(state["top"])
-        self._optimizer.load_state_dict(clones(state["optimizer"]))
-        self._kept.weights = clones(state["kept"])
-        self._batches.resume(state["batches"])
-        self._dropout.restore(state["dropout"])
-        self._stopping.best_loss = float(state["best_loss"])
-        self._stopping.best_step = int(state["best_step"])
-        self.taken = int(state["taken"])
-
     def held_out(self, parts: Sequence[Tensor]) -> Tensor:
         """(N, C) outputs of each row by the members that did not see it, NaN for one of no fold."""
         self.top.eval()
@@ -541,12 +515,10 @@ def train_together(
         PartySide(
             x,
             config,
-            members=owner.members,
-            num_outputs=rows.num_outputs,
-            seed=seed,
-            party=str(index),
+            owner.members,
+            rows.num_outputs,
+            RandomStream(seed, "bottom", str(index)) if streams is None else streams[index],
             encode_on=None if encode_on is None else encode_on[index],
-            stream=None if streams is None else streams[index],
         )
         for index, x in enumerate(xs)
     ]
@@ -554,14 +526,14 @@ def train_together(
         drawn_KB = owner.draw()
         gradients = owner.step([party.send(drawn_KB) for party in parties])
         for party, gradient in zip(parties, gradients, strict=True):
-            party.step(gradient)
+            party.follow(gradient)
         if owner.judging and owner.judge([party.judge(owner.judged_KV) for party in parties]):
             for party in parties:
-                party.keep()
+                party.kept.keep()
     owner.restore()
     if early:
         for party in parties:
-            party.restore()
+            party.kept.restore()
     held_out_NC = owner.held_out([party.judge(owner.judged_KV) for party in parties])
     return Stacked(
         tuple(party.encoding for party in parties),
