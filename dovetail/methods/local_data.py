@@ -123,6 +123,28 @@ class LocalData:
         return LocalRows(self.task, self.x_NF, self.labels_N, self.test)
 
 
+@dataclass(frozen=True, eq=False)
+class MemberData:
+    """What a party has whose raw rows are encoded as all agree when training begins.
+
+    Attributes:
+        train: training rows; those without a label are left out.
+        task: what the labels say; the same at all parties.
+    """
+
+    train: dd.PartyData
+    task: dd.Task
+
+    @property
+    def name(self) -> str:
+        return self.train.name
+
+    @property
+    def label(self) -> str:
+        """What the labels are called, if that is known."""
+        return self.train.label or ""
+
+
 def data_of_partition(data: dd.Partitioned) -> dict[str, LocalData]:
     """Party -> what a partition deals to it.
 
@@ -227,19 +249,17 @@ def pooled(party_data: Mapping[str, LocalData]) -> dict[str, LocalData]:
     )
     labels_N = torch.cat([local_data.labels_N for local_data in party_data.values()])
     test = None if first.test is None else (first.test[0][:, : first.common], first.test[1])
-    local_data = LocalData(
-        "pooled",
-        x_NF,
-        labels_N,
-        first.features[: first.common],
-        first.common,
-        first.task,
-        first.label,
-        first.input,
-        first.block,
-        test,
-    )
-    return {"pooled": local_data}
+    return {
+        "pooled": replace(
+            first,
+            name="pooled",
+            x_NF=x_NF,
+            labels_N=labels_N,
+            features=first.features[: first.common],
+            test=test,
+            settings=None,
+        )
+    }
 
 
 # --- Labels that are numbers ---------------------------------------------------------------------

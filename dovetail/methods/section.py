@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,14 @@ from dovetail.network.addresses import ADDRESS
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def narrowed(settings: BaseModel, kind: type[S]) -> S:
+    """Of these settings what another kind has, such as the paper's of a section that has more."""
+    return kind(**settings.model_dump(include=set(kind.model_fields)))
 
 
 class ConvolutionalSection(Section):

@@ -14,8 +14,8 @@ from torch import Tensor
 import dovetail as package
 from dovetail import data as dd
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.chfl.plugin import config
 from dovetail.methods.chfl.variant_settings import variant_config
+from dovetail.methods.section import narrowed
 from dovetail.methods.training import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
@@ -143,7 +143,7 @@ def looped(run_file: Path) -> dict[str, dict[str, Tensor]]:
     task = setup(run, 0, load_data(run))
     assert isinstance(task, Training)
     members = task.parties(task.party_data)
-    settings = variant_config(config(task.settings), "chfl", {})
+    settings = variant_config(narrowed(task.settings, chfl.Config), "chfl", {})
     coordinator = chfl.Coordinator(settings, seed=0)
     for _ in chfl.train(coordinator, InProcess(members, driver="coordinator")):
         pass

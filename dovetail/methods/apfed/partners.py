@@ -10,7 +10,7 @@ from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.base import Loaded, Run
 from dovetail.methods.party import Site
-from dovetail.methods.section import encoder_spec
+from dovetail.methods.section import encoder_spec, narrowed
 from dovetail.methods.validation import validate
 from dovetail.privacy import Release, within
 
@@ -63,9 +63,6 @@ def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
     }
 
 
-_OPTIMIZED = set(apfed.PassiveConfig.model_fields)
-
-
 def party_fields(site: Site) -> PassiveFields:
     """[apfed] of a party's file, what it sends in methods it agrees to within its policy's budget.
 
@@ -94,7 +91,7 @@ def party_fields(site: Site) -> PassiveFields:
 def partner_data(fields: PassiveFields) -> PartnerData:
     """A partner's settings, of its own file's section or of the run file's."""
     return PartnerData(
-        apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
+        narrowed(fields, apfed.PassiveConfig),
         encoder_spec(fields.encoder),
         fields.distil,
         pictures=fields.pictures,

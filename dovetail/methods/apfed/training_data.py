@@ -16,6 +16,7 @@ from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
 from dovetail.methods.outcome import Observer, Outcome
+from dovetail.methods.section import narrowed
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import DistilConfig
 
@@ -44,9 +45,7 @@ def partner_data_of(training: Training) -> dict[str, PartnerData]:
 
 def active_config(training: Training) -> apfed.Config:
     """The active party's settings, with the run's weights of classes."""
-    section: ApfedSection = training.settings
-    fields = set(apfed.Config.model_fields)
-    return weighed(apfed.Config(**section.model_dump(include=fields)), training.run)
+    return weighed(narrowed(training.settings, apfed.Config), training.run)
 
 
 def distilling(training: Training, local_data: LabelOwnerData, seed: int) -> Distilling:

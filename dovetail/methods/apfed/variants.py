@@ -31,7 +31,7 @@ from dovetail.methods.apfed.training_data import (
 )
 from dovetail.methods.limits import limited
 from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
-from dovetail.methods.section import encoder_spec
+from dovetail.methods.section import encoder_spec, narrowed
 from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
 from dovetail.models import Head, Model, Unchanged
@@ -241,13 +241,12 @@ class Vertical(ApfedVariant):
 
     def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> vertical.Owner:
         section: ApfedSection = training.settings
-        fields = set(vertical.Config.model_fields)
         encoder = encoder_spec(section.encoder) if local_data.has_columns else Unchanged()
         return vertical.Owner(
             local_data.train,
             local_data.alignment,
             local_data.task,
-            vertical.Config(**active_config(training).model_dump(include=fields)),
+            narrowed(active_config(training), vertical.Config),
             Local(local_data.name, device=training.device, secret=local_data.secret),
             seed=seed,
             encoder=encoder,

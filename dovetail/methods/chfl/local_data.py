@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.alignment.columns import agreed_times, encoder_of
-from dovetail.data import PartyData, Summary, Survival, Table, TableEncoder, Task, summarise
+from dovetail.data import PartyData, Summary, Survival, Table, TableEncoder, summarise
 from dovetail.data.common_unique import BLOCK
 from dovetail.data.survival import survival_of
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.baselines import LocalRows
+from dovetail.methods.local_data import MemberData
 from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model
 from dovetail.models.decisions import Supervised
@@ -53,12 +54,10 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class ChflData:
+class ChflData(MemberData):
     """What a member has.
 
     Attributes:
-        train: training rows and labels.
-        task: what the labels say.
         common: columns that it offers as common; the others are private.
         validation: rows to choose hyper-parameters on.
         test: rows to score on.
@@ -70,8 +69,6 @@ class ChflData:
         private: how its common tower is trained, whatever the run says; None: as that says.
     """
 
-    train: PartyData
-    task: Task
     common: Sequence[str]
     validation: PartyData | None = None
     test: PartyData | None = None
@@ -86,15 +83,6 @@ class ChflData:
         absent = [name for name in self.common if name not in set(self.table.names)]
         if absent:
             raise ConfigError(f"party {self.name!r} has no column {absent[0]!r} to share")
-
-    @property
-    def name(self) -> str:
-        return self.train.name
-
-    @property
-    def label(self) -> str:
-        """What the labels are called."""
-        return self.train.label or ""
 
     @property
     def table(self) -> Table:

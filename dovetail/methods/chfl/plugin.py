@@ -50,7 +50,7 @@ from dovetail.methods.local_data import (
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import PartyName, Section
+from dovetail.methods.section import PartyName, Section, narrowed
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
@@ -110,11 +110,6 @@ class ChflSection(chfl.Config):
     choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
     search: SearchSection = SearchSection()
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
-
-
-def config(section: ChflSection) -> chfl.Config:
-    """The section's settings for all variants."""
-    return chfl.Config(**section.model_dump(include=set(chfl.Config.model_fields)))
 
 
 class MemberSection(Section):
@@ -205,7 +200,7 @@ class ChflVariant(Variant):
         """The settings that ``Begin`` carries; a searched one may be any that is tried."""
         section = run.settings("chfl", ChflSection)
         given = section.variants.get(name, {})
-        plain = deciding(weighed(config(section), run), run)
+        plain = deciding(weighed(narrowed(section, chfl.Config), run), run)
         made = variant_config(plain, name, given)
         values = {**made.model_dump(mode="json"), "by_party": {}}
         for key in chfl.LOCAL_SETTINGS:
@@ -227,7 +222,7 @@ class ChflVariant(Variant):
         """A variant's settings, once a search has chosen."""
         section: ChflSection = training.settings
         given = section.variants.get(name, {})
-        plain = deciding(weighed(config(section), training.run), training.run)
+        plain = deciding(weighed(narrowed(section, chfl.Config), training.run), training.run)
         if training.run.data is not None:  # one place says it for all columns of one table
             plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
         asked = section.search
@@ -348,7 +343,7 @@ class Chfl(Method):
             raise ConfigError(
                 f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
             )
-        make = partial(variant_config, config(section))
+        make = partial(variant_config, narrowed(section, chfl.Config))
         check_variants(run, "chfl", section.variants, VARIANT_NAMES, make, where=where)
         for name, values in section.search.grid().items():
             for value in values:

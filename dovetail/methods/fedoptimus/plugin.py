@@ -74,6 +74,7 @@ from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_va
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.section import narrowed
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
@@ -173,11 +174,6 @@ class FedOptimusSection(fedoptimus.Config):
         return values
 
 
-def config(section: FedOptimusSection) -> fedoptimus.Config:
-    """The section's settings for all variants."""
-    return fedoptimus.Config(**section.model_dump(include=set(fedoptimus.Config.model_fields)))
-
-
 # --- Parties with files of their own --------------------------------------------------------------
 
 
@@ -206,7 +202,7 @@ class OwnersVariant(Variant):
         """The settings that ``BeginData`` and ``BeginLabels`` carry."""
         section = run.settings("fedoptimus", FedOptimusSection)
         given = section.variants.get(name, {})
-        plain = deciding(weighed(config(section), run), run)
+        plain = deciding(weighed(narrowed(section, fedoptimus.Config), run), run)
         return variant_config(plain, name, given).model_dump(mode="json")
 
     def settings(
@@ -214,7 +210,7 @@ class OwnersVariant(Variant):
     ) -> fedoptimus.Config:
         """A variant's settings."""
         section: FedOptimusSection = training.settings
-        plain = weighed(config(section), training.run)
+        plain = weighed(narrowed(section, fedoptimus.Config), training.run)
         if training.run.data is None and name == "fedoptimus":
             plain = deciding(plain, training.run, judges=training.trying)
         return variant_config(plain, name, section.variants.get(name, {}))
@@ -229,7 +225,9 @@ class OwnersVariant(Variant):
             if asked is None:
                 return None
             every = math.ceil(asked.every / training.settings.sync_every)
-            return Chooser(selecting(asked), data_owners, label_owners, every=every, seed=seed)
+            return Chooser(
+                narrowed(asked, selection.Config), data_owners, label_owners, every=every, seed=seed
+            )
 
         return coordinator_of(
             party_data,
@@ -374,7 +372,7 @@ class FedOptimus(Method):
             ConfigError: naming the file and the section.
         """
         section = run.settings("fedoptimus", FedOptimusSection)
-        make = partial(variant_config, config(section))
+        make = partial(variant_config, narrowed(section, fedoptimus.Config))
         check_variants(run, "fedoptimus", section.variants, VARIANT_NAMES, make, where=where)
         chosen = section.selection
         if section.secure and chosen is not None and not chosen.secure:
@@ -509,11 +507,6 @@ class FedOptimus(Method):
 
 #: Variants whose models are kept.
 KEPT = ("fedoptimus", "classic")
-
-
-def selecting(section: SelectionSection) -> selection.Config:
-    """How data owners are chosen, without when."""
-    return selection.Config(**section.model_dump(include=set(selection.Config.model_fields)))
 
 
 def axis_of(training: Training) -> int | None:

@@ -9,19 +9,18 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from dovetail.data import PartyData, TableEncoder, Task, summarise
+from dovetail.data import PartyData, TableEncoder, summarise
 from dovetail.errors import ConfigError
 from dovetail.methods.baselines import LocalRows, features
+from dovetail.methods.local_data import MemberData
 from dovetail.privacy import Budget, PrivateSteps
 
 
 @dataclass(frozen=True, eq=False)
-class HyfemData:
+class HyfemData(MemberData):
     """What a party has; blocks of raw columns are encoded as all agree when training begins.
 
     Attributes:
-        train: training rows; those without a label are left out.
-        task: what the labels say; the same at all parties, also of classes it has no sample of.
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
         test: rows to score on.
         categorical: names of number columns whose values are names.
@@ -33,8 +32,6 @@ class HyfemData:
         ConfigError: no labelled row, or no block.
     """
 
-    train: PartyData
-    task: Task
     widths: tuple[int, ...] = (64,)
     test: PartyData | None = None
     categorical: Sequence[str] = ()
@@ -50,15 +47,6 @@ class HyfemData:
             )
         if not self.blocks:
             raise ConfigError(f"party {self.name!r} has no block; give it one, or leave it out")
-
-    @property
-    def name(self) -> str:
-        return self.train.name
-
-    @property
-    def label(self) -> str:
-        """What the labels are called, if that is known."""
-        return self.train.label or ""
 
     @property
     def is_tested(self) -> bool:

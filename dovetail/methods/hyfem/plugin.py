@@ -50,7 +50,7 @@ from dovetail.methods.local_data import (
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import PartyName, Section, own_network, own_written
+from dovetail.methods.section import PartyName, Section, narrowed, own_network, own_written
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model, OwnNetwork, Perceptron
 from dovetail.models.blocks import Extractor, ResNet, SmallCnn, Unchanged
@@ -140,11 +140,6 @@ class HyfemSection(hyfem.Settings):
     # How the rate goes over the rounds: a constant one makes the server swing.
     schedule: Literal["constant", "cosine"] = "cosine"
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
-
-
-def config(section: HyfemSection) -> hyfem.Settings:
-    """The section's settings for all variants."""
-    return hyfem.Settings(**section.model_dump(include=set(hyfem.Settings.model_fields)))
 
 
 def widths_of(
@@ -347,7 +342,7 @@ class HyfemVariant(Variant):
         """The settings that ``Begin`` carries."""
         section = run.settings("hyfem", HyfemSection)
         given = section.variants.get(name, {})
-        plain = deciding(weighed(config(section), run), run)
+        plain = deciding(weighed(narrowed(section, hyfem.Settings), run), run)
         made = variant_config(plain, name, given, proximal=section.proximal)
         return made.model_dump(mode="json")
 
@@ -362,7 +357,7 @@ class HyfemVariant(Variant):
         if name in ("fedavg", "fedprox") and not training.elsewhere:
             common = common_blocks(party_data)
             extractors = {block: given for block, given in extractors.items() if block in common}
-        plain = weighed(config(section), training.run)
+        plain = weighed(narrowed(section, hyfem.Settings), training.run)
         if name != "pooled":
             plain = deciding(plain, training.run, judges=training.trying)
         made = variant_config(plain, name, given, proximal=section.proximal)
@@ -533,7 +528,7 @@ class Hyfem(Method):
             ConfigError: naming the file and the section.
         """
         section = run.settings("hyfem", HyfemSection)
-        make = partial(variant_config, config(section), proximal=section.proximal)
+        make = partial(variant_config, narrowed(section, hyfem.Settings), proximal=section.proximal)
         check_variants(run, "hyfem", section.variants, VARIANT_NAMES, make, where=where)
         for block, field in section.extractors.items():
             try:
