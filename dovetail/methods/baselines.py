@@ -41,9 +41,7 @@ from dovetail.models.networks import network_input
 #: Variant -> what a table calls it.
 TITLES: Mapping[str, str] = {
     "best-alone": "best local model (chosen on held-out rows)",
-    "linear": "linear, local",
-    "boosting": "boosted trees, local",
-    "network": "network, local",
+    **{name: learner.title for name, learner in LEARNERS.items()},
     "majority": "majority class, or mean",
 }
 

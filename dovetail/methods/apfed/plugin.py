@@ -62,6 +62,7 @@ from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.training import Training, Variant
 from dovetail.models import Head, OwnNetwork
+from dovetail.models.learners import LEARNERS
 from dovetail.models.model_folders import JOINT
 from dovetail.network.checkpoint import StatefulParty
 
@@ -184,7 +185,7 @@ class ApfedKeys(Keys):
         """Rate, width and trade-off; of APFed-D the student and what it learns from."""
         if run.method == "apfed-d":
             return {
-                "apfed.distil.students": (["linear"], ["boosting"], ["network"]),
+                "apfed.distil.students": tuple([name] for name in LEARNERS),
                 "apfed.distil.label_share": (0.25, 0.5, 0.75),
                 "apfed.distil.weight_decay": (0.03, 0.1, 0.3),
             }

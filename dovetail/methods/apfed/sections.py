@@ -11,35 +11,19 @@ from dovetail.methods import apfed
 from dovetail.methods.apfed.sealed_checks import MAX_SMOOTHERS
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.section import EncoderField, PartyEncoderField
+from dovetail.models.learners import LearnerName
 from dovetail.models.patches import Pictures
 from dovetail.models.smoothers import Kernel, Smoother
 
-#: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
-#: all of them the reconstruction or the contrastive loss. "alone" is the active party without
-#: partners, "pooled" has everybody's columns in one place, "tvfl" is classic vertical learning,
-#: scored with partners present and gone. "apfed-d" distils a joint model; what follows it is what
-#: a label owner would train instead, which a run of "apfed-d" scores without being asked.
-#: "party-dropout" and "laser" are what the literature would pick where a partner may go.
-VariantName = Literal[
-    "apfed",
-    "apfed-r",
-    "apfed-c",
-    "alone",
-    "pooled",
-    "tvfl",
-    "apfed-d",
-    "apfed-s",
-    "best-alone",
-    "linear",
-    "boosting",
-    "network",
-    "majority",
-    "party-dropout",
-    "laser",
-]
-
-#: The same, and what a table calls it.
+#: What can be trained, and what a table calls it. "apfed" has passive parties as they are set up;
+#: "apfed-r" and "apfed-c" give all of them the reconstruction or the contrastive loss. "alone" is
+#: the active party without partners, "pooled" has everybody's columns in one place, "tvfl" is
+#: classic vertical learning, scored with partners present and gone. "apfed-d" distils a joint
+#: model; what follows it is what a label owner would train instead, which a run of "apfed-d" scores
+#: without being asked. "party-dropout" and "laser" are what the literature would pick where a
+#: partner may go.
 VARIANT_NAMES: Mapping[str, str] = {
     "apfed": "APFed, predicts alone",
     "apfed-r": "APFed-R, predicts alone",
@@ -49,24 +33,17 @@ VARIANT_NAMES: Mapping[str, str] = {
     "tvfl": "classic vertical, partners present",
     "apfed-d": "APFed-D, predicts alone",
     "apfed-s": "APFed-S, predicts alone",
-    "best-alone": "best local model (chosen on held-out rows)",
-    "linear": "linear, local",
-    "boosting": "boosted trees, local",
-    "network": "network, local",
-    "majority": "majority class, or mean",
+    **BASELINES,
     "party-dropout": "party dropout, partners present",
     "laser": "LASER, partners present",
 }
-assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class DistilSection(DistilConfig):
     """[apfed.distil]: the joint teacher, and the student of the active party."""
 
     # what may learn from the joint model, and what may be chosen
-    students: tuple[Literal["linear", "boosting", "network"], ...] = Field(
-        default=("linear", "boosting", "network"), min_length=1
-    )
+    students: tuple[LearnerName, ...] = Field(default=get_args(LearnerName), min_length=1)
     label_share: float = Field(default=0.5, ge=0, le=1)  # of a labelled row's target
     blend: bool = True  # whether the mean of student and own model is a candidate, too
     # standard errors that distilling must gain; below 0 it may be behind by so many

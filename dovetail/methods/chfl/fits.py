@@ -34,7 +34,7 @@ TOLD = {
             "rows, to the coordinator from a member's weights: none on Adult",
             "who was trained on, to the coordinator: low at one member of five on Adult, else none",
         ),
-        gain="-1.1 points beside the better of a network and boosted trees alone (4 settings)",
+        gain="-1.1 points beside the better of a network and boosted trees alone (6 settings)",
         bounds=("chfl.secure", "chfl.private"),
         letters=(7, 3),
     )

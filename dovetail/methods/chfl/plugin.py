@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,7 +26,6 @@ from dovetail.methods.chfl.variant_settings import (
     POOLED,
     UNIQUE_WEIGHT_DECAY,
     Search,
-    VariantName,
     chosen,
     pool,
     scores_of,
@@ -58,7 +57,11 @@ from dovetail.network import Checkpoint, Engine
 from dovetail.privacy import PrivateSteps
 from dovetail.privacy.dropout import QUORUM
 
-#: What can be trained, and what a table calls it.
+#: What can be trained, and what a table calls it. "chfl" has lateral connections, "chfl-mu0" only
+#: the sum of both columns' outputs; "chfl-gate" is CHFL with what users have and the paper has not;
+#: "common" is FedAvg on the common columns, "fedprox" the same with FedProx's term; "local" is each
+#: party alone with all its columns; "simple" is section V-B5; "pooled" has everybody's rows in one
+#: place, common columns only.
 VARIANT_NAMES: Mapping[str, str] = {
     "chfl": "CHFL, predicts alone",
     "chfl-mu0": "CHFL without lateral connections",
@@ -69,7 +72,6 @@ VARIANT_NAMES: Mapping[str, str] = {
     "simple": "simple method of V-B5",
     "pooled": "pooled rows, common columns",
 }
-assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class SearchSection(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +21,6 @@ from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine
 from dovetail.network.checkpoint import load_state
-
-#: What can be trained. "chfl" has lateral connections, "chfl-mu0" only the sum of both columns'
-#: outputs; "chfl-gate" is CHFL with what users have and the paper has not; "common" is FedAvg on
-#: the common columns, "fedprox" the same with FedProx's term; "local" is each party alone with all
-#: its columns; "simple" is section V-B5; "pooled" has everybody's rows in one place, common columns
-#: only.
-VariantName = Literal[
-    "chfl", "chfl-mu0", "chfl-gate", "common", "local", "fedprox", "simple", "pooled"
-]
 
 _METHODS: Mapping[str, str] = {
     "chfl": "chfl",

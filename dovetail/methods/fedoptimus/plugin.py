@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -52,7 +52,6 @@ from dovetail.methods.fedoptimus.valued import OwnersValued
 from dovetail.methods.fedoptimus.variant_settings import (
     Labels,
     OwnerData,
-    VariantName,
     asked_scores,
     chooser_of,
     columns_in,
@@ -89,7 +88,6 @@ VARIANT_NAMES: Mapping[str, str] = {
     "alone": "each label owner alone, all data owners",
     "pooled": "pooled (all columns and labels in one place)",
 }
-assert VARIANT_NAMES.keys() == {*get_args(VariantName)}
 
 
 class SelectionSection(selection.Config):

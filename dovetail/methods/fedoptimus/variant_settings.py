@@ -29,11 +29,6 @@ from dovetail.models.owners import BottomSpec
 from dovetail.network import Engine
 from dovetail.privacy import Budget, Release
 
-#: What can be trained. "classic" is one label owner with everybody's labels, which is classic
-#: vertical learning with a mean of embeddings; "alone" is each label owner alone with all data
-#: owners; "pooled" has all columns and all labels in one place.
-VariantName = Literal["fedoptimus", "classic", "alone", "pooled"]
-
 #: The only label owner of "classic" and "pooled", and the only data owner of "pooled".
 EVERYBODY = "everybody"
 POOLED = "pooled"

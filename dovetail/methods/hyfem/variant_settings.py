@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from dovetail.data import Input, TableEncoder, Task
 from dovetail.federated import Driver
@@ -17,11 +17,6 @@ from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Engine, Message, Pending, State
 
 R = TypeVar("R", bound=Message)
-
-#: What can be trained. "standalone" is each party alone with all its blocks, "pooled" everybody's
-#: rows and all blocks in one place; "fedavg" and "fedprox" use the blocks that every party has;
-#: "fedper" shares extractors only.
-VariantName = Literal["hyfem", "standalone", "pooled", "fedavg", "fedprox", "fedper"]
 
 #: Who drives, in ledgers and among the models.
 SERVER = "server"

@@ -2,7 +2,14 @@
 
 from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.boosting import Boosting, Trees
-from dovetail.models.learners.choice import LEARNERS, Best, best_of, fit_all, held_out_loss
+from dovetail.models.learners.choice import (
+    LEARNERS,
+    Best,
+    LearnerName,
+    best_of,
+    fit_all,
+    held_out_loss,
+)
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import (
@@ -30,6 +37,7 @@ __all__ = [
     "EnsembleSpec",
     "Fitted",
     "Learner",
+    "LearnerName",
     "Linear",
     "Network",
     "OwnerSide",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models.learners.rows import Rows
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import EnsembleSpec, MemberSpec
 
 
 def _all_saw_all(_x_NF: Tensor) -> Tensor:
@@ -74,3 +74,10 @@ class Learner(Protocol):
 
     def narrowed(self, fitted: Fitted) -> Learner:
         """The learner that need not choose again what this one of its models chose."""
+
+
+class Chosen(Learner, Protocol):
+    """A learner that files name."""
+
+    title: ClassVar[str]  # what a table calls it
+    member: ClassVar[type[MemberSpec]]  # what its networks are rebuilt from

@@ -5,23 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.models.learners.base import Fitted, Learner
+from dovetail.models.learners.base import Chosen, Fitted, Learner
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
+from dovetail.models.learners.specs import MEMBERS, EnsembleSpec
 from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
 
 #: Name -> learner, as users choose it.
-LEARNERS: Mapping[str, Learner] = {
+LEARNERS: Mapping[str, Chosen] = {
     learner.name: learner for learner in (Linear(), Boosting(), Network())
 }
+MEMBERS |= {learner.member.kind: learner.member for learner in LEARNERS.values()}
+MEMBERS[EnsembleSpec.kind] = EnsembleSpec
+
+#: Their names, as files write them.
+LearnerName = Literal["linear", "boosting", "network"]
+assert LEARNERS.keys() == {*get_args(LearnerName)}
 
 #: So many held-out rows more than there are say that all learners count alike. 5 had the best score
 #: of 0, 2, 5, 10 and 20 on rows whose label the owner lacks, of tables of ``dovetail bench worth``.

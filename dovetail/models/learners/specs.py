@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
-from dovetail.models.learners.boosting_model import BoostingSpec
-from dovetail.models.learners.linear_model import LinearSpec
-from dovetail.models.learners.stacked import StackedSpec, Weights, frozen, weighted_outputs
+from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
 
 
 class MemberSpec(Protocol):
@@ -136,10 +134,8 @@ def _sum_to_one(weights: Weights, members: int, outputs: int) -> bool:
     )
 
 
-#: Every kind of member of an ensemble.
-MEMBERS: Mapping[str, type[MemberSpec]] = {
-    spec.kind: spec for spec in (LinearSpec, BoostingSpec, StackedSpec, EnsembleSpec)
-}
+#: Every kind of member of an ensemble: the learners', as ``choice.py`` enters them, and itself.
+MEMBERS: dict[str, type[MemberSpec]] = {}
 
 
 def _member(stored: Mapping[str, Any]) -> MemberSpec:
