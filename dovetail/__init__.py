@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dovetail.api.party import Party
     from dovetail.api.run import Run
     from dovetail.api.scores import Scores
-    from dovetail.api.survival import kaplan_meier
+    from dovetail.api.survival import cox, kaplan_meier
     from dovetail.methods import apfed, chfl, fedoptimus, hyfem, selection, vertical
     from dovetail.service.exported import load
 
@@ -66,6 +66,7 @@ __all__ = [
     "alignment",
     "apfed",
     "chfl",
+    "cox",
     "data",
     "errors",
     "fedoptimus",
@@ -102,7 +103,7 @@ _LAZY = {
         "api.party": ("Party",),
         "api.run": ("Run",),
         "api.scores": ("Scores",),
-        "api.survival": ("kaplan_meier",),
+        "api.survival": ("cox", "kaplan_meier"),
         "service.exported": ("load",),
     }.items()
     for name in names

@@ -33,6 +33,7 @@ PUBLIC_NAMES = [
     "alignment",
     "apfed",
     "chfl",
+    "cox",
     "data",
     "errors",
     "fedoptimus",

@@ -349,6 +349,7 @@ class FedOptimusPartySettings(TypedDict, total=False):
 
 class SurvivalSettings(TypedDict, total=False):
     group: str | None
+    columns: Sequence[str]
     times: Sequence[float]
     least: int
     secure: bool

@@ -1,4 +1,4 @@
-"""``dovetail.kaplan_meier``: curves and the log-rank test of several parties' rows together."""
+"""``dovetail.kaplan_meier`` and ``dovetail.cox``: curves, a test, hazard ratios of all parties."""
 
 from __future__ import annotations
 
@@ -65,11 +65,7 @@ class Curves:
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
-        return pandas.DataFrame(self.rows, columns=_NAMES)
+        return _frame(self.rows)
 
     def svg(self) -> str:
         """The curves, drawn."""
@@ -82,11 +78,7 @@ class Curves:
 
     def save(self, folder: str | Path) -> None:
         """Write ``curves.csv`` and ``curves.svg``."""
-        text = io.StringIO()
-        table = csv.DictWriter(text, _NAMES, lineterminator="\n")
-        table.writeheader()
-        table.writerows(self.rows)
-        write_text(Path(folder) / "curves.csv", text.getvalue())
+        _write(Path(folder) / "curves.csv", _NAMES, self.rows)
         write_text(Path(folder) / "curves.svg", self.svg())
 
     def _lines(self) -> Iterator[str]:
@@ -121,6 +113,80 @@ class Curves:
         yield table
         for line in self._lines():
             yield Text(line, no_wrap=True, overflow="ignore")
+
+
+class Coefficients:
+    """Cox regression of all parties' rows together.
+
+    Args:
+        result: ``result.json`` of a run of ``method = "cox"``.
+
+    Attributes:
+        rows: a dict for each column: column, coefficient, error (standard), hazard_ratio, low and
+            high (its 95 % limits) and p.
+        baseline: ``times``, cumulative baseline ``hazards`` by then (Breslow), and ``at``: column
+            -> the mean, at which they are.
+        notes: what has to be said of them.
+
+    Raises:
+        ConfigError: the result of another run.
+    """
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        if "cox" not in result:
+            raise ConfigError(
+                f'it is a run of {result.get("method")!r}; coefficients are of method = "cox"'
+            )
+        found = result["cox"]
+        self.rows: list[dict[str, Any]] = found["coefficients"]
+        self.baseline: dict[str, Any] = found["baseline"]
+        self.notes = (
+            f"{found['rows']} rows with {found['events']} events at {len(found['parties'])} "
+            f"parties: {', '.join(found['parties'])}. Each time counts as the end of its interval.",
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame with a line for each column.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        return _frame(self.rows)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``coefficients.csv``."""
+        _write(Path(folder) / "coefficients.csv", tuple(self.rows[0]), self.rows)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{row['column']}: hazard ratio {row['hazard_ratio']:.3f} ({row['low']:.3f} to "
+            f"{row['high']:.3f}), p = {row['p']:.3g}"
+            for row in self.rows
+        ]
+        return "\n".join([*lines, *self.notes])
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        yield Text(repr(self), no_wrap=True, overflow="ignore")
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    try:
+        import pandas
+    except ImportError:
+        raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
+    return pandas.DataFrame(rows)
+
+
+def _write(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.StringIO()
+    table = csv.DictWriter(text, names, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def kaplan_meier(
@@ -162,15 +228,61 @@ def kaplan_meier(
     settings: dict[str, Any] = {"times": list(times), "least": least, "secure": secure}
     settings |= {} if group is None else {"group": group}
     settings |= {} if private is None else {"private": dict(private)}
-    method = Method("kaplan-meier", **settings)
-    run: Run = fit(
-        method, parties, test=None, seeds=[seed], out=out, partners=partners, overwrite=overwrite,
-        quiet=True,
-    )  # fmt: skip
+    run = _analysed("kaplan-meier", settings, parties, out, partners, overwrite, seed)
     curves = Curves(run.result)
     if out is not None:
         curves.save(out)
     return curves
+
+
+def cox(
+    parties: Parties,
+    columns: Sequence[str],
+    *,
+    times: Sequence[float] = (),
+    secure: bool = True,
+    out: str | Path | None = None,
+    partners: Partners | None = None,
+    overwrite: bool = False,
+    seed: int = 0,
+) -> Coefficients:
+    """Cox regression of all parties' rows together, by sums that hide each party's.
+
+    Args:
+        parties: as of ``kaplan_meier``.
+        columns: numbers that all parties have; rows that lack one are left out.
+        times, secure, partners, overwrite, seed: as of ``kaplan_meier``.
+        out: the run's folder, which gets ``coefficients.csv``, too; None: none.
+
+    Returns:
+        Coefficients, hazard ratios with limits, and the baseline.
+
+    Raises:
+        ConfigError: settings that do not fit.
+        PartyError: a party that does not let itself be summed so; says why.
+        TrainingError: columns that are functions of each other.
+    """
+    settings = {"columns": list(columns), "times": list(times), "secure": secure}
+    run = _analysed("cox", settings, parties, out, partners, overwrite, seed)
+    coefficients = Coefficients(run.result)
+    if out is not None:
+        coefficients.save(out)
+    return coefficients
+
+
+def _analysed(
+    name: str,
+    settings: Mapping[str, Any],
+    parties: Parties,
+    out: str | Path | None,
+    partners: Partners | None,
+    overwrite: bool,
+    seed: int,
+) -> Run:
+    return fit(
+        Method(name, **settings), parties, test=None, seeds=[seed], out=out, partners=partners,
+        overwrite=overwrite, quiet=True,
+    )  # fmt: skip
 
 
 def _notes(result: Mapping[str, Any]) -> Iterator[str]:

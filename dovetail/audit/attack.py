@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
 from dovetail.audit.tape import Followed, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
-from dovetail.data import Classification, PartyData
+from dovetail.data import Classification, PartyData, Survival
 from dovetail.methods.facets.scene import Scene
 from dovetail.methods.facets.seen import Channel, Weights
 from dovetail.methods.facets.steering import KNOWN, Threat
@@ -24,6 +24,9 @@ from dovetail.models.vectors import classifier_vector, load_classifier, vector_o
 
 #: Where there are more channels of one kind (label owners x data owners), so many are attacked.
 MAX_ALIKE = 6
+
+#: What is looked for of times to an event.
+TIMES = "log of the time", "event"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,16 @@ def _channel(
                 yield from findings_of(labels.completion(beside, at, y, known), threat, "labels")
             if channel.what == "gradients" and len(np.unique(y)) == 2:
                 yield from findings_of(labels.norm(at, y), labels.NORM, "labels")
+    if truth is not None and isinstance(scene.task, Survival):
+        seen = truth.isfinite()
+        log_N2 = torch.stack([truth.abs().log(), (~torch.signbit(truth)).double()], dim=1)
+        at = {name: each[seen.numpy()] for name, each in views.items()}
+        beside = None if observer_columns is None else observer_columns[seen.numpy()]
+        for network in (False, True) if settings.network else (False,):
+            found = columns.inversion(
+                beside, at, log_N2[seen].numpy(), TIMES, known=settings.known, network=network
+            )
+            yield from findings_of(found, columns.threat(network, settings.known), "labels")
     if channel.what == "codes" and truth is None:
         yield from _completed(variant, scene, channel, samples, views)
     target = scene.columns_of(channel.owner, channel.order, samples)

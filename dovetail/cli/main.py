@@ -26,7 +26,7 @@ COMMANDS = {
     "review": "Read a proposal, hold it against your own policy and table, and sign it or say no.",
     "inspect": "Show which party holds what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",
-    "survival": "Draw Kaplan and Meier's curves of all parties' rows; test whether groups differ.",
+    "survival": "Draw survival curves of all parties' rows, test groups, or fit a Cox regression.",
     "value": "Rank the partners of a run by what they are worth to the party with labels.",
     "audit": "Attack a run's own messages: what could each party learn of the others?",
     "bench": "Make a paper's table, beside the paper's figures (in Dovetail's repository only).",

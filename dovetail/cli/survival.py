@@ -1,4 +1,4 @@
-"""``dovetail survival``: curves of several parties' rows together."""
+"""``dovetail survival``: curves or a Cox regression of several parties' rows together."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from dovetail.errors import ConfigError
 
 
 def survival(
-    run: Annotated[Path, typer.Argument(help='A run file with method = "kaplan-meier".')],
+    run: Annotated[Path, typer.Argument(help='A run file with method = "kaplan-meier" or "cox".')],
     out: RunOut = None,
     overrides: RunKeys = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw Kaplan and Meier's curves of all parties' rows; test whether groups differ.
+    """Draw survival curves of all parties' rows, test groups, or fit a Cox regression.
 
     Nothing is trained. Every party counts its events and rows at risk in the same intervals; counts
     are summed in secret, so that only their totals are known. [survival] of the run file has group
-    (a column), times (where intervals end), least, secure and private.
+    (a column), times (where intervals end), least, secure and private. method = "cox" is Cox
+    regression on columns.
 
-    The run's folder has result.json (curves, medians, the log-rank test), curves.csv, curves.svg
-    and ledger.jsonl (what left each party). Parties allow it by "survival" in algorithms of their
-    policy; with [engine] kind = "stream" they run `dovetail join`.
+    The run's folder has result.json (curves, medians, the log-rank test, or coefficients), a table
+    (curves.csv, coefficients.csv), curves.svg and ledger.jsonl (what left each party). Parties
+    allow it by "survival" in algorithms of their policy; with [engine] kind = "stream" they run
+    `dovetail join`.
     """
     precheck.check_run(run, overrides)
     from dovetail.api.progress import talk_of
-    from dovetail.api.survival import Curves
+    from dovetail.api.survival import Coefficients, Curves
     from dovetail.cli.output import print_line, show
     from dovetail.files import run_folder
     from dovetail.runs.runfile import load_run
@@ -41,10 +43,10 @@ def survival(
     from dovetail.runs.train import train_seeds
 
     run_file = load_run(run, overrides=tuple(overrides or ()))
-    if run_file.method != "kaplan-meier":
+    if run_file.method not in ("kaplan-meier", "cox"):
         raise ConfigError(
-            f'{run} has method = "{run_file.method}", which dovetail train runs; curves are of '
-            'method = "kaplan-meier"'
+            f'{run} has method = "{run_file.method}", which dovetail train runs; here it is '
+            '"kaplan-meier" or "cox"'
         )
     folder = out or run_folder(run)
     result = train_seeds(
@@ -56,10 +58,11 @@ def survival(
         overwrite=overwrite,
         talk=talk_of(shown=not (quiet or as_json)),
     )
-    curves = Curves(result)
-    curves.save(folder)
+    is_cox = run_file.method == "cox"
+    found: Curves | Coefficients = Coefficients(result) if is_cox else Curves(result)
+    found.save(folder)
     if as_json:
-        print(json.dumps(result["survival"], indent=2))
+        print(json.dumps(result["cox" if is_cox else "survival"], indent=2))
     elif not quiet:
-        show(curves)
+        show(found)
         print_line(f"Run folder: {folder}")

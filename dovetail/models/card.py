@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data import Classification, TableEncoder
+from dovetail.data import Classification, Survival, TableEncoder
 from dovetail.data.fitted import CategoryColumn, date_text
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
+from dovetail.models import survival
 from dovetail.models.calibration import CALIBRATION, CONFORMAL, calibration_error
 from dovetail.models.metrics import score
 from dovetail.models.raw import read_rows, table_of
@@ -317,6 +318,8 @@ def _scores(
     if isinstance(model.task, Classification):
         probabilities = outputs.double().softmax(dim=1).numpy()
         report["calibration_error"] = calibration_error(probabilities, truth.numpy())
+    if isinstance(model.task, Survival):
+        report["survival"] = survival.at_ends(model.task, outputs, truth)
     for column in by:
         values = table.column(column)
         texts = np.where(values.missing, "missing", values.values.astype(str))[present]
@@ -370,6 +373,8 @@ def markdown(written: Mapping[str, Any]) -> str:
     what = "a number"
     if task["kind"] == "classification":
         what = f"one of {', '.join(map(str, task['classes'][:20]))}"
+    elif task["kind"] == "survival":
+        what = f"when an event comes, up to {task['cuts'][-1]:g}"
     elif "labels" in task:
         shown = ", ".join(map(str, task["labels"][:20]))
         what = f"{len(task['labels'])} labels at once: {shown}"
@@ -397,6 +402,8 @@ def markdown(written: Mapping[str, Any]) -> str:
         )
         if "calibration_error" in scores:
             lines += [f"Expected calibration error: {scores['calibration_error']:.4f}.", ""]
+        if "survival" in scores:
+            lines += _survival(scores["survival"])
     run = written.get("run")
     if run:
         lines += ["## In its run", ""]
@@ -444,6 +451,22 @@ def markdown(written: Mapping[str, Any]) -> str:
     lines += [f"- {name}: {digest}" for name, digest in written["hash"].items()]
     lines += [f"- {name} {text}" for name, text in written["versions"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _survival(scores: Mapping[str, Any]) -> list[str]:
+    """The mean curve beside Kaplan and Meier's, and calibration in groups of rows at horizons."""
+    rows = [[f"{at['time']:g}", _number(at["said"]), _number(at["was"])] for at in scores["curve"]]
+    groups = [
+        [f"{horizon['time']:g}", str(each["rows"]), _number(each["said"]), _number(each["was"])]
+        for horizon in scores["calibration"]
+        for each in horizon["groups"]
+    ]
+    return [
+        *("Share without event: mean of what the model says, and Kaplan and Meier's.", ""),
+        *_table(["by", "said", "Kaplan and Meier"], rows),
+        *("The same in groups of rows by what the model says.", ""),
+        *_table(["by", "rows", "said", "Kaplan and Meier"], groups),
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -138,6 +138,18 @@ def details(task: Survival, outputs: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
+def at_ends(task: Survival, outputs: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Of a card: at the ends of intervals the mean share without event that was said, and Kaplan
+    and Meier's; and calibration at horizons."""
+    time, event = split(labels)
+    said, ends = task.survival(outputs.numpy()), np.array(task.cuts)
+    curve = zip(ends, said.mean(axis=0), kaplan_meier(time, event, ends), strict=True)
+    return {
+        "curve": [{"time": float(t), "said": float(s), "was": float(w)} for t, s, w in curve],
+        "calibration": calibration(task, said, time, event),
+    }
+
+
 def calibration(
     task: Survival, survival_NK: np.ndarray, time_N: np.ndarray, event_N: np.ndarray
 ) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import dovetail as dt
 from dovetail.api.party import keep
 from dovetail.cli.main import app
 from dovetail.errors import ConfigError, DataError
+from dovetail.models.survival import kaplan_meier
 from dovetail.runs.runfile import load_run
 from dovetail.runs.splitting import deal
 
@@ -118,6 +119,14 @@ def test_a_run_file_a_table_and_an_export(tmp_path: Path, brief_learners: None) 
     assert "how many have no event by then" in page
     done = invoke(app, ["card", model, str(tmp_path / "all.csv")])
     assert done.exit_code == 0, done.output
+    assert "when an event comes, up to" in done.output
+    held = json.loads((Path(model) / "card.json").read_text())["scores"]["survival"]
+    cuts = dt.load(model).task.cuts
+    assert [each["time"] for each in held["curve"]] == list(cuts)
+    days = frame["days"].to_numpy(np.float32).astype(float)  # as labels are kept
+    was = kaplan_meier(days, frame["died"].to_numpy() == "yes", np.array(cuts))
+    np.testing.assert_allclose([each["was"] for each in held["curve"]], was)
+    assert sum(each["rows"] for each in held["calibration"][0]["groups"]) == len(frame)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dovetail.audit.tape import Tape
-from dovetail.data import Classification
+from dovetail.data import Classification, Survival
 from dovetail.methods import apfed
 from dovetail.methods.facets.scene import Holding, Scene
 from dovetail.methods.facets.seen import Channel, Seen
@@ -34,6 +34,24 @@ def planted(leak: float, *, classes: int = 3, num: int = NUM) -> tuple[Scene, Ta
     codes = torch.cat([4 * leak * one_hot, leak * x[:, :2]], dim=1)
     codes += 0.5 * torch.randn(codes.shape, generator=rng)
     return scene, heard(scene, Channel("shop", "bank", "codes"), codes)
+
+
+def planted_times(leak: float, *, num: int = NUM) -> tuple[Scene, Tape]:
+    """A clinic's codes, as a lab saw them: noise, and so much of times to an event in it."""
+    rng = torch.Generator().manual_seed(7)
+    times = torch.rand(num, generator=rng) * 100 + 1
+    times[torch.rand(num, generator=rng) < 0.3] *= -1  # censored
+    times[:20] = torch.nan  # without a label
+    x, columns = torch.randn(num, 2, generator=rng), torch.randn(num, 2, generator=rng)
+    scene = Scene(
+        Survival((50.0,), (0.0,)),
+        {"clinic": Holding(x, ("age", "bmi"), times), "lab": Holding(columns, ("iron", "zinc"))},
+        {"": {"clinic": torch.arange(num), "lab": torch.arange(num)}},
+        lambda *_: (),
+    )
+    codes = torch.randn(num, 3, generator=rng)
+    codes[:, 0] += 5 * leak * times.abs().log().nan_to_num()
+    return scene, heard(scene, Channel("lab", "clinic", "codes"), codes)
 
 
 def heard(scene: Scene, channel: Channel, values: Tensor) -> Tape:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from lightgbm import LGBMClassifier
-from scenes import heard, planted
+from scenes import heard, planted, planted_times
 from sklearn.metrics import roc_auc_score
 
 from dovetail.audit.attack import Settings, attack
@@ -36,6 +36,16 @@ def test_random_messages_are_none():
     findings = measured_at(0.0).values()
     assert len(findings) == 4
     assert worst_of(list(findings)) == "none"
+
+
+@pytest.mark.parametrize(("leak", "verdict"), [(1.0, "high"), (0.0, "none")])
+def test_times_to_an_event_are_looked_for_among_what_was_shown(leak, verdict):
+    scene, tape = planted_times(leak)
+    found = [each for each in attack("apfed", scene, tape, {}, LINEAR) if each.target == "labels"]
+    assert [each.verdict for each in found] == [verdict]
+    if leak:
+        assert found[0].worst[0] == "log of the time"
+        assert found[0].worst[2] > 0.8
 
 
 @pytest.mark.slow

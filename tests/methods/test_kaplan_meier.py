@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sksurv.compare import compare_survival
+from sksurv.linear_model import CoxPHSurvivalAnalysis
 from sksurv.nonparametric import kaplan_meier_estimator
 from sksurv.util import Surv
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail.alignment.times import agree_times, offered_ends
 from dovetail.cli.main import app
-from dovetail.errors import ConfigError, DovetailError, PartyError
+from dovetail.errors import ConfigError, DovetailError, PartyError, TrainingError
 from dovetail.models.kaplan_meier import Counts, counts
 
 LABEL = {"time": "days", "event": "died"}
@@ -212,6 +213,60 @@ def test_the_command_prints_draws_and_keeps(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--overwrite"])
     assert isinstance(done.exception, ConfigError)
     assert "refuses 'survival': its policy allows align" in str(done.exception)
+
+
+def curvature(frame: pd.DataFrame, coefficients: np.ndarray) -> np.ndarray:
+    """Of each column the log likelihood's second derivative, less, by differences of Breslow's
+    formula; columns hardly go together here, so its inverse root is the standard error."""
+    x, days = frame[["age", "dose"]].to_numpy(), frame["days"].to_numpy()
+
+    def likelihood(beta: np.ndarray) -> float:
+        risks = x @ beta
+        came = np.flatnonzero(frame["died"] == 1)
+        return float(sum(risks[i] - np.log(np.exp(risks[days >= days[i]]).sum()) for i in came))
+
+    at, found = likelihood(coefficients), []
+    for step in np.diag([1e-3, 1e-2]):
+        beside = likelihood(coefficients + step) + likelihood(coefficients - step)
+        found.append((2 * at - beside) / step.max() ** 2)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_cox_regression_of_parties_is_that_of_all_rows_in_one_place(secure: bool) -> None:
+    rng = np.random.default_rng(4)
+    frame = people().assign(age=rng.normal(60, 9, 400), dose=rng.normal(size=400))
+    sooner = np.exp(0.05 * (frame["age"] - 60) + 0.4 * frame["dose"])
+    frame["days"] = np.ceil(frame["days"] / sooner)
+    found = dt.cox(
+        parties(frame, survival={**EXACT, "secure": secure}),
+        ["age", "dose"],
+        times=np.unique(frame["days"]).tolist(),
+        secure=secure,
+    )
+    truth = Surv.from_arrays(frame["died"] == 1, frame["days"])
+    pooled = CoxPHSurvivalAnalysis(alpha=0, ties="breslow", tol=1e-12)
+    pooled.fit(frame[["age", "dose"]], truth)
+    table = found.to_pandas()
+    np.testing.assert_allclose(table["coefficient"], pooled.coef_, rtol=1e-5)
+    mean = pd.DataFrame([found.baseline["at"]])
+    steps = pooled.predict_cumulative_hazard_function(mean)[0]
+    assert found.baseline["times"] == steps.x.tolist()
+    np.testing.assert_allclose(found.baseline["hazards"], steps(steps.x), rtol=1e-4)
+    assert (table["p"] < 0.01).all()
+    np.testing.assert_allclose(table["error"], curvature(frame, pooled.coef_) ** -0.5, rtol=0.05)
+
+
+def test_cox_regression_says_what_it_cannot_do() -> None:
+    frame = people().assign(age=range(400), twice=range(0, 800, 2), same=1)
+    with pytest.raises(TrainingError, match="functions of each other"):
+        dt.cox(parties(frame), ["age", "twice"])
+    with pytest.raises(ConfigError, match="'same' is the same in all rows"):
+        dt.cox(parties(frame), ["age", "same"])
+    with pytest.raises(PartyError, match="has no column 'arm' of numbers"):
+        dt.cox(parties(frame), ["arm"])
+    with pytest.raises(PartyError, match="sums of Cox regression have none"):
+        dt.cox(parties(frame, survival={"private": {"noise": 2.0}}), ["age"], times=[10, 40])
 
 
 def test_a_row_adds_one_to_one_cell() -> None:

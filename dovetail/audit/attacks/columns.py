@@ -10,6 +10,9 @@ and learns from them how what it is shown goes with the columns, beside columns 
 
 Baseline: the same from its own columns; who has none knows the columns' means.
 
+Times to an event are looked for in the same way, as two columns: the time's logarithm, and whether
+the event came.
+
 R2 is the share of the variance explained, averaged over columns that vary, on the other rows.
 Which view and learner is chosen by what each expects of itself on the known rows
 (``regressors.py``), own columns alone among them: messages that say nothing are left aside.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dovetail.methods.hyfem.calibration import CalibratedMember, CalibratingCoordinator
+from dovetail.methods.hyfem.calibration import CalibratingCoordinator
 from dovetail.methods.hyfem.hyfem import Config
 from dovetail.methods.hyfem.inviting import InvitingCoordinator
 from dovetail.methods.hyfem.last_rounds import AveragingCoordinator
@@ -13,7 +13,7 @@ from dovetail.methods.hyfem.times import TimesCoordinator, TimesMember
 from dovetail.methods.hyfem.variants import VariantCoordinator, VariantMember
 
 
-class Member(TimesMember, CalibratedMember, VariantMember):
+class Member(TimesMember, VariantMember):
     """A party's side of a run."""
 
     settings: ClassVar[type[Config]] = Settings

@@ -23,7 +23,8 @@ from dovetail.data.survival import MOST_INTERVALS, survival_of
 from dovetail.errors import ConfigError
 from dovetail.federated import Federation, handles
 from dovetail.methods.hyfem.agreement import Begin
-from dovetail.methods.hyfem.hyfem import Coordinator, Member
+from dovetail.methods.hyfem.calibration import CalibratedMember
+from dovetail.methods.hyfem.hyfem import Coordinator
 from dovetail.models.blocks import BlocksSpec
 from dovetail.network import Doubles, Message, State
 
@@ -42,7 +43,7 @@ class Ends(Message):
     ends_Q: Doubles
 
 
-class TimesMember(Member):
+class TimesMember(CalibratedMember):
     """A party that takes over the intervals that all agreed on."""
 
     @handles(before_begin=True)

@@ -35,11 +35,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from dovetail.alignment.times import MOST_ENDS, agree_times
 from dovetail.errors import ConfigError, PartyError, TrainingError
@@ -57,6 +58,7 @@ class Settings(Section):
     """[survival] of a run file."""
 
     group: str | None = None  # a column of all parties, whose values are compared; None: one curve
+    columns: tuple[str, ...] = ()  # of method = "cox": numbers that all parties have
     times: tuple[float, ...] = ()  # where intervals end; none: agreed by quantiles of events
     least: int = Field(default=5, ge=1)  # intervals with fewer events, but some, are joined
     secure: bool = True  # counts are summed in secret, by three parties or more
@@ -157,7 +159,7 @@ class Member(Party):
     @handles
     def begin(self, ask: Begin) -> Ready:
         """Count; noise is drawn once, so that a repeated answer is the same."""
-        times_K = ask.times_K.numpy()
+        times_K = self.times_K = ask.times_K.numpy()
         self.data.check(times_K, secure=ask.secure)
         groups_N = self.data.indices(ask.group, ask.groups)
         counted = counts(self.data.signed_N, groups_N, len(ask.groups), times_K)
@@ -175,7 +177,7 @@ class Member(Party):
     def count(self, ask: Count) -> Counted:
         """Its counts, where its file lets them leave in the clear."""
         self.data.check_clear(secure=self.secure)
-        return self.local.with_cost(Counted(self.counts_P), "counts")
+        return self.local.with_cost(Counted(self.counts_P.float()), "counts")
 
     def unsaved(self) -> str:
         is_open = self.sums.number > 0 and not self.shared
@@ -200,7 +202,7 @@ class Member(Party):
 class Driver(BaseDriver):
     """Asks for the sum, and has no data."""
 
-    saved = ("groups", "times", "parties", "noise", "sum_P")
+    saved: ClassVar[tuple[str, ...]] = ("groups", "times", "parties", "noise", "sum_P")
     num_rounds = 1
     tolerate_missing = False
 
@@ -233,31 +235,33 @@ class Driver(BaseDriver):
         if not self.settings.times:
             offered = {party: each.ends_Q.tolist() for party, each in described.items()}
             self.times = agree_times(offered, min(MOST_ENDS, *map(len, offered.values())))
-        private = self.settings.private
-        begin = Begin(
-            self.seed,
-            ask.group,
-            self.groups,
-            torch.tensor(self.times, dtype=torch.float64),
-            self.settings.secure,
-            "" if private is None else private.model_dump_json(),
-        )
+        private, secure = self.settings.private, self.settings.secure
+        noise = "" if private is None else private.model_dump_json()
+        times_K = torch.tensor(self.times, dtype=torch.float64)
+        begin = Begin(self.seed, ask.group, self.groups, times_K, secure, noise)
         ready = federation.ask(begin, Ready).or_raise()
         self.noise = math.hypot(*(each.noise for each in ready.values()))
 
     def round(self, number: int, federation: Federation) -> Round:
         """The sum over all parties."""
-        zeros_P = torch.zeros(len(self.groups) * (2 * len(self.times) + 1))
+        self.sum_P = self.summed(len(self.groups) * (2 * len(self.times) + 1), federation)
+        return Round(metrics={"intervals": len(self.times)})
+
+    def summed(self, num: int, federation: Federation) -> Tensor:
+        """(P,) of so many numbers, the sum of what parties have made ready.
+
+        Raises:
+            TrainingError: a party was lost in its midst.
+        """
         if self.settings.secure:
             asked: Mapping[str, Message] = dict.fromkeys(self.parties, Count())
         else:
-            asked = federation.ask(Count(), Counted, P=len(zeros_P)).or_raise()
-        mean_P = federation.mean(asked, "counts_P", before=zeros_P)
+            asked = federation.ask(Count(), Counted, P=num).or_raise()
+        mean_P = federation.mean(asked, "counts_P", before=torch.zeros(num))
         if len(federation.included) < len(self.parties):
             why = "; ".join(f"{name}: {cause}" for name, cause in federation.missing.items())
             raise TrainingError(f"a party was lost in the midst of the sum ({why}); run it again")
-        self.sum_P = mean_P.double() * len(self.parties)
-        return Round(metrics={"intervals": len(self.times)})
+        return mean_P.double() * len(self.parties)
 
     def result(self) -> dict[str, Any]:
         """Curves, medians and the test; JSON-ready. Noised cells are not whole, nor joined."""

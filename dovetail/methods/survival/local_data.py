@@ -137,6 +137,30 @@ class Times:
             found[names == name] = index
         return found
 
+    def numbers(self, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) times as ``signed_N`` and (N, F) columns, of rows that have a value of each.
+
+        Raises:
+            PartyError: a column that it lacks or that is no number, or too few rows.
+        """
+        parts = []
+        for name in columns:
+            if name not in self.table.names or (column := self.table.column(name)).is_text:
+                raise PartyError(
+                    self.name,
+                    f"has no column {name!r} of numbers; give a category as columns of 0 and 1",
+                )
+            parts.append(np.where(column.missing, np.nan, column.values.astype(np.float64)))
+        x_NF = np.stack(parts, axis=1)
+        whole = np.isfinite(x_NF).all(axis=1)
+        if whole.sum() < self.min_rows:
+            raise PartyError(
+                self.name,
+                f"has {whole.sum()} rows with a value of each column, and its policy answers about "
+                f"{self.min_rows} or more (policy.min_rows); leave it out",
+            )
+        return self.signed_N[whole], x_NF[whole]
+
     def _names(self, column: str) -> np.ndarray:
         """(N,) text; "" where it is missing."""
         if not column:

@@ -14,6 +14,7 @@ from dovetail.methods.base import Run
 from dovetail.methods.local_data import check_labels
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.survival import cox
 from dovetail.methods.survival.local_data import MemberSection, Times
 from dovetail.methods.training import Variant, VariantRun
 
@@ -23,7 +24,8 @@ class Curves(Variant):
 
     def about(self, variant_run: VariantRun) -> dict[str, Any]:
         """Curves, and what noise has cost."""
-        return {**super().about(variant_run), "survival": variant_run.driver.result()}
+        key = "cox" if variant_run.name == "cox" else "survival"
+        return {**super().about(variant_run), key: variant_run.driver.result()}
 
 
 class Survival(Method):
@@ -32,12 +34,13 @@ class Survival(Method):
     name = "survival"
     Settings = survival.Settings
     PartySettings = MemberSection
-    variants: ClassVar[Mapping[str, str]] = {"kaplan-meier": "Kaplan and Meier's curves"}
-    partitions = ()
-    Side = survival.Member
-    algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "survival": algorithm("survival", survival.Member)
+    variants: ClassVar[Mapping[str, str]] = {
+        "kaplan-meier": "Kaplan and Meier's curves",
+        "cox": "Cox regression",
     }
+    partitions = ()
+    Side = cox.Member
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {"survival": algorithm("survival", cox.Member)}
     models = "Nobody keeps a model: the coordinator has curves of all parties' rows together."
 
     def check(self, run: Run, *, where: str) -> None:
@@ -67,7 +70,8 @@ class Survival(Method):
 
     def driver(self, variant: str, settings: Any, seed: int) -> survival.Driver:
         """What asks for the sum."""
-        return survival.Driver(settings, seed=seed)
+        kind = cox.Driver if variant == "cox" else survival.Driver
+        return kind(settings, seed=seed)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party lets be counted."""
