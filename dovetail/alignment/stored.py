@@ -161,20 +161,12 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
     except FileNotFoundError:
         raise AlignmentError(f"party {party!r} is not aligned yet: there is no {path}") from None
     except (safetensors.SafetensorError, OSError, KeyError) as error:
-        raise AlignmentError(
-            f"{path} is no alignment ({error}); align again (dovetail align)"
-        ) from None
+        raise _spoilt(path, error) from None
     if rows_S.ndim != 1 or rows_S.dtype != torch.int64:
-        raise AlignmentError(
-            f"{path} is no alignment (rows_S is {rows_S.dtype} {tuple(rows_S.shape)}); "
-            "align again (dovetail align)"
-        )
+        raise _spoilt(path, f"rows_S is {rows_S.dtype} {tuple(rows_S.shape)}")
     for name, has_S in partners.items():
         if has_S.shape != rows_S.shape or has_S.dtype != torch.bool:
-            raise AlignmentError(
-                f"{path} is no alignment ({_HAS}{name} is {has_S.dtype} {tuple(has_S.shape)}); "
-                "align again (dovetail align)"
-            )
+            raise _spoilt(path, f"{_HAS}{name} is {has_S.dtype} {tuple(has_S.shape)}")
     stored = StoredRows(
         metadata.get("party", ""),
         metadata.get("run", ""),
@@ -194,8 +186,9 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
             "align again (dovetail align; from Python dovetail.align)"
         )
     if len(rows_S) and not -1 <= int(rows_S.min()) <= int(rows_S.max()) < len(ids):
-        raise AlignmentError(
-            f"{path} is no alignment (its rows lie outside -1..{len(ids) - 1}); "
-            "align again (dovetail align)"
-        )
+        raise _spoilt(path, f"its rows lie outside -1..{len(ids) - 1}")
     return stored
+
+
+def _spoilt(path: Path, why: object) -> AlignmentError:
+    return AlignmentError(f"{path} is no alignment ({why}); align again (dovetail align)")

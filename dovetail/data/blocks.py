@@ -31,11 +31,11 @@ from dovetail.data.agreed import agree, summarise
 from dovetail.data.datasets import Dataset
 from dovetail.data.federation import Federation
 from dovetail.data.inputs import Input
-from dovetail.data.partitions import Partitioned
+from dovetail.data.partitions import Partitioned, task_of
 from dovetail.data.party import PartyData
 from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, encode_labels, fit_task
+from dovetail.data.task import Classification, encode_labels
 from dovetail.errors import ConfigError, DataError
 
 
@@ -180,16 +180,8 @@ def blocks(
             _check_beside(test, other_test)
     shares = read_assignment(assignment) if isinstance(assignment, str | Path) else assignment
     named = _named(blocks, [source for source, _ in sources])
-    for part in (train, test):
-        if part is not None and part.labels.missing.any():
-            raise DataError(
-                f"label {part.label!r} is missing in {int(part.labels.missing.sum())} of the "
-                f"{part.num_rows} rows of {part.name}; every row needs one here, so remove them"
-            )
-    values, missing = train.labels.values, train.labels.missing
-    task = fit_task(values, missing, kind="classification", label=train.label)
+    task, labels = task_of(train, test)
     assert isinstance(task, Classification)
-    labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
     held = _held_blocks(shares, list(named))
     classes = _held_classes(shares, task)
     rows = _deal_rows(shares, classes, labels.numpy(), disjoint=disjoint, seed=seed)

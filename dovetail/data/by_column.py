@@ -12,9 +12,10 @@ import torch
 from dovetail.data.common_unique import BLOCK, CommonUnique
 from dovetail.data.datasets import Dataset, draw_rows
 from dovetail.data.federation import Federation
+from dovetail.data.partitions import task_of
 from dovetail.data.party import PartyData
 from dovetail.data.tables import Column, Table
-from dovetail.data.task import encode_labels, fit_task
+from dovetail.data.task import encode_labels
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
@@ -85,14 +86,7 @@ def by_column(
         raise ConfigError("by-column needs a party that trains; name its value in parties")
     table = train.table(_DEALS)
     features = [name for name in table.select(columns) if name != column]
-    for dataset in (train, test):
-        if dataset is not None and dataset.labels.missing.any():
-            raise DataError(
-                f"label {dataset.label!r} is missing in {int(dataset.labels.missing.sum())} rows "
-                f"of {dataset.name}; every row needs one here, so remove them"
-            )
-    values, missing = train.labels.values, train.labels.missing
-    task = fit_task(values, missing, kind="classification", label=train.label)
+    task, _ = task_of(train, test)
     all_rows = {name: _rows_of(table, column, name) for name in parties}
     seen = {
         name: {

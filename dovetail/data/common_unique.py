@@ -14,10 +14,10 @@ from dovetail.data.agreed import agree, common_first, fit_rest, summarise
 from dovetail.data.correlated import Correlation, common_columns
 from dovetail.data.datasets import Dataset
 from dovetail.data.federation import Federation
-from dovetail.data.partitions import Partitioned
+from dovetail.data.partitions import Partitioned, checked_names, task_of
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.task import encode_labels, fit_task
+from dovetail.data.task import encode_labels
 from dovetail.errors import ConfigError, DataError
 
 #: What a party's table is called in its model.
@@ -120,7 +120,7 @@ def common_unique(
         DataError: no table, fewer rows than parties need, or columns or labels that cannot be
             learned.
     """
-    names = _names(parties)
+    names = checked_names(parties, "party", key="parties")
     if not 0 < common <= 1:
         raise ConfigError(f"common must be a share of the columns in (0, 1], got {common}")
     if not 0 <= validation < 1:
@@ -128,14 +128,7 @@ def common_unique(
     table = train.table(_DEALS)
     if test is not None:
         test.table(_DEALS)
-    if train.labels.missing.any():
-        raise DataError(
-            f"label {train.label!r} is missing in {int(train.labels.missing.sum())} of the "
-            f"{train.num_rows} rows of {train.name}; every row needs one here, so remove them"
-        )
-    values, missing = train.labels.values, train.labels.missing
-    task = fit_task(values, missing, kind="classification", label=train.label)
-    labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
+    task, labels = task_of(train)
     named_categories = table.select(categorical)
 
     rng = np.random.default_rng([seed, 0])
@@ -197,13 +190,3 @@ def common_unique(
         tuple(named_categories),
         max_categories,
     )
-
-
-def _names(parties: int | Sequence[str]) -> list[str]:
-    if not isinstance(parties, int):
-        names = list(parties)
-    else:
-        names = [f"party-{index}" for index in range(1, parties + 1)]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"parties must be 1 or more, or names that differ, got {parties}")
-    return names

@@ -15,11 +15,11 @@ from dovetail.data.datasets import Dataset
 from dovetail.data.federation import Federation
 from dovetail.data.images import ImageInput
 from dovetail.data.inputs import Input
-from dovetail.data.partitions import Partitioned
+from dovetail.data.partitions import Partitioned, checked_names, task_of
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, Kind, Task, encode_labels, fit_task
+from dovetail.data.task import Classification, Kind, Task, encode_labels
 from dovetail.errors import ConfigError, DataError
 
 
@@ -88,8 +88,8 @@ def owners(
             without a row; labels that cannot be learned.
     """
     grouped = data_owners if isinstance(data_owners, Mapping) else None
-    holders = _names(data_owners, "data")
-    labellers = _names(label_owners, "label")
+    holders = checked_names(data_owners, "data", key="data_owners")
+    labellers = checked_names(label_owners, "label", key="label_owners")
     repeated = sorted({*holders} & {*labellers})
     if repeated:
         raise ConfigError(f"{repeated[0]!r} is a data owner and a label owner; names must differ")
@@ -104,14 +104,7 @@ def owners(
         raise ConfigError("skew splits rows by class; labels here are numbers")
     if not 0 <= validation < 1:
         raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
-    for part in (train, test):
-        if part is not None and part.labels.missing.any():
-            raise DataError(
-                f"label {part.label!r} is missing in {int(part.labels.missing.sum())} of the "
-                f"{part.num_rows} rows of {part.name}; every row needs one here, so remove them"
-            )
-    task = fit_task(train.labels.values, train.labels.missing, kind=kind, label=train.label)
-    labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
+    task, labels = task_of(train, test, kind=kind)
     rows = _deal_rows(train, labels, task, labellers, skew=skew, seed=seed)
 
     inputs: dict[str, Input]
@@ -169,17 +162,6 @@ def owners(
         test_labels,
         1 if isinstance(train.x, Table) else 2 if axis == "height" else 3,
     )
-
-
-def _names(given: int | Sequence[str] | Mapping[str, Sequence[str]], kind: str) -> tuple[str, ...]:
-    """Names as given, or so many of them."""
-    if isinstance(given, int):
-        names = tuple(f"{kind}-{index}" for index in range(1, given + 1))
-    else:
-        names = tuple(given)
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"{kind}_owners must be 1 or more, or names that differ, got {given}")
-    return names
 
 
 def _deal_rows(

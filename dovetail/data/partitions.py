@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -41,6 +41,44 @@ class Partitioned:
     task: Task
     inputs: Mapping[str, Input]
     label: str
+
+
+def names_of(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
+    """Names as given, or so many of a kind."""
+    if isinstance(given, int):
+        return tuple(f"{kind}-{index}" for index in range(1, given + 1))
+    return tuple(given)
+
+
+def checked_names(given: int | Iterable[str], kind: str, *, key: str) -> tuple[str, ...]:
+    """As ``names_of``; ``key`` is what errors call them.
+
+    Raises:
+        ConfigError: none, or one that is there twice.
+    """
+    names = names_of(given, kind)
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"{key} must be 1 or more, or names that differ, got {given}")
+    return names
+
+
+def task_of(
+    train: Dataset, test: Dataset | None = None, *, kind: Kind = "classification"
+) -> tuple[Task, Tensor]:
+    """What labels that every row has are to be predicted as; and (N,) those of the training rows.
+
+    Raises:
+        DataError: a row without a label, or labels that cannot be learned.
+    """
+    for part in (train, test):
+        if part is not None and part.labels.missing.any():
+            raise DataError(
+                f"label {part.label!r} is missing in {int(part.labels.missing.sum())} of the "
+                f"{part.num_rows} rows of {part.name}; every row needs one here, so remove them"
+            )
+    values, missing = train.labels.values, train.labels.missing
+    task = fit_task(values, missing, kind=kind, label=train.label)
+    return task, encode_labels(task, values, missing, label=train.label)
 
 
 def strips(

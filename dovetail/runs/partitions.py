@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from dovetail import data as dd
+from dovetail.data.partitions import names_of
 from dovetail.errors import ConfigError
 from dovetail.methods.base import DataKeys
 from dovetail.methods.section import PartyName, Section
@@ -104,9 +105,7 @@ class CommonUniqueSection(PartitionSection):
     seed: int = Field(default=0, ge=0)  # which columns and rows go where
 
     def party_names(self) -> tuple[str, ...]:
-        if isinstance(self.parties, int):
-            return tuple(f"party-{i}" for i in range(1, self.parties + 1))
-        return self.parties
+        return names_of(self.parties, "party")
 
 
 class ByColumnSection(PartitionSection):
@@ -194,13 +193,7 @@ class OwnersSection(PartitionSection):
     seed: int = Field(default=0, ge=0)  # which columns and rows go where
 
     def party_names(self) -> tuple[str, ...]:
-        return (*self._names(self.data_owners, "data"), *self._names(self.label_owners, "label"))
-
-    @staticmethod
-    def _names(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
-        if isinstance(given, int):
-            return tuple(f"{kind}-{index}" for index in range(1, given + 1))
-        return tuple(given)
+        return (*names_of(self.data_owners, "data"), *names_of(self.label_owners, "label"))
 
 
 #: Every kind that ``partition = { kind = ... }`` may be.

@@ -203,10 +203,14 @@ def _check_unpacked(cursor: duckdb.DuckDBPyConnection, path: str, columns: Colle
         f"', ', 1)) OR list_contains([{names}], path_in_schema)"
     ).fetchone()
     num_bytes = int(row[0] or 0) if row else 0
-    if num_bytes > _MOST_BYTES:
+    _check_bytes("columns", num_bytes, _MOST_BYTES)
+
+
+def _check_bytes(what: str, num_bytes: int, most: int) -> None:
+    if num_bytes > most:
         raise DataError(
-            f"the body's columns take {num_bytes} bytes unpacked, more than the {_MOST_BYTES} that "
-            "one request may have; send fewer rows at a time, and no column of long texts"
+            f"the body's {what} take {num_bytes} bytes unpacked, more than the {most} that one "
+            "request may have; send fewer rows at a time, and no column of long texts"
         )
 
 
@@ -220,11 +224,7 @@ def _check_texts(cursor: duckdb.DuckDBPyConnection, path: str, columns: Collecti
     asked = ", ".join(f"sum(strlen({name}))" for name in texts)
     sums = cursor.execute(f"SELECT {asked} FROM {read}").fetchone() or ()
     num_bytes = sum(int(each or 0) for each in sums)
-    if num_bytes > _MOST_TEXT_BYTES:
-        raise DataError(
-            f"the body's texts take {num_bytes} bytes unpacked, more than the {_MOST_TEXT_BYTES} "
-            "that one request may have; send fewer rows at a time, and no column of long texts"
-        )
+    _check_bytes("texts", num_bytes, _MOST_TEXT_BYTES)
 
 
 def _in_memory(table: dd.Table, names: Collection[str]) -> dd.Table:
