@@ -191,7 +191,7 @@ def test_a_number_can_be_predicted():
         ({"overlap": {"bank": 0.5}}, ConfigError, "overlap names 'bank'"),
         ({"parties": {"bank": ["agee"]}}, DataError, "matches 'agee'; did you mean 'age'"),
         ({"parties": {"bank": ["age", "-a*"]}}, DataError, "party 'bank' has no columns"),
-        ({"parties": {"bank": []}}, DataError, "party 'bank' has no columns"),
+        ({"parties": {"bank": ["age"], "shop": []}}, DataError, "party 'shop' has no columns"),
         ({"categorical": ["postcode"]}, DataError, "no column of people matches 'postcode'"),
     ],
 )
