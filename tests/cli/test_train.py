@@ -318,3 +318,28 @@ def test_a_server_may_have_labels_alone(dovetail: Any, tmp_path: Path) -> None:
     assert "party 'server' has labels and no columns, so it has nothing to predict from" in (
         alone.err
     )
+
+
+def test_a_servers_own_file_may_name_a_table_of_ids_and_labels(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).round(3)
+    columns = {"server": ["id,label"], "clinic": ["id,a,b"], "lab": ["id,c,d"]}
+    for row, (a, b, c, d) in enumerate(x.tolist()):
+        columns["server"].append(f"{row},{'yes' if a + c > 0 else 'no'}")
+        columns["clinic"].append(f"{row},{a},{b}")
+        columns["lab"].append(f"{row},{c},{d}")
+    for name, lines in columns.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+        label = 'label = "label"\n' if name == "server" else ""
+        (tmp_path / f"{name}.toml").write_text(
+            f'[party]\nname = "{name}"\ntable = "{name}.csv"\nid = "id"\n{label}'
+            '[policy]\nalgorithms = ["align", "tvfl"]\n'
+        )
+    (tmp_path / "run.toml").write_text(
+        'method = "tvfl"\nparties = ["server.toml", "clinic.toml", "lab.toml"]\ntest = 0.25\n'
+        "[apfed]\nepochs = 15\n"
+    )
+    assert dovetail("train", "run.toml", "--out", "here", "--quiet").code == 0
+    assert result(tmp_path / "here")["parties"]["server"]["accuracy"] > 0.75
