@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -9,27 +10,33 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from federations import command, free_port
 from mailboxes import Letters, certify_relay, impatient_command, kill, relay_of, written
+from processes import credentials
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
 from dovetail.errors import ConfigError
+from dovetail.network.certificates import Authority
 from dovetail.network.credentials import Credentials
+from dovetail.network.identity import Certified
 from dovetail.network.mailbox.letters import Label
 from dovetail.network.mailbox.places import PlaceError
 from dovetail.network.mailbox.relay import Relay
+from dovetail.network.mailbox.signed import Signatures, sign_request
 from dovetail.network.renewal import Renewed
-from dovetail.node.relay.application import Rate
+from dovetail.node.relay.application import MAX_CONNECTIONS, Rate
+from dovetail.node.relay.application import Relay as RelayApplication
 from dovetail.node.relay.store import Bounds, FullError, Store
 
 pytest.importorskip("starlette")
-pytest.importorskip("httpx")
+httpx = pytest.importorskip("httpx")
 
 CONVERSATION = "000001700000000-0123abcd"
 
@@ -100,6 +107,45 @@ def test_a_party_asks_so_often_and_others_none_the_less() -> None:
     assert rate.allows("shop")
     now += 1
     assert [rate.allows("eve") for _ in range(3)] == [True, True, False]
+
+
+def test_a_party_has_so_many_requests_under_way_and_others_none_the_less(tmp_path: Path) -> None:
+    """Whose connections a proxy holds: no certificate at the door says whose they are."""
+    authority = Authority.create(now=datetime.now(UTC))
+    known = {name: Certified(credentials(authority, name)) for name in ("eve", "shop")}
+    signatures = Signatures(Renewed(credentials(authority, "relay", listens=True)))
+    store = Store(tmp_path, Bounds())
+    application = RelayApplication(store, Rate(1000, 1000), signatures).application()
+
+    async def asked() -> tuple[list[int], list[int]]:
+        goes_on = asyncio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"1"
+            await goes_on.wait()
+            yield b"2"
+
+        transport = httpx.ASGITransport(app=application)
+        async with httpx.AsyncClient(transport=transport, base_url="https://relay") as client:
+
+            async def leave(party: str, number: int) -> int:
+                path = "/" + letter(party, "lab", number)
+                signed = sign_request(known[party], "PUT", path, b"12", signatures.process)
+                headers = {"Authorization": signed, "Content-Length": "2"}
+                return (await client.put(path, content=body(), headers=headers)).status_code
+
+            held = [asyncio.create_task(leave("eve", each)) for each in range(MAX_CONNECTIONS)]
+            while len(list(tmp_path.rglob(".*"))) < MAX_CONNECTIONS:  # files begun
+                await asyncio.sleep(0.01)
+            refused = await leave("eve", MAX_CONNECTIONS)
+            other = asyncio.create_task(leave("shop", 0))
+            goes_on.set()
+            through = [await each for each in (*held, other)]
+            return [refused, await leave("eve", MAX_CONNECTIONS)], through
+
+    first, through = asyncio.run(asked())
+    assert first == [429, 204]
+    assert through == [204] * (MAX_CONNECTIONS + 1)
 
 
 # --- Real processes -------------------------------------------------------------------------------

@@ -109,14 +109,18 @@ def test_the_same_answer_is_another_ciphertext_each_time() -> None:
 
 
 def test_random_halves_are_nobodys_choice() -> None:
-    """What travels is one half; an owner whose half is of another nonce decrypts nothing."""
-    matrix, targets = np.ones((4, 3), dtype=np.int64), np.ones((3, 1), dtype=np.int64)
+    """What travels is one half; an owner whose half is of another nonce decrypts nothing.
+
+    Numbers at random are taken for ones that weights give every second time, so many are asked.
+    """
+    num = 64
+    matrix, targets = np.ones((num, 3), dtype=np.int64), np.ones((3, 1), dtype=np.int64)
     layout, owner = Layout(3, 1, 1, 1), Owner()
     wire = owner.encrypt(targets, layout, NONCE)
     held = Encrypted(layout, owner.public_key(NONCE), wire, bytes(32))
-    answers = np.stack(list(held.multiply(lambda rows: matrix[rows], 4, no_dither)))
+    answers = np.stack(list(held.multiply(lambda rows: matrix[rows], num, no_dither)))
     with pytest.raises(MessageError, match="numbers that no weights give"):
-        owner.decrypt(answers, layout, 4)
+        owner.decrypt(answers, layout, num)
 
 
 def test_parameters_give_128_bits_by_the_published_table() -> None:

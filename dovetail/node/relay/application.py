@@ -7,8 +7,8 @@
     DELETE         /mail/PARTY/LETTER     by that party, or the sender
 
 Who asks has signed the request with its certificate's key (``network/mailbox/signed.py``); mutual
-TLS may guard the door besides. Each party may ask so often a second, in the long run, and leave so
-much (``store.Bounds``); a request has so long to come.
+TLS may guard the door besides. Each party may ask so often a second, in the long run, have so many
+requests under way, and leave so much (``store.Bounds``); a request has so long to come.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -28,6 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import certificate_name
@@ -41,7 +43,8 @@ from dovetail.node.relay.store import FullError, Store
 #: so that a byte now and then does not hold a connection for good.
 PIECE_S, LEAST_BYTES_S = 30.0, 2**16
 
-#: Connections of one party at a time, of ``MAX_REQUESTS``: none can hold them all.
+#: Connections of one party at a time, and its requests, which may share a proxy's connections, of
+#: ``MAX_REQUESTS``: none can hold them all.
 MAX_CONNECTIONS, MAX_REQUESTS = 32, 256
 
 _log = logging.getLogger(__name__)
@@ -77,6 +80,22 @@ class Rate:
         return allowed
 
 
+class _Counted:
+    """A response that is under way until its last byte has gone, or its connection."""
+
+    def __init__(self, response: ASGIApp, ended: Callable[[], None]) -> None:
+        self._response, self._ended = response, ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._response(scope, receive, send)
+        finally:
+            self._ended()
+
+
+_Answer = Callable[[Request, Statement, str], Awaitable[Response]]
+
+
 class Relay:
     """Answers requests.
 
@@ -88,31 +107,58 @@ class Relay:
 
     def __init__(self, store: Store, rate: Rate, signatures: Signatures) -> None:
         self._store, self._rate, self._signatures = store, rate, signatures
+        self._under_way: Counter[str] = Counter()
 
     def application(self) -> Starlette:
         """The ASGI application."""
         routes = [
-            Route("/cards/{party}", self._card, methods=["GET", "PUT"]),
-            Route("/mail/{party}/", self._names, methods=["GET"]),
-            Route("/mail/{party}/{letter}", self._letter, methods=["GET", "PUT", "DELETE"]),
+            Route("/cards/{party}", self._bounded(self._card), methods=["GET", "PUT"]),
+            Route("/mail/{party}/", self._bounded(self._names), methods=["GET"]),
+            Route(
+                "/mail/{party}/{letter}",
+                self._bounded(self._letter),
+                methods=["GET", "PUT", "DELETE"],
+            ),
         ]
         return Starlette(routes=routes)
 
-    async def _card(self, request: Request) -> Response:
-        signed, party = self._signed(request), _owner(request)
+    def _bounded(self, answer: _Answer) -> Callable[[Request], Awaitable[_Counted]]:
+        """An endpoint that knows who asks, and refuses a party that has too much under way."""
+
+        async def endpoint(request: Request) -> _Counted:
+            signed = self._signed(request)
+            party = certificate_name(signed.party)
+            if self._under_way[party] >= MAX_CONNECTIONS:
+                self._store.refused()
+                why = f"{MAX_CONNECTIONS} of your requests are under way; end one of them first"
+                raise HTTPException(429, why, headers={"Retry-After": "1"})
+            self._under_way[party] += 1
+            try:
+                response = await answer(request, signed, _owner(request))
+            except BaseException:
+                self._ended(party)
+                raise
+            return _Counted(response, lambda: self._ended(party))
+
+        return endpoint
+
+    def _ended(self, party: str) -> None:
+        self._under_way[party] -= 1
+        if not self._under_way[party]:
+            del self._under_way[party]
+
+    async def _card(self, request: Request, signed: Statement, party: str) -> Response:
         if request.method in ("GET", "HEAD"):
             return await self._get(CARDS + party)
         if signed.party != party:
             self._refuse(signed, f"a card of {party!r} is left by that party alone")
         return await self._put(request, signed, CARDS + party, MAX_CARD_BYTES)
 
-    async def _names(self, request: Request) -> Response:
-        signed, party = self._signed(request), _owner(request)
+    async def _names(self, request: Request, signed: Statement, party: str) -> Response:
         found = await run_in_threadpool(self._store.names, f"{MAIL}{party}/", signed.party)
         return Response(json.dumps(found), media_type="application/json")
 
-    async def _letter(self, request: Request) -> Response:
-        signed, party = self._signed(request), _owner(request)
+    async def _letter(self, request: Request, signed: Statement, party: str) -> Response:
         named = read_name(request.path_params["letter"])
         if named is None:
             raise HTTPException(400, "that is no letter's name")
