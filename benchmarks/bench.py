@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Device, Quiet
+from dovetail.cli.options import AsJson, Device, Quiet, Ray
 
 
 def bench(
@@ -32,7 +32,10 @@ def bench(
         float | None,
         typer.Option(min=0, help="Run what fits in so long; stop, keeping it, at the end."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time. [1, or with --ray the cluster's cores]"),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Of each run. [OMP_NUM_THREADS, or cores / jobs]"),
@@ -51,6 +54,7 @@ def bench(
             "picture into images/ beside it."
         ),
     ] = None,
+    ray: Ray = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -71,6 +75,11 @@ def bench(
 
     dovetail bench apfed-table2 --device cuda --jobs 4
 
+    So does a Ray cluster, whose machines each read data sets from a DOVETAIL_DATA of their own; a
+    run that is stopped there begins again:
+
+    dovetail bench chfl-table2 --ray auto
+
     Writes TABLE.md (paper, here, spread, difference: ▲ at or above the paper's figure, ▼ below),
     TABLE.jsonl (a line per run as it ends) and, of figures, TABLE.svg. Exit code 1: a run failed.
     """
@@ -89,6 +98,7 @@ def bench(
             jobs=jobs,
             threads=threads,
             budget_minutes=budget_minutes,
+            ray=ray,
         ),
         only=tuple(only or ()),
         show=show,

@@ -75,3 +75,7 @@ class PartyError(NetworkError):
         super().__init__(f"party {party!r}: {cause}")
         self.party = party
         self.cause = cause
+
+    def __reduce__(self) -> tuple[type[PartyError], tuple[str, str]]:
+        """Another process of a cluster raises it again."""
+        return type(self), (self.party, self.cause)

@@ -31,9 +31,10 @@ class Options:
     overrides: tuple[str, ...] = ()
     num_seeds: int | None = None
     device: str | None = None
-    jobs: int = 1
+    jobs: int | None = None
     threads: int | None = None
     budget_minutes: float | None = None
+    ray: str | None = None
 
 
 @dataclass

@@ -28,6 +28,7 @@ from benchmarks.tables.lacking import check_data
 from benchmarks.tables.session import Session
 from benchmarks.tables.text import time_text
 from dovetail.cli.output import console, print_line
+from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 
 _RESULTS = Path(__file__).parent.parent / "results" / "bench"
@@ -67,7 +68,8 @@ def run_bench(
         )
         stopped = False
         try:
-            session.work()
+            with tasks_at(options.ray) as tasks:
+                session.work(tasks)
         except KeyboardInterrupt:
             stopped = True
         session.write()

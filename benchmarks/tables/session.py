@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from benchmarks.tables.cells import Cell, Line, Run, Table, lines, read_run
 from benchmarks.tables.child import Child
@@ -16,9 +16,13 @@ from benchmarks.tables.folders import CellFolder, Options, times_of
 from benchmarks.tables.plot import draw
 from benchmarks.tables.schedule import Job, Process, Times, work
 from benchmarks.tables.text import body, json_line, machine, page, put_into, time_text
+from dovetail.cluster import LOCAL, RayTasks, Started, Tasks
+from dovetail.errors import DovetailError
 from dovetail.files import read_toml
 from dovetail.models.threads import asked_threads, cores
 from dovetail.runs import summarise, write_text
+from dovetail.runs.away import Files, unpack
+from dovetail.runs.train import train_away
 
 
 class Watch(Protocol):
@@ -32,6 +36,38 @@ class Watch(Protocol):
 
     def end(self, job: Job, scores: str) -> None:
         """A job ended."""
+
+
+class Away:
+    """A run on a machine of a cluster, whose folder comes back when it has ended.
+
+    Args:
+        started: its task.
+        folder: where its files go.
+    """
+
+    def __init__(self, started: Started[tuple[dict[str, Any], Files]], folder: Path) -> None:
+        self._started = started
+        self._folder = folder
+        self.seconds = 0.0
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._started.done()
+
+    def stop(self) -> None:
+        """Have it end; what it has is lost."""
+        self._started.stop()
+
+    def failure(self) -> str | None:
+        """Why it failed, in a sentence; None where it did not."""
+        try:
+            result, files = self._started.result()
+        except DovetailError as error:
+            return str(error)
+        unpack(files, self._folder)
+        self.seconds = float(result["seconds"])
+        return None
 
 
 class Session:
@@ -62,6 +98,7 @@ class Session:
         self.left: list[Job] = []
         self.stem = table.name + (f"-{options.recipe}" if options.recipe else "")
         self._chosen = chosen
+        self._tasks = LOCAL
         self._options = options
         self._command = command
         self._watch = watch
@@ -72,9 +109,9 @@ class Session:
     def _lines_path(self) -> Path:
         return self._options.out / f"{self.stem}.jsonl"
 
-    def work(self) -> None:
+    def work(self, tasks: Tasks = LOCAL) -> None:
         """Run what is not done, as far as the budget goes."""
-        jobs = self._jobs()
+        self._tasks, jobs = tasks, self._jobs()
         self.left = list(jobs)
         write_text(self._lines_path, "".join(self._json_line(run) for run in self._runs()))
         budget = self._options.budget_minutes
@@ -86,7 +123,7 @@ class Session:
                 times=self._times,
                 clock=time.monotonic,
                 wait=self._wait,
-                at_once=self._options.jobs,
+                at_once=self._at_once,
                 budget_s=None if budget is None else 60 * budget,
                 spent=lambda job: self.cell_folders[job.cell.name].part.get(job.seed, 0.0),
             )
@@ -101,8 +138,18 @@ class Session:
         ]
         return [job for *_, job in sorted(jobs, key=lambda each: each[:3])]
 
-    def _start(self, job: Job) -> Child:
+    @property
+    def _at_once(self) -> int:
+        """Runs at a time."""
+        return self._options.jobs or self._tasks.slots
+
+    def _start(self, job: Job) -> Child | Away:
         cell_folder = self.cell_folders[job.cell.name]
+        if isinstance(self._tasks, RayTasks):
+            folder = cell_folder.seed_folder(job.seed)
+            self._bars.begin(job, folder)
+            asked = (cell_folder.run, job.seed)
+            return Away(self._tasks.start(train_away, asked, num_threads=self._threads()), folder)
         child = Child(self._arguments(cell_folder, job.seed), threads=self._threads())
         self._bars.begin(job, cell_folder.seed_folder(job.seed))
         return child
@@ -119,14 +166,14 @@ class Session:
         """Threads of each run: what was asked for, or an even share of the cores."""
         if self._options.threads is not None:
             return self._options.threads
-        return asked_threads() or max(1, cores() // self._options.jobs)
+        return asked_threads() or max(1, cores() // self._at_once)
 
     def _wait(self) -> None:
         time.sleep(0.1)
         self._bars.look(self._times, len(self.failed))
 
     def _ended(self, job: Job, process: Process) -> None:
-        assert isinstance(process, Child)
+        assert isinstance(process, Child | Away)
         cell_folder = self.cell_folders[job.cell.name]
         cell_folder.part.pop(job.seed, None)
         failure = process.failure()
@@ -231,7 +278,7 @@ class Session:
             self.cell_folders[job.cell.name].part.get(job.seed, 0.0) for job in self.left
         )
         known = len(self.left) - unknown
-        left = f"about {time_text(max(0.0, seconds) / self._options.jobs)}" if known else ""
+        left = f"about {time_text(max(0.0, seconds) / self._at_once)}" if known else ""
         guess = f"{unknown} of unknown length" if unknown else ""
         return ", ".join(part for part in (left, guess) if part)
 

@@ -35,7 +35,7 @@ This file imports neither torch nor what imports it: worker processes start with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import sha512
 from itertools import accumulate, pairwise
@@ -46,6 +46,8 @@ import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from dovetail.cluster import current
 
 POINT_BYTES = 32
 
@@ -139,7 +141,8 @@ class Workers:
 
     Processes start with the first work that is worth sharing, and end with ``close`` or the
     ``with`` block. They receive bytes and return bytes. As always with processes that are spawned,
-    a script that uses them guards its top level by ``if __name__ == "__main__":``.
+    a script that uses them guards its top level by ``if __name__ == "__main__":``. A party with a
+    cluster of its own ([party] compute) has it done there: secrets and points stay on its machines.
 
     Args:
         num: how many processes; 1 works in this one and starts none.
@@ -148,7 +151,8 @@ class Workers:
     def __init__(self, num: int = 1) -> None:
         if num < 1:
             raise ValueError(f"expected at least 1 worker, got {num}")
-        self.num = num
+        self._tasks = current()
+        self.num = num if self._tasks.here else self._tasks.slots
         self._pool: ProcessPoolExecutor | None = None
 
     def hash(self, ids: Sequence[bytes]) -> np.ndarray:
@@ -178,8 +182,12 @@ class Workers:
         return self._points(_multiply_each, chunks)
 
     def _points(self, work: Callable[[bytes], bytes], chunks: list[bytes]) -> np.ndarray:
-        worth_sharing = self.num > 1 and sum(map(len, chunks)) > _CHUNK * POINT_BYTES
-        done = self._started().map(work, chunks) if worth_sharing else map(work, chunks)
+        worth_sharing = sum(map(len, chunks)) > _CHUNK * POINT_BYTES
+        done: Iterator[bytes] = map(work, chunks)
+        if worth_sharing and not self._tasks.here:
+            done = self._tasks.map(work, chunks)
+        elif worth_sharing and self.num > 1:
+            done = self._started().map(work, chunks)
         return np.frombuffer(bytearray().join(done), dtype=np.uint8).reshape(-1, POINT_BYTES)
 
     def _started(self) -> ProcessPoolExecutor:

@@ -21,6 +21,7 @@ from dovetail.audit.defence_search import try_defences as try_each
 from dovetail.audit.run import Audit, write_audit
 from dovetail.audit.run import audit as audit_of
 from dovetail.audit.verdict import THRESHOLDS, VERDICTS, Finding
+from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.models.card import renew_all
 from dovetail.report.audit import audit_page, defences_svg
@@ -127,6 +128,7 @@ def audit(
     recipe: str | None = None,
     overrides: Sequence[str] = (),
     quiet: bool = False,
+    ray: str | None = None,
 ) -> Audited:
     """Attack a run's own messages: what could each party learn of the others?
 
@@ -147,6 +149,7 @@ def audit(
         recipe: a recipe of the run file.
         overrides: changes of the run file's keys, such as "apfed.epochs=5".
         quiet: tell nothing on the way.
+        ray: train and attack on a Ray cluster: "auto", or its address.
 
     Raises:
         ConfigError: a run whose partners are elsewhere, or a variant it does not have.
@@ -157,16 +160,18 @@ def audit(
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
     every = (seeds_found or run_file.all_seeds())[:seeds]
     talk = talk_of(shown=not quiet)
-    result = audit_of(
-        run_file,
-        every,
-        variants=tuple(variants),
-        settings=Settings(known=known, network=not fast),
-        malicious=malicious,
-        talk=talk,
-    )
-    if try_defences:
-        result.tried = try_each(run_file, every, limit=limit, talk=talk)
+    with tasks_at(ray, "ray") as tasks:
+        result = audit_of(
+            run_file,
+            every,
+            variants=tuple(variants),
+            settings=Settings(known=known, network=not fast),
+            malicious=malicious,
+            talk=talk,
+            tasks=tasks,
+        )
+        if try_defences:
+            result.tried = try_each(run_file, every, limit=limit, talk=talk, tasks=tasks)
     write_audit(result, folder)
     audited = Audited(result, folder)
     write_text(folder / "audit.html", audited.page)

@@ -17,6 +17,7 @@ from dovetail.api.partitions import Simulation
 from dovetail.api.party import Party, keep, path_of
 from dovetail.api.progress import talk_of
 from dovetail.api.run import Run, temporary
+from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import PolicySection, Site
@@ -59,6 +60,7 @@ def fit(
     evaluate_every: int = 1,
     checkpoint_every: int = 1,
     track: Sequence[str] = (),
+    ray: str | None = None,
     class_weights: ClassWeights | None = None,
     threshold: Threshold | Mapping[str, Any] | None = None,
     calibrate: Calibrate | None = None,
@@ -91,6 +93,7 @@ def fit(
         evaluate_every: score the test rows every so many epochs or rounds; 0: after the last.
         checkpoint_every: save every so many epochs or rounds; 0: never.
         track: watch it in "tensorboard", "mlflow".
+        ray: train several seeds on a Ray cluster: "auto", or its address.
 
     Returns:
         Its scores, models and folder.
@@ -159,16 +162,18 @@ def fit(
             raise ConfigError(
                 f"cannot write to {folder} ({error.strerror}); name another folder with out=..."
             ) from None
-        train_seeds(
-            run,
-            folder,
-            numbers,
-            resume=resume,
-            overwrite=overwrite,
-            talk=talk_of(shown=not quiet),
-            drive=data.drive,
-            given=data.given,
-        )
+        with tasks_at(ray, "ray") as tasks:
+            train_seeds(
+                run,
+                folder,
+                numbers,
+                resume=resume,
+                overwrite=overwrite,
+                talk=talk_of(shown=not quiet),
+                drive=data.drive,
+                given=data.given,
+                tasks=tasks,
+            )
     except BaseException:
         if out is None:
             shutil.rmtree(folder.parent, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, line
+from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Points
 from dovetail.models.devices import device as device_of
@@ -168,6 +168,7 @@ def value(
     overrides: Sequence[str] = (),
     fresh: bool = False,
     quiet: bool = False,
+    ray: str | None = None,
 ) -> Values:
     """Rank the partners of a run by what they are worth to the party with labels.
 
@@ -188,6 +189,7 @@ def value(
         overrides: changes of the run file's keys, such as "apfed.epochs=5".
         fresh: train again what was trained before.
         quiet: show no bar.
+        ray: train sets of partners on a Ray cluster: "auto", or its address.
 
     Raises:
         ConfigError: a measure or score that there is not, a method without partners, or partners
@@ -218,6 +220,7 @@ def value(
     talk, bars = talk_of(shown=measure != "mi" and not quiet), list[Points]()
     with ExitStack() as stack:
         stack.enter_context(threads_for(loaded))
+        tasks = stack.enter_context(tasks_at(ray, "ray"))
 
         def progress(done: int, total: int) -> None:
             if not bars:  # what cannot be valued is refused before there is a bar
@@ -234,7 +237,7 @@ def value(
             permutations=permutations,
             joint=joint,
             progress=progress,
-            clock=time.perf_counter,
+            tasks=tasks,
         )
     values = Values({"method": run_file.method, **result}, folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,9 @@ train, as a party refused or its numbers grew without bound, is told and left ou
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,10 @@ from dovetail.audit.verdict import (
     over_seeds,
     worst_of,
 )
+from dovetail.cluster import LOCAL, Tasks
 from dovetail.data.wording import name_list
-from dovetail.errors import ConfigError, NetworkError, TrainingError
-from dovetail.methods.base import SILENT, Progress
+from dovetail.errors import ConfigError, DovetailError, NetworkError, TrainingError
+from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.facets.defences import Defence, Grid, Lengths
 from dovetail.methods.outcome import mean_over
 from dovetail.methods.training import Training
@@ -97,8 +99,9 @@ def try_defences(
     limit: Verdict = "low",
     defences: Sequence[Defence] | None = None,
     talk: Progress = SILENT,
+    tasks: Tasks = LOCAL,
 ) -> Tried:
-    """Train and audit each cell, of each seed.
+    """Train and audit each cell, of each seed; the first alone, as others clip by its lengths.
 
     Raises:
         ConfigError: a run of another method, or of party files.
@@ -123,22 +126,19 @@ def try_defences(
         lengths: Lengths = {"codes": 1.0, "gradients": 1.0}
         cells = grid.defences if defences is None else defences
         guarantees |= {each.name: each.guarantee for each in cells}
-        for index, defence in enumerate(cells):
-            if defence.name in failed:
-                continue
-            talk.print(f"{run.method}, seed {seed}: {defence.name}")
-            changed = grid.protected(task, defence, lengths)
-            try:
-                with threads_for(loaded):
-                    each, median = _draw(changed, run.method, seed, grid, held)
-            except (TrainingError, NetworkError) as error:
-                if index == 0:
-                    raise
-                talk.print(f"{defence.name} did not train: {error}")
-                failed[defence.name] = str(error)
-                continue
-            lengths = median if index == 0 else lengths
-            drawn.setdefault(defence.name, []).append(each)
+        told = partial(_told, talk, f"{run.method}, seed {seed}")
+        for some in (cells[:1], [each for each in cells[1:] if each.name not in failed]):
+            trained = tasks.map(partial(_try, task, loaded, seed, grid, held, lengths), told(some))
+            for defence, result in zip(some, trained, strict=True):
+                if not isinstance(result, tuple):
+                    if defence is cells[0]:
+                        raise result
+                    talk.print(f"{defence.name} did not train: {result}")
+                    failed[defence.name] = str(result)
+                    continue
+                each, median = result
+                lengths = median if defence is cells[0] else lengths
+                drawn.setdefault(defence.name, []).append(each)
         if grid.alone is not None:
             talk.print(f"{run.method}, seed {seed}: {BEST_ALONE}")
             each, _ = _draw(task, grid.alone, seed, grid, held)
@@ -176,6 +176,31 @@ class _Drawn:
     test: Mapping[str, float]
     findings: Sequence[Finding]
     epsilon: float | None
+
+
+def _told(talk: Progress, run: str, cells: Sequence[Defence]) -> Iterator[Defence]:
+    """The cells; each is told as it is begun."""
+    for each in cells:
+        talk.print(f"{run}: {each.name}")
+        yield each
+
+
+def _try(
+    task: Training,
+    loaded: Loaded,
+    seed: int,
+    grid: Grid,
+    held: Any,
+    lengths: Lengths,
+    defence: Defence,
+) -> tuple[_Drawn, Lengths] | DovetailError:
+    """One cell of one seed, and what others clip by; or why it does not train."""
+    changed = grid.protected(task, defence, lengths)
+    try:
+        with threads_for(loaded):
+            return _draw(changed, task.method, seed, grid, held)
+    except (TrainingError, NetworkError) as error:
+        return error
 
 
 def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dovetail.audit.defence_search import Tried
 from dovetail.audit.scenes import audited_of, encoded, scene_of
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
+from dovetail.cluster import LOCAL, Tasks
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.facets.seen import MAX_ROWS
@@ -101,6 +103,7 @@ def audit(
     settings: Settings | None = None,
     malicious: bool = False,
     talk: Progress = SILENT,
+    tasks: Tasks = LOCAL,
 ) -> Audit:
     """Train again, and attack what crosses.
 
@@ -110,6 +113,7 @@ def audit(
         variants: the method and baselines to audit; () the method.
         settings: how attacks are made.
         malicious: try peers that break the protocol, too (``malicious.py``).
+        tasks: where each variant of each seed is trained and attacked.
 
     Raises:
         ConfigError: a run whose partners are elsewhere, or a variant it does not have.
@@ -130,17 +134,13 @@ def audit(
     by_finding: dict[tuple[str, ...], list[Finding]] = {}
     scores: dict[str, list[dict[str, float]]] = {}
     answered: dict[str, dict[str, int]] = {}
-    for seed in seeds:
-        for variant in variants:
-            talk.print(f"seed {seed}: {variant} is trained again, and attacked")
-            with threads_for(loaded):
-                findings, score, messages = _one(
-                    run, seed, variant, loaded, settings, malicious=malicious, talk=talk
-                )
-            for each in findings:
-                by_finding.setdefault(each.key, []).append(each)
-            scores.setdefault(variant, []).append(score)
-            answered.setdefault(variant, messages)
+    one = partial(_one, run, loaded, settings, malicious, talk if tasks.here else SILENT)
+    asked = [(seed, variant) for seed in seeds for variant in variants]
+    for variant, findings, score, messages in tasks.map(one, asked):
+        for each in findings:
+            by_finding.setdefault(each.key, []).append(each)
+        scores.setdefault(variant, []).append(score)
+        answered.setdefault(variant, messages)
     return Audit(
         resolved(run, seeds[0]),
         tuple(seeds),
@@ -155,16 +155,29 @@ def audit(
 
 def _one(
     run: RunFile,
-    seed: int,
-    variant: str,
     loaded: Loaded,
     settings: Settings,
-    *,
+    malicious: bool,
+    talk: Progress,
+    asked: tuple[int, str],
+) -> tuple[str, list[Finding], dict[str, float], dict[str, int]]:
+    """One variant of one seed."""
+    seed, variant = asked
+    talk.print(f"seed {seed}: {variant} is trained again, and attacked")
+    with threads_for(loaded):
+        task = setup(run, seed, loaded)
+        return variant, *_attacked(task, loaded, seed, variant, settings, malicious, talk)
+
+
+def _attacked(
+    task: Setup,
+    loaded: Loaded,
+    seed: int,
+    variant: str,
+    settings: Settings,
     malicious: bool,
     talk: Progress,
 ) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
-    """One variant of one seed."""
-    task = setup(run, seed, loaded)
     scene = scene_of(task)
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):

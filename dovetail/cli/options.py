@@ -32,6 +32,10 @@ Signed = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="auto|ADDRESS", help="Compute on a Ray cluster. [this process]"),
+]
 Device = Annotated[
     str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1. [run file, or cpu]")
 ]

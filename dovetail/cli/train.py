@@ -19,6 +19,7 @@ from dovetail.cli.options import (
     Overrides,
     Overwrite,
     Quiet,
+    Ray,
     Recipe,
     RunOut,
     Seeds,
@@ -50,6 +51,7 @@ def train(
             help="First try so many settings on validation rows, keep the best. [run file]"
         ),
     ] = None,
+    ray: Ray = None,
     health: Health = None,
     log: Log = LogKind.TEXT,
     quiet: Quiet = False,
@@ -64,6 +66,8 @@ def train(
 
     With [engine] kind = "stream", partners are on other machines and run `dovetail join`: it waits
     for them, aligns with them unless `dovetail align` did, and trains.
+
+    With --ray, a search's trials and several seeds are computed on the cores of a Ray cluster.
     """
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)
@@ -71,6 +75,7 @@ def train(
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
+    from dovetail.cluster import tasks_at
     from dovetail.files import run_folder, run_name
     from dovetail.models.model_folders import next_commands
     from dovetail.network.logs import json_lines
@@ -105,6 +110,7 @@ def train(
             stack.enter_context(
                 Probes(health, why_not_ready=progress.why_not_ready, metrics=progress.metrics)
             )
+        tasks = stack.enter_context(tasks_at(ray))
         result = train_seeds(
             run_file,
             out,
@@ -114,6 +120,7 @@ def train(
             agreed=agreed,
             overwrite=overwrite,
             talk=progress,
+            tasks=tasks,
         )
     if as_json:
         print(json.dumps(result, indent=2))

@@ -110,6 +110,10 @@ class Party:
             party.name = party.local.name
         return party
 
+    def __getnewargs__(self) -> tuple[Local, ...]:
+        """For another process of a cluster, where it is made with its context, too."""
+        return (self.local,) if self.has_local else ()
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         handlers, few = dict(cls._handlers), dict(cls.few)

@@ -98,7 +98,7 @@ def check(run: Run, *, where: str) -> None:
                 f"{where}: {baseline!r} is no baseline beside {run.method!r}; there are "
                 f"{', '.join(method.variants)}"
             )
-        if baseline in BASELINES and run.engine.kind != "inprocess" and coordinated(run.method):
+        if baseline in BASELINES and run.engine.elsewhere and coordinated(run.method):
             raise ConfigError(
                 f"{where}: the baseline {baseline!r} learns from a party's own rows, and a "
                 "coordinator has none; leave it out"
@@ -109,7 +109,7 @@ def check(run: Run, *, where: str) -> None:
     for key, what in {"threshold": "threshold", "calibrate": "calibration"}.items():
         if (
             getattr(run, key) is not None
-            and run.engine.kind != "inprocess"
+            and run.engine.elsewhere
             and coordinated(run.method)
             and "decide" not in method.Settings.model_fields
         ):
@@ -117,7 +117,7 @@ def check(run: Run, *, where: str) -> None:
                 f"{where}: a {what} is chosen on a party's own validation rows, and a coordinator "
                 f"of {run.method!r} tells parties of none; leave {key} out"
             )
-    if run.engine.kind != "inprocess" and method.driven_by is None:
+    if run.engine.elsewhere and method.driven_by is None:
         raise ConfigError(
             f"{where}: {run.method!r} trains in one process only so far; leave [engine] out"
         )

@@ -21,6 +21,7 @@ from dovetail.models.decisions import ClassWeights, Threshold, ThresholdSettings
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.hosted import Hosted
 from dovetail.network.quota import Quota
 
 S = TypeVar("S", bound=BaseModel)
@@ -203,6 +204,8 @@ class EngineKeys(Protocol):
     @property
     def kind(self) -> str: ...
     @property
+    def elsewhere(self) -> bool: ...
+    @property
     def precision(self) -> Precision: ...
 
 
@@ -324,6 +327,10 @@ class CarryingDriver(Driver, Protocol):
         """Tell whoever watches."""
 
 
+#: Parties, and what answers for each -> the same, answering on a cluster.
+Hosts = Callable[[Mapping[str, Any], Mapping[str, StatefulParty]], Hosted]
+
+
 @dataclass(frozen=True, eq=False)
 class Loaded:
     """The data of a run, the same for every seed.
@@ -335,6 +342,7 @@ class Loaded:
         alignment, test_alignment: of party files; None in simulation, where ids are compared.
         connect: variant -> what reaches partners who are elsewhere; None where they are here.
         secret: of the site that drives; None where every party is in this process.
+        hosts: has parties answer on a cluster; None: in this process.
     """
 
     data: dd.Partitioned
@@ -344,6 +352,7 @@ class Loaded:
     test_alignment: dd.Alignment | None = None
     connect: Callable[[str], Engine] | None = None
     secret: Secret | None = None
+    hosts: Hosts | None = None
 
 
 #: Training and test data, and how each is aligned, where that matters.

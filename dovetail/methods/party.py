@@ -7,6 +7,7 @@ simulated, in this process, or answers a driver from its site.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -33,6 +34,7 @@ from dovetail.alignment import (
 )
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
+from dovetail.cluster import computing_at
 from dovetail.data.asked import Encode
 from dovetail.data.labels import Label, with_task
 from dovetail.errors import ConfigError
@@ -82,6 +84,9 @@ class PartySection(Section):
     # column with the day at which a row is to be predicted: inspect warns of later dates, and no
     # model learns from it
     index_date: str | None = None
+    # The party's own Ray cluster, for blinding ids and fitting learners: "auto", HOST:PORT or
+    # ray://HOST:PORT; none: this machine.
+    compute: str | None = None
     # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
     # where there is one.
     revoked: str | None = None
@@ -361,6 +366,10 @@ class Site:
         section = self.sections[method]
         assert isinstance(section, kind)
         return section
+
+    def computing(self) -> AbstractContextManager[None]:
+        """While open, its heavy parts are computed on its own cluster, where it has one."""
+        return computing_at(self.party.compute, f"{self.where}: party.compute")
 
     def fit_input(self, table: dd.PartyTable | None = None) -> dd.Input:
         """What turns its raw rows into network inputs, fitted on these rows of it (or on all)."""

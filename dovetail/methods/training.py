@@ -7,7 +7,8 @@ is one in training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -33,6 +34,7 @@ from dovetail.models.decisions import FittedThreshold, ThresholdSettings
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.hosted import Hosted
 
 
 class Kind(Protocol):
@@ -103,7 +105,7 @@ class Variant:
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
         """What reaches parties of this process."""
-        return InProcess(parties, driver=DRIVER, precision=training.run.engine.precision)
+        return training.in_process(parties, DRIVER)
 
     def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
         """What answers in this process: the parties."""
@@ -123,12 +125,17 @@ class Variant:
     ) -> Outcome:
         """A variant, trained, and scored at every party with a model and test rows."""
         variant_run = training.played(name, seed, observe, checkpoint)
-        if training.trying:
+        with closing(variant_run):
+            return self.judged(variant_run, seed, observe)
+
+    def judged(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        """What a variant came to; of settings that are tried, what parties say of them."""
+        if variant_run.training.trying:
             judged = variant_run.driver.judged(variant_run.network)
             scores: dict[str, Scores] = {
                 party: {"validation": value} for party, value in judged.items()
             }
-            return Outcome({name: scores}, ledger=variant_run.network.ledger)
+            return Outcome({variant_run.name: scores}, ledger=variant_run.network.ledger)
         # The parties now have what they keep, which may be an earlier round's.
         return self.outcome(variant_run, seed, observe)
 
@@ -350,6 +357,13 @@ class Training:
         budget = None if site is None else site.policy.section.privacy
         return Local(name, device=self.device, budget=budget)
 
+    def in_process(
+        self, parties: Mapping[str, Any], driver: str, kind: Callable[..., Engine] = InProcess
+    ) -> Engine:
+        """What reaches parties of this process, or, all at once, of a cluster's processes."""
+        at_once = 1 if self.loaded.hosts is None else len(parties)
+        return kind(parties, driver=driver, precision=self.run.engine.precision, at_once=at_once)
+
     def engine(self, variant: str, parties: Mapping[str, Any]) -> Engine:
         """What reaches the parties in a variant."""
         return self.kind.variant(variant).engine(self, variant, parties)
@@ -372,7 +386,11 @@ class Training:
         variant_run = VariantRun(
             self, variant_name, party_data, parties, driver, settings, checkpoint
         )
-        engine = self.engine(variant_name, checkpoint.hosting(variant.sides(variant_run)))
+        sides = variant.sides(variant_run)
+        if self.loaded.hosts is not None and sides:
+            hosted = self.loaded.hosts(parties, sides)
+            variant_run, sides = replace(variant_run, parties=hosted), hosted.remote
+        engine = self.engine(variant_name, checkpoint.hosting(sides))
         variant_run = replace(variant_run, network=engine)
         checkpoint.every *= driver.rounds_per_save
         for done in variant.rounds(variant_run):
@@ -415,6 +433,11 @@ class VariantRun:
     def variant(self) -> Variant:
         """What it is."""
         return self.training.kind.variant(self.name)
+
+    def close(self) -> None:
+        """End processes that its parties have on a cluster."""
+        if isinstance(self.parties, Hosted):
+            self.parties.stop()
 
     def outcome(self, seed: int, observe: Observer) -> Outcome:
         """What it came to, when its rounds are over."""

@@ -69,6 +69,12 @@ class Ledger:
         self._bytes[line] = self._bytes.get(line, 0) + num_bytes
         self._counts[line] = self._counts.get(line, 0) + 1
 
+    def add(self, other: Ledger) -> None:
+        """Count what another has counted, after what is here."""
+        for line, count in other._counts.items():
+            self._counts[line] = self._counts.get(line, 0) + count
+            self._bytes[line] = self._bytes.get(line, 0) + other._bytes[line]
+
     def lines(self) -> Iterator[dict[str, Any]]:
         """One JSON-ready line per kind of message, in the order they first left."""
         for line, count in list(self._counts.items()):  # a queued message may leave meanwhile

@@ -115,6 +115,8 @@ class Listener:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            for site in self.sites.values():
+                stack.enter_context(site.computing())
             stack.enter_context(SiteFolder(self.site_folder, wait_s=self._wait_s))
             stack.enter_context(logged(self.site_folder / "driver.log"))
             stack.enter_context(Warned(_WARNING, self._talk.warn))

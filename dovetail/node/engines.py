@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -11,16 +11,31 @@ from dovetail.methods.section import Address, PartyName, Section
 from dovetail.network import Precision
 
 
-class InProcessSection(Section):
+class HereSection(Section):
+    """Every party's rows are in this process."""
+
+    elsewhere: ClassVar[bool] = False
+    precision: Precision = "float32"  # how float32 tensors travel
+
+
+class InProcessSection(HereSection):
     """Every party in this process."""
 
     kind: Literal["inprocess"] = "inprocess"  # all parties here
-    precision: Precision = "float32"  # how float32 tensors travel
+
+
+class RaySection(HereSection):
+    """Every party in a process of its own, on the machines of a Ray cluster."""
+
+    kind: Literal["ray"]  # processes of a Ray cluster
+    address: str = "auto"  # of the cluster; auto: this machine's, or one of its cores
+    cpus: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # share of a core a party takes
 
 
 class ElsewhereSection(Section):
     """Partners on other machines."""
 
+    elsewhere: ClassVar[bool] = True
     partners: tuple[PartyName, ...] = Field(min_length=1)  # names of the parties that take part
     name: PartyName | None = None  # of a driver without data; None: coordinator
     precision: Precision = "float32"  # how float32 tensors travel
@@ -103,6 +118,7 @@ def _engine_kind(section: Any) -> Any:
 
 EngineSection = Annotated[
     Annotated[InProcessSection, Tag("inprocess")]
+    | Annotated[RaySection, Tag("ray")]
     | Annotated[StreamSection, Tag("stream")]
     | Annotated[MailboxSection, Tag("mailbox")]
     | Annotated[FlareSection, Tag("flare")],

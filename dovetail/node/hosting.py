@@ -103,6 +103,7 @@ def opened_home(
     """
     raise_descriptor_limit()
     with (
+        site.computing(),
         SiteFolder(site_folder) as kept,
         logged(kept.path / "join.log"),
         StatusLine(*drivers, quiet=quiet) as teller,

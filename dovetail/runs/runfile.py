@@ -186,6 +186,10 @@ class RunFile(Section):
             )
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a process of a cluster, whose class of run files is made there."""
+        return _of_state, (self.__getstate__(),)
+
     def settings(self, method: str, kind: type[S], /) -> S:
         """The run's settings of a method, which are of this kind."""
         section = getattr(self, method)
@@ -195,6 +199,12 @@ class RunFile(Section):
     def all_seeds(self) -> tuple[int, ...]:
         """The seeds to run, one folder each; 0 where the file names none."""
         return self.seeds or (self.seed or 0,)
+
+
+def _of_state(state: dict[Any, Any]) -> RunFile:
+    run = object.__new__(run_file())
+    run.__setstate__(state)
+    return run
 
 
 def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...] = ()) -> RunFile:

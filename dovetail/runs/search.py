@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from dovetail import methods
+from dovetail.cluster import LOCAL, Tasks
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.files import merge
 from dovetail.methods.base import SILENT, Loaded, Progress
@@ -23,8 +26,8 @@ from dovetail.network.retry import write_text
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.runs.runfile import RunFile, SearchSection, check_run
 from dovetail.runs.samplers import sampler
-from dovetail.runs.setup import NOTHING, Given
-from dovetail.runs.trials import Trial, judging
+from dovetail.runs.setup import NOTHING, Given, threads_for
+from dovetail.runs.trials import Judging, Trial, judging
 
 #: What a run's folder says of its trials.
 FILE = "search.json"
@@ -102,6 +105,7 @@ def search(
     before: Sequence[Trial] = (),
     note: Callable[[Found], None] = lambda found: None,
     talk: Progress = SILENT,
+    tasks: Tasks = LOCAL,
 ) -> Found:
     """Try settings until the budget of ``run.search`` is spent.
 
@@ -113,6 +117,8 @@ def search(
         before: trials that an earlier process made.
         note: called after each trial.
         talk: told of each trial.
+        tasks: where trials are made. On a cluster Optuna draws as many ahead as are on their way,
+            so that it draws other settings than in one process.
 
     Raises:
         ConfigError: no keys to search, too few rows to judge on, a policy that allows fewer runs,
@@ -128,43 +134,58 @@ def search(
         loaded, driver = open_sites()
         if driver is None:
             _check_policies(loaded, section)
+        elif not tasks.here:
+            raise ConfigError(
+                "parties elsewhere answer one trial at a time: leave --ray out, or search in "
+                "simulation"
+            )
     judge = judging(run, section, given, seed, loaded, driver)
     trials = list(before)
     for trial in trials:
         drawing.tried(trial.settings, trial.goodness(judge.metric))
 
-    def spent() -> bool:
-        # What an earlier process took counts; time between trials does not.
-        seconds = sum(each.seconds for each in trials)
-        return len(trials) >= section.trials or bool(trials and seconds > 60 * section.minutes)
+    def drawn() -> Iterator[_Asked]:
+        """What to try, until the budget is spent; of one process each after the last has ended."""
+        settings = chain([] if trials else [{}], drawing.draw())
+        for number in range(len(trials) + 1, section.trials + 1):
+            # What an earlier process took counts; time between trials does not.
+            if trials and sum(each.seconds for each in trials) > 60 * section.minutes:
+                return
+            try:
+                chosen = next(settings)
+            except StopIteration:
+                return
+            yield number, with_settings(run, chosen), chosen
 
-    def add(settings: Mapping[str, Any]) -> None:
-        number = len(trials) + 1
-        try:
-            trial = judge.try_(with_settings(run, settings), settings, number, seed)
-        except DovetailError:
-            if trials and driver is not None:
-                talk.warn(
-                    f"the search ends at trial {number}; what was tried before is kept: --resume "
-                    f"goes on with it, and with search.trials={number - 1} trains with the best"
-                )
-            raise
-        trials.append(trial)
-        drawing.tried(settings, trial.goodness(judge.metric))
-        result = trial.failed or f"{judge.metric} {trial.score:.4f}"
-        talk.print(f"trial {len(trials)}: {result}  {dict(settings) or 'as the run file says'}")
-        note(Found(judge.metric, tuple(trials), judge.rows))
-
-    if not spent() and not trials:
-        add({})
-    if not spent():
-        for settings in drawing.draw():
-            add(settings)
-            if spent():
-                break
+    try:
+        for trial in tasks.map(partial(_tried, judge, seed), drawn()):
+            trials.append(trial)
+            drawing.tried(trial.settings, trial.goodness(judge.metric))
+            scored = trial.failed or f"{judge.metric} {trial.score:.4f}"
+            settings_text = dict(trial.settings) or "as the run file says"
+            talk.print(f"trial {len(trials)}: {scored}  {settings_text}")
+            note(Found(judge.metric, tuple(trials), judge.rows))
+    except DovetailError:
+        if trials and driver is not None:
+            number = len(trials) + 1
+            talk.warn(
+                f"the search ends at trial {number}; what was tried before is kept: --resume "
+                f"goes on with it, and with search.trials={number - 1} trains with the best"
+            )
+        raise
     result = Found(judge.metric, tuple(trials), judge.rows)
     _ = result.settings  # one came to an end
     return result
+
+
+#: A trial's number, the run with its settings, and these.
+_Asked = tuple[int, RunFile, Mapping[str, Any]]
+
+
+def _tried(judge: Judging, seed: int, asked: _Asked) -> Trial:
+    number, run, settings = asked
+    with threads_for(judge.loaded):
+        return judge.try_(run, settings, number, seed)
 
 
 def searched(
@@ -176,6 +197,7 @@ def searched(
     given: Given = NOTHING,
     open_sites: OpenSites | None = None,
     talk: Progress = SILENT,
+    tasks: Tasks = LOCAL,
 ) -> RunFile:
     """The run with what its search chose, which ``out`` keeps; a run that goes on knows it.
 
@@ -202,7 +224,14 @@ def searched(
         result.save(out, of=of, ended=False)
 
     result = search(
-        run, seed=seed, given=given, open_sites=open_sites, before=before, note=note, talk=talk
+        run,
+        seed=seed,
+        given=given,
+        open_sites=open_sites,
+        before=before,
+        note=note,
+        talk=talk,
+        tasks=tasks,
     )
     result.save(out, of=of, ended=True)
     talk.print(

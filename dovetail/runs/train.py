@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from dovetail import methods
+from dovetail.cluster import LOCAL, RayTasks, Tasks, tasks_at
 from dovetail.errors import ConfigError, ParticipationError
 from dovetail.methods.base import SILENT, Epochs, Loaded, Progress
 from dovetail.methods.outcome import Setup, missed_share, missed_text
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
+from dovetail.network.hosted import Hosted
 from dovetail.network.retry import write_text
 from dovetail.node.driver import Coordinator, Driver
-from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection
+from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection, RaySection
 from dovetail.node.joint_prediction import KEYS
 from dovetail.node.partyfile import fingerprints, open_site
 from dovetail.node.proposal import Proposal, Signature
 from dovetail.node.reach import coordinator, party_driver
+from dovetail.runs.away import Files, packed, unpack
 from dovetail.runs.one_seed import run as run_variants
 from dovetail.runs.runfile import RunFile, resolved
 from dovetail.runs.runfolder import RunFolder, finished, summarise, was_stopped
@@ -80,11 +85,13 @@ def train_seeds(
     drive: Drive = open_driver,
     given: Given = NOTHING,
     agreed: Agreed | None = None,
+    tasks: Tasks = LOCAL,
 ) -> dict[str, Any]:
     """Train each seed; the result of the one, or the summary of several.
 
     ``drive`` opens the lines to partners who are elsewhere; ``given`` has data that need not be
     read. ``agreed`` is the proposal that the run is of, whose parties are shown who signed it.
+    ``tasks`` makes the trials of a search, and trains several seeds of parties that are here.
 
     Raises:
         ConfigError: the folder holds something that is no run, or, without ``overwrite``, one that
@@ -102,7 +109,8 @@ def train_seeds(
             "a proposal is of one setting, and [search] tries many: search without --proposal, "
             "and propose what it chose (search.json)"
         )
-    results = []
+    if run.engine.kind == "ray" and not tasks.here:
+        raise ConfigError('[engine] kind = "ray" is on a cluster already: leave --ray out')
     check_trackers(run.track.to)
     with ExitStack() as stack:
 
@@ -116,48 +124,133 @@ def train_seeds(
                 driver.agreed(*agreed)
             loaded = load_data(run, driver=driver, given=given, talk=talk)
             stack.enter_context(threads_for(loaded))
+            if isinstance(run.engine, RaySection):
+                there = stack.enter_context(tasks_at(run.engine.address, "[engine] address"))
+                assert isinstance(there, RayTasks)
+                hosts = partial(Hosted, there, cpus=run.engine.cpus)
+                loaded = replace(loaded, hosts=hosts)
             return loaded, driver
 
         run = searched(
-            run, out, seed=seeds[0], resume=resume, given=given, open_sites=opened, talk=talk
+            run,
+            out,
+            seed=seeds[0],
+            resume=resume,
+            given=given,
+            open_sites=opened,
+            talk=talk,
+            tasks=tasks,
         )
-        for seed, folder in folders.items():
-            settings = resolved(run, seed)
-            if run.parties is not None:
-                settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
-            done = finished(folder, settings) if resume else None
-            if done is not None:
-                results.append(done)
-                continue
-            loaded, driver = opened()
-            task = setup(run, seed, loaded)
-            title = "" if alone else f"seed {seed} "
-            with (
-                RunFolder(
-                    folder,
-                    settings,
-                    seed=seed,
-                    method=run.method,
+        settings = {seed: _settings_of(run, seed) for seed in seeds}
+        done = {seed: finished(folders[seed], settings[seed]) for seed in seeds if resume}
+        results = {seed: result for seed, result in done.items() if result is not None}
+        missing = [seed for seed in seeds if seed not in results]
+        summary = None if alone else out / "result.json"  # it says that all seeds finished
+        if alone or tasks.here:
+            for seed in missing:
+                loaded, driver = opened()
+                results[seed] = _one_seed(
+                    run,
+                    seed,
+                    loaded,
+                    folders[seed],
+                    settings[seed],
+                    summary=summary,
+                    name=out.name if alone else f"{out.name} {folders[seed].name}",
+                    title="" if alone else f"seed {seed} ",
                     resume=resume,
-                    every=run.checkpoint_every,
-                ) as kept,
-                talk.epochs(title) as progress,
-            ):
-                if not alone:  # a summary says that all seeds finished
-                    (out / "result.json").unlink(missing_ok=True)
-                if driver is not None:
-                    kept.name(driver.begin(seed, kept.id))
-                    kept.keys = driver.site_folder / KEYS
-                if agreed is not None:
-                    kept.of_proposal(*agreed)
-                name = out.name if alone else f"{out.name} {folder.name}"
-                with open_tracks(run, settings, kept, name=name) as tracks:
-                    results.append(_train(run, task, seed, kept, progress, tracks, talk, driver))
+                    talk=talk,
+                    driver=driver,
+                    agreed=agreed,
+                )
+        elif missing:
+            loaded, driver = opened()
+            if driver is not None:
+                raise ConfigError("partners elsewhere train one seed at a time: leave --ray out")
+            before = [(s, settings[s], packed(folders[s]) if resume else []) for s in missing]
+            away = partial(_away, run, loaded, out.name, resume)
+            for seed, result, files in tasks.map(away, before):
+                (out / "result.json").unlink(missing_ok=True)
+                unpack(files, folders[seed])
+                results[seed] = result
+                talk.print(f"seed {seed} is trained")
     if alone:
-        return results[0]
-    summary = summarise(results)
-    write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
-    return summary
+        return results[seeds[0]]
+    result = summarise([results[seed] for seed in seeds])
+    write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _settings_of(run: RunFile, seed: int) -> dict[str, Any]:
+    """The run as resolved, and what its parties' files and tables are."""
+    settings = resolved(run, seed)
+    if run.parties is not None:
+        settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
+    return settings
+
+
+def _one_seed(
+    run: RunFile,
+    seed: int,
+    loaded: Loaded,
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    name: str,
+    title: str = "",
+    summary: Path | None = None,
+    resume: bool,
+    talk: Progress = SILENT,
+    driver: Driver | Coordinator | None = None,
+    agreed: Agreed | None = None,
+) -> dict[str, Any]:
+    """One seed, trained into its folder."""
+    task = setup(run, seed, loaded)
+    with (
+        RunFolder(
+            folder,
+            settings,
+            seed=seed,
+            method=run.method,
+            resume=resume,
+            every=run.checkpoint_every,
+        ) as kept,
+        talk.epochs(title) as progress,
+    ):
+        if summary is not None:
+            summary.unlink(missing_ok=True)
+        if driver is not None:
+            kept.name(driver.begin(seed, kept.id))
+            kept.keys = driver.site_folder / KEYS
+        if agreed is not None:
+            kept.of_proposal(*agreed)
+        with open_tracks(run, settings, kept, name=name) as tracks:
+            return _train(run, task, seed, kept, progress, tracks, talk, driver)
+
+
+def _away(
+    run: RunFile,
+    loaded: Loaded,
+    name: str,
+    resume: bool,
+    asked: tuple[int, Mapping[str, Any], Files],
+) -> tuple[int, dict[str, Any], Files]:
+    """One seed, trained on a cluster's machine; with its folder's files."""
+    seed, settings, before = asked
+    with TemporaryDirectory() as temporary, threads_for(loaded):
+        folder = Path(temporary) / f"seed-{seed}"
+        unpack(before, folder)
+        name = f"{name} {folder.name}"
+        result = _one_seed(run, seed, loaded, folder, settings, name=name, resume=resume)
+        return seed, result, packed(folder)
+
+
+def train_away(asked: tuple[RunFile, int]) -> tuple[dict[str, Any], Files]:
+    """One seed of a run whose data a cluster's machine reads; its result and folder."""
+    run, seed = asked
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / f"seed-{seed}"
+        return train_seeds(run, folder, (seed,), resume=False), packed(folder)
 
 
 def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, name: str) -> Tracks:

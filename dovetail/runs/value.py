@@ -15,11 +15,13 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dovetail.cluster import LOCAL, Tasks
 from dovetail.data.wording import name_list
 from dovetail.errors import ConfigError
 from dovetail.methods import every, method_of
@@ -159,7 +161,7 @@ def value(
     permutations: int | None = None,
     joint: bool = True,
     progress: Callable[[int, int], None] | None = None,
-    clock: Callable[[], float],
+    tasks: Tasks = LOCAL,
 ) -> dict[str, Any]:
     """What partners are worth, ready for JSON.
 
@@ -175,7 +177,7 @@ def value(
         joint: value partners while they are there, too, where they leave after training; of runs
             that ``with_joint`` gave.
         progress: told how many coalitions of how many are trained.
-        clock: seconds.
+        tasks: where coalitions are trained.
 
     Raises:
         ConfigError: no partner, an unknown one, or a score that the run does not have.
@@ -204,15 +206,15 @@ def value(
         return scores is not None and (not joint or any(name.startswith(JOINT) for name in scores))
 
     missing = [(seed, each) for seed, each in wanted if not is_kept(seed, each)]
-    for done, (seed, coalition) in enumerate(missing):
-        if progress is not None:
-            progress(len(wanted) - len(missing) + done, len(wanted))
-        started = clock()
-        scores = games[seed].train(coalition, seed, joint=joint)
-        kept.add(seed, coalition, scores, clock() - started)
-        _check_metric(metric, scores)
+    before = len(wanted) - len(missing)
     if progress is not None and wanted:
-        progress(len(wanted), len(wanted))
+        progress(before, len(wanted))
+    trained = tasks.map(partial(_trained, games, joint), missing)
+    for done, (seed, coalition, scores, seconds) in enumerate(trained, before + 1):
+        kept.add(seed, coalition, scores, seconds)
+        _check_metric(metric, scores)
+        if progress is not None:
+            progress(done, len(wanted))
 
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
 
@@ -269,6 +271,16 @@ def value(
     if always:
         result["always"] = sorted(always)
     return result
+
+
+def _trained(
+    games: Mapping[int, Game], joint: bool, asked: tuple[int, Coalition]
+) -> tuple[int, Coalition, Scores, float]:
+    """One coalition of one seed, its scores, and the seconds that it took."""
+    seed, coalition = asked
+    started = time.perf_counter()
+    scores = games[seed].train(coalition, seed, joint=joint)
+    return seed, coalition, scores, time.perf_counter() - started
 
 
 def _measured(

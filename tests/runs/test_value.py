@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +148,7 @@ def setup(method: Any = "tvfl", data: Partitioned | None = None, **changed: Any)
 def valued(made: Any, **settings: Any) -> dict[str, Any]:
     kept = settings.pop("kept", None) or value.Kept(None, "")
     seeds = settings.pop("seeds", (0,))
-    return value.value(lambda seed: made, seeds, kept, clock=time.perf_counter, **settings)
+    return value.value(lambda seed: made, seeds, kept, **settings)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
 from dovetail.models import Head, Model, Unchanged
 from dovetail.models.decisions import FittedThreshold
-from dovetail.network import Engine, InProcess
+from dovetail.network import Engine
 from dovetail.network.checkpoint import StatefulParty
 
 
@@ -88,8 +88,7 @@ class ApfedVariant(Variant):
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
         """What reaches partners of this process."""
-        precision = training.run.engine.precision
-        return InProcess(parties, driver=label_owner_data(training).name, precision=precision)
+        return training.in_process(parties, label_owner_data(training).name)
 
     def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
         """Partners, of party files within their policies."""

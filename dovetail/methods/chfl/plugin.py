@@ -255,8 +255,7 @@ class ChflVariant(Variant):
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
         """What trains the parties of this process side by side."""
-        precision = training.run.engine.precision
-        return StackedInProcess(parties, driver=DRIVER, precision=precision)
+        return training.in_process(parties, DRIVER, StackedInProcess)
 
     def model(self, party: Party, local_data: chfl.ChflData, name: str = "") -> Model:
         """What a party can use alone, as it is now."""

@@ -392,7 +392,7 @@ class FedOptimus(Method):
                 "by one owner, whose part their sums give away, so that masks protect nobody; "
                 'choose order = "relevance" or secure = false'
             )
-        if run.engine.kind != "inprocess":
+        if run.engine.elsewhere:
             for variant in (run.method, *run.baselines):
                 if variant != "fedoptimus":
                     raise ConfigError(

@@ -54,7 +54,7 @@ from dovetail.methods.training import LocalBaseline, Training, Variant, VariantR
 from dovetail.models import Model, OwnNetwork, Perceptron
 from dovetail.models.blocks import Extractor, ResNet, SmallCnn, Unchanged
 from dovetail.models.decisions import FittedThreshold
-from dovetail.network import Checkpoint, Engine, InProcess
+from dovetail.network import Checkpoint, Engine
 from dovetail.privacy import PrivateSteps
 
 #: What can be trained, and what a table calls it.
@@ -377,7 +377,7 @@ class HyfemVariant(Variant):
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
         """What reaches the parties of this process."""
-        return InProcess(parties, driver=SERVER, precision=training.run.engine.precision)
+        return training.in_process(parties, SERVER)
 
     def model(self, party: Party, local_data: hyfem.HyfemData, name: str = "") -> Model:
         """What a party can use alone, as it is now."""
@@ -533,7 +533,7 @@ class Hyfem(Method):
                 extractor(field)
             except ConfigError as error:
                 raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
-        if run.engine.kind != "inprocess":
+        if run.engine.elsewhere:
             wrong = []
             said = len(section.classes) >= 2, section.label_scale is not None
             if sum((*said, section.times_to_event)) != 1:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.cluster import current
 from dovetail.models.learners.base import Chosen, Fitted, Learner
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
@@ -68,12 +70,15 @@ def fit_all(
     encode_on: Tensor | None = None,
     refit: bool = True,
 ) -> dict[str, Fitted]:
-    """Name -> what each of them learnt."""
+    """Name -> what each of them learnt, on the party's own cluster where it has one."""
+    fit = partial(_fit, rows, seed, encode_on, refit)
+    return {learner.name: fitted for learner, fitted in current().map(fit, learners)}
 
-    def fit(learner: Learner) -> Fitted:
-        return learner.fit(rows, seed=seed, encode_on=encode_on, refit=refit)
 
-    return {learner.name: fit(learner) for learner in learners}
+def _fit(
+    rows: Rows, seed: int, encode_on: Tensor | None, refit: bool, learner: Learner
+) -> tuple[Learner, Fitted]:
+    return learner, learner.fit(rows, seed=seed, encode_on=encode_on, refit=refit)
 
 
 def fit_each(

@@ -1,0 +1,319 @@
+"""Where independent tasks are computed: in this process one after another, or on a Ray cluster.
+
+Trials of a search, coalitions, seeds, cells of an audit and runs of a bench are each a function of
+one task. They are written once, as ``tasks.map(work, given)``, and do not know where they run. A
+task's result has the same bits on either: it gets as many threads as this process has.
+
+Ray pickles what it carries between its machines, so a cluster is one trust domain: whoever reaches
+its ports runs code there. Nothing of Ray crosses to a partner.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from dovetail.errors import ConfigError, DovetailError, NetworkError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: The cluster of this machine; where there is none, one that is started for the command.
+AUTO = "auto"
+
+#: Whose records a task's process hands back with its result.
+_OURS = "dovetail"
+
+#: How often a task is begun again whose machine or process was lost.
+RETRIES = 3
+
+#: Seconds in which a cluster's address has to answer.
+REACHED_IN_S = 5.0
+
+
+class Tasks:
+    """Computes tasks in this process, one after another.
+
+    Attributes:
+        here: results need not travel: a task may write where this process reads.
+    """
+
+    here = True
+
+    @property
+    def slots(self) -> int:
+        """How many tasks are computed at the same time."""
+        return 1
+
+    def map(self, work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
+        """``work`` of each, in the order of ``given``, from which no more is drawn than is needed.
+
+        Raises:
+            DovetailError: as ``work`` raises it.
+            NetworkError: a cluster lost a task again and again.
+        """
+        return map(work, given)
+
+
+#: No cluster.
+LOCAL = Tasks()
+
+
+class Started(Generic[R]):
+    """A task on its way on a cluster."""
+
+    def __init__(self, ray: Any, ref: Any) -> None:
+        self._ray = ray
+        self._ref = ref
+
+    def done(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return bool(self._ray.wait([self._ref], timeout=0)[0])
+
+    def result(self) -> R:
+        """What ``work`` returned; waits for it.
+
+        Raises:
+            DovetailError, NetworkError: as of ``Tasks.map``.
+        """
+        try:
+            result, records = self._ray.get(self._ref)
+        except self._ray.exceptions.RayError as error:
+            raise failed(self._ray, error, "a task") from None
+        for record in records:
+            logging.getLogger(record.name).handle(record)
+        return result  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        """End it; what it has is lost."""
+        with suppress(Exception):  # it has ended, or its machine is gone
+            self._ray.cancel(self._ref, force=True)
+
+
+def failed(ray: Any, error: Any, what: str) -> Exception:
+    """What Ray's error is to be told as: what the work raised, or that its process was lost."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return error.cause if isinstance(error.cause, DovetailError) else error
+    return NetworkError(
+        f"the Ray cluster lost {what} {RETRIES + 1} times ({_first_line(error)}); see that its "
+        "machines stay up and have the memory, then say the same again"
+    )
+
+
+class RayTasks(Tasks):
+    """Computes tasks on a cluster, one on each of its cores.
+
+    Twice as many as it has cores are on their way, so that none waits for the next to be drawn.
+
+    Args:
+        ray: the module, connected.
+    """
+
+    here = False
+
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+
+    @property
+    def slots(self) -> int:
+        """Cores of the cluster, at this moment."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def share(self, value: Any) -> Any:
+        """The value, put where all machines of the cluster find it; sent to each once."""
+        return self.ray.put(value)
+
+    def start(self, work: Any, given: Any, *, num_threads: int | None = None) -> Started[Any]:
+        """Begin ``work`` of one task as soon as a core is free; ``work`` may be ``share``d.
+
+        Args:
+            num_threads: of PyTorch; None: as many as this process has.
+        """
+        call = self.ray.remote(_run).options(num_cpus=1, max_retries=RETRIES)
+        return Started(self.ray, call.remote(work, given, num_threads or threads()))
+
+    def map(self, work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
+        shared, drawn = self.share(work), iter(given)
+        started: deque[Started[R]] = deque()
+        ahead, more = 2 * self.slots, True
+        try:
+            while True:
+                while more and len(started) < ahead:
+                    try:
+                        started.append(self.start(shared, next(drawn)))
+                    except StopIteration:
+                        more = False
+                if not started:
+                    return
+                result = started[0].result()
+                started.popleft()
+                yield result
+        finally:  # whoever asks has enough, an error, or Ctrl-C
+            for each in started:
+                each.stop()
+
+
+def _run(work: Callable[[T], R], given: T, num_threads: int) -> tuple[R, list[logging.LogRecord]]:
+    """In a process of the cluster: the result, and the warnings that it gave on the way."""
+    import torch
+
+    torch.set_num_threads(num_threads)
+    records = _Records()
+    logger = logging.getLogger(_OURS)
+    logger.addHandler(records)
+    try:
+        return work(given), records.records
+    finally:
+        logger.removeHandler(records)
+
+
+class _Records(logging.Handler):
+    """Keeps warnings, as text, until they can be told where the command runs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.msg, record.args, record.exc_info = record.getMessage(), (), None
+        self.records.append(record)
+
+
+def threads() -> int:
+    """PyTorch's threads in this process."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+# --- A party's own cluster ------------------------------------------------------------------------
+
+#: Where this process has its heavy parts computed; of a party's process, whose threads are many.
+_current: Tasks = LOCAL
+
+
+def current() -> Tasks:
+    """Where this process has its heavy parts computed: here, or on its party's own cluster."""
+    return _current
+
+
+@contextmanager
+def computing_at(address: str | None, key: str) -> Iterator[None]:
+    """While open, ``current`` is the cluster at this address; None changes nothing.
+
+    Raises:
+        ConfigError: as of ``tasks_at``.
+    """
+    global _current
+    if address is None:
+        yield
+        return
+    before = _current
+    with tasks_at(address, key) as tasks:
+        _current = tasks
+        try:
+            yield
+        finally:
+            _current = before
+
+
+# --- Reaching a cluster ---------------------------------------------------------------------------
+
+
+@contextmanager
+def tasks_at(address: str | None, key: str = "--ray") -> Iterator[Tasks]:
+    """What computes tasks, while the context is open.
+
+    Args:
+        address: None: this process. "auto": the cluster of this machine (``ray start``), or, where
+            there is none, one of its cores that is started now. HOST:PORT or ray://HOST:PORT.
+        key: what asked for it, in an error's words.
+
+    Raises:
+        ConfigError: Ray is not installed, or nothing answers there.
+    """
+    if address is None:
+        yield LOCAL
+        return
+    ray = imported(key)
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(ray, address, key)
+    try:
+        yield RayTasks(ray)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def imported(key: str) -> Any:
+    """The module ``ray``.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            f"{key} needs Ray, which is not installed: pip install 'dovetail-fl[ray]'; or leave "
+            "it out"
+        ) from None
+    return ray
+
+
+def _connect(ray: Any, address: str, key: str) -> None:
+    """Connect, or start a cluster of this machine's cores; no figures of use leave it.
+
+    Raises:
+        ConfigError: nothing answers there, or another version of Ray or Python.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address != AUTO:
+        _check_answers(address, key)
+    in_main = threading.current_thread() is threading.main_thread()
+    ends = signal.getsignal(signal.SIGTERM) if in_main else None
+    try:
+        ray.init(
+            address=None if address == AUTO else address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **({"include_dashboard": False} if address == AUTO else {}),
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ConfigError(f"{key}: no Ray cluster at {address!r}: {_first_line(error)}") from None
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, ends)  # Ray takes it
+
+
+def _check_answers(address: str, key: str) -> None:
+    """Ray itself waits for minutes."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    port = None
+    with suppress(ValueError):  # no number
+        port = parts.port
+    if not parts.hostname or port is None or parts.scheme not in ("", "ray"):
+        raise ConfigError(
+            f"{key} takes auto, HOST:PORT or ray://HOST:PORT of a Ray cluster, got {address!r}"
+        )
+    try:
+        socket.create_connection((parts.hostname, port), REACHED_IN_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{key}: nothing answers at {address} ({error.strerror or error}); start a cluster "
+            "there (ray start --head --port 6379), or name one that runs"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,240 @@
+"""Work on a Ray cluster: the same bits as in one process, also where a machine is lost on the way.
+
+The cluster has two nodes of one core each, on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from dovetail.alignment import Workers
+from dovetail.audit.attack import Settings
+from dovetail.audit.run import audit
+from dovetail.cluster import LOCAL, RayTasks, Tasks, computing_at, tasks_at
+from dovetail.errors import PartyError
+from dovetail.models.learners.choice import fit_all
+from dovetail.models.learners.linear import Linear
+from dovetail.models.learners.rows import Rows
+from dovetail.runs import value
+from dovetail.runs.runfile import RunFile, check_run
+from dovetail.runs.setup import load_data, setup
+from dovetail.runs.train import train_seeds
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+#: Of each node: the least that Ray takes.
+STORE_BYTES = 80 * 2**20
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(160, 4)), columns=["a", "b", "c", "d"])
+    frame["y"] = np.where(frame["a"] + frame["c"] > 0, "up", "down")
+    path = tmp_path_factory.mktemp("table") / "rows.csv"
+    frame.assign(id=range(len(frame))).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'dovetail-fl[ray]'")
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    nodes = Cluster(initialize_head=True, head_node_args=node)
+    nodes.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tasks(cluster: Any) -> Iterator[RayTasks]:
+    with tasks_at(cluster.address) as there:
+        assert isinstance(there, RayTasks)
+        yield there
+
+
+def lose(cluster: Any) -> None:
+    """The second machine falls, and another comes in its place."""
+    (node,) = cluster.worker_nodes
+    cluster.remove_node(node, allow_graceful=False)
+    cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "apfed-r": {"apfed": {"epochs": 2, "encoder": [4], "head": [4]}, "passive": {"encoder": [4]}},
+    "apfed-s": {},
+    "chfl": {"chfl": {"widths": [4], "rounds": 3, "local_epochs": 1, "batch_size": 16}},
+    "hyfem": {"hyfem": {"rounds": 3, "batch_size": 8}},
+}
+COLUMNS = {"one": ["a", "b"], "two": ["c"], "three": ["d"]}
+
+
+def run_of(method: str, table: Path, **changes: Any) -> RunFile:
+    partition: dict[str, Any] = {"kind": "columns", "active": "one", "parties": COLUMNS}
+    if method == "chfl":
+        partition = {"kind": "common-unique", "parties": 2, "common": 0.5}
+    if method == "hyfem":
+        shares = [
+            {"party": "one", "blocks": ["ab"], "classes": [1, 2], "rows": 0.5},
+            {"party": "two", "blocks": ["ab", "cd"], "classes": [1, 2], "rows": 0.5},
+        ]
+        blocks = {"ab": ["a", "b"], "cd": ["c", "d"]}
+        partition = {"kind": "blocks", "blocks": blocks, "assignment": shares}
+    data = {"source": str(table), "label": "y", "id": "id", "test": 0.25, "partition": partition}
+    return check_run({"method": method, "data": data, **METHODS[method], **changes}, where="test")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Weights, ledgers and scores of a run folder."""
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix == ".safetensors" or path.name == "ledger.jsonl"
+    }
+    for path in folder.rglob("result.json"):
+        result = json.loads(path.read_text())
+        found[path.relative_to(folder).as_posix()] = json.dumps(
+            [result["parties"], result["baselines"], result["bytes"]]
+        ).encode()
+    return found
+
+
+def squared(number: int) -> int:
+    if number < 0:
+        raise PartyError("shop", "has no such number")
+    return number * number
+
+
+def slowly(folder: Path, number: int) -> int:
+    (folder / f"{number}-{os.getpid()}").touch()
+    time.sleep(1.0)
+    return number
+
+
+def test_a_search_and_seeds_have_the_bits_of_one_process(
+    tasks: Tasks, table: Path, tmp_path: Path
+) -> None:
+    grid = {"apfed.learning_rate": [1e-4, 0.02], "apfed.head": [[4]]}
+    run = run_of("apfed-r", table, baselines=["alone"], search={"trials": 3, "keys": grid})
+    found = []
+    for name, where in (("here", LOCAL), ("there", tasks)):
+        train_seeds(run, tmp_path / name, (0, 1), resume=False, tasks=where)
+        search = json.loads((tmp_path / name / "search.json").read_text())
+        for trial in search["trials"]:
+            del trial["seconds"]
+        found.append((search, files_of(tmp_path / name)))
+    assert found[0] == found[1]
+    assert len([name for name in found[0][1] if name.endswith(".safetensors")]) == 2
+
+
+def test_coalitions_are_worth_the_same(tasks: Tasks, table: Path) -> None:
+    run = value.with_joint(run_of("apfed-r", table))
+    made = setup(run, 0, load_data(run))
+    here, there = (
+        value.value(lambda seed: made, (0,), value.Kept(None, ""), by="loo", tasks=where)
+        for where in (LOCAL, tasks)
+    )
+    del here["seconds"], there["seconds"]
+    assert here == there
+
+
+def test_an_audit_finds_the_same(tasks: Tasks, table: Path) -> None:
+    run = run_of("apfed-r", table)
+    settings = Settings(known=20, network=False)
+    here, there = (audit(run, (0,), settings=settings, tasks=each) for each in (LOCAL, tasks))
+    assert here.findings == there.findings
+    assert here.scores == there.scores
+
+
+def test_what_a_task_raises_is_raised_here(tasks: Tasks) -> None:
+    given = tasks.map(squared, [2, -1, 3])
+    assert next(given) == 4
+    with pytest.raises(PartyError, match="has no such number") as raised:
+        next(given)
+    assert raised.value.party == "shop"
+
+
+def test_a_lost_machines_tasks_are_done_on_another(
+    cluster: Any, tasks: Tasks, tmp_path: Path
+) -> None:
+    given = tasks.map(partial(slowly, tmp_path), range(6))
+    assert next(given) == 0
+    lose(cluster)
+    assert list(given) == [1, 2, 3, 4, 5]
+    assert len(list(tmp_path.iterdir())) > 6  # one or more was begun twice
+
+
+def test_ctrl_c_ends_what_is_on_its_way(tasks: Tasks, tmp_path: Path) -> None:
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(tasks.map(partial(slowly, tmp_path), range(20)))
+    assert list(tasks.map(squared, [3])) == [9]
+    assert len(list(tmp_path.iterdir())) < 8
+
+
+@pytest.mark.parametrize("method", ["apfed-s", "apfed-r", "chfl", "hyfem"])
+@pytest.mark.usefixtures("brief_learners")
+def test_parties_on_a_cluster_train_the_same_bits(
+    method: str, cluster: Any, table: Path, tmp_path: Path
+) -> None:
+    engine = {"kind": "ray", "address": cluster.address, "cpus": 0.5}
+    for name, changes in (("here", {}), ("there", {"engine": engine})):
+        run = run_of(method, table, checkpoint_every=2, **changes)
+        train_seeds(run, tmp_path / name, (0,), resume=False)
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_a_run_whose_machine_falls_ends_with_the_same_bits(
+    cluster: Any, table: Path, tmp_path: Path
+) -> None:
+    engine = {"kind": "ray", "address": cluster.address, "cpus": 0.5}
+    chfl = {**METHODS["chfl"]["chfl"], "rounds": 12}
+    train_seeds(run_of("chfl", table, chfl=chfl), tmp_path / "here", (0,), resume=False)
+    folder = tmp_path / "there"
+
+    def after_some_rounds() -> None:
+        lines = folder / "metrics.jsonl"
+        while not lines.exists() or not lines.stat().st_size:
+            time.sleep(0.02)
+        lose(cluster)
+
+    falls = threading.Thread(target=after_some_rounds)
+    falls.start()
+    train_seeds(run_of("chfl", table, chfl=chfl, engine=engine), folder, (0,), resume=False)
+    falls.join()
+    assert files_of(tmp_path / "here") == files_of(folder)
+
+
+def test_a_partys_own_cluster_blinds_and_fits_alike(cluster: Any) -> None:
+    points = np.random.default_rng(0).integers(0, 256, (5_000, 32), dtype=np.uint8)
+    points[:, 31] &= 127
+    x_NF = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    targets_NC = torch.nn.functional.one_hot((x_NF[:, 0] > 0).long(), 2).float()
+    rows = Rows(x_NF, targets_NC, torch.arange(60) % 3)
+
+    def worked() -> tuple[np.ndarray, torch.Tensor]:
+        with Workers() as workers:
+            blinded = workers.multiply(bytes(range(32)), points)
+        return blinded, fit_all([Linear()], rows, seed=0)["linear"].held_out_NC
+
+    here = worked()
+    with computing_at(cluster.address, "party.compute"):
+        there = worked()
+    assert np.array_equal(here[0], there[0])
+    assert torch.equal(here[1], there[1])
