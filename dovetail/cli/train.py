@@ -67,6 +67,8 @@ def train(
     With [engine] kind = "stream", partners are on other machines and run `dovetail join`: it waits
     for them, aligns with them unless `dovetail align` did, and trains.
 
+    Under torchrun, several processes share the steps of CHFL's and HyFEM's parties, one a GPU.
+
     With --ray, a search's trials and several seeds are computed on the cores of a Ray cluster.
     """
     check_one_way(resume=resume, overwrite=overwrite)
@@ -76,6 +78,7 @@ def train(
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
     from dovetail.cluster import tasks_at
+    from dovetail.federated.group import joined
     from dovetail.files import run_folder, run_name
     from dovetail.models.model_folders import next_commands
     from dovetail.network.logs import json_lines
@@ -83,7 +86,7 @@ def train(
     from dovetail.runs.proposing import read_agreed
     from dovetail.runs.runfile import load_run
     from dovetail.runs.setup import Given
-    from dovetail.runs.train import check_participation, train_seeds
+    from dovetail.runs.train import check_group, check_participation, follow, train_seeds
 
     changes = [*(overrides or ())]
     if track:
@@ -104,6 +107,12 @@ def train(
     json_log = log is LogKind.JSON
     progress = Probed(talk_of(shown=not (quiet or as_json or json_log)))
     with ExitStack() as stack:
+        group = stack.enter_context(joined())
+        if group is not None and group.rank:
+            follow(group, run_file, given=Given(str(path)))
+            return
+        if group is not None:
+            check_group(run_file)
         if json_log:
             stack.enter_context(json_lines(run_name(path)))
         if health is not None:
@@ -121,6 +130,7 @@ def train(
             overwrite=overwrite,
             talk=progress,
             tasks=tasks,
+            group=group,
         )
     if as_json:
         print(json.dumps(result, indent=2))

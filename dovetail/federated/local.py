@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dovetail.data import Minibatches
 from dovetail.errors import ConfigError, MessageError, PartyError
+from dovetail.federated import group
 from dovetail.models import RandomStream, Secret, generator, key_of
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Message, State, noted
@@ -251,7 +252,8 @@ class Local:
         """The mean loss of a batch, before the step that it makes of weights that leave.
 
         The gradient is the batch's, or, where steps are private, that of DP-SGD, and counted. Once
-        the budget is spent nothing moves.
+        the budget is spent nothing moves. Processes of ``torchrun`` compute a part each, and
+        private steps whole (``group.py``).
 
         Args:
             optimizer: of the network's parameters.
@@ -267,7 +269,10 @@ class Local:
                 "has a budget (policy.privacy), and this method's steps are not noised"
             )
         optimizer.zero_grad()
-        if self._stepping is None:
+        together = group.current()
+        if self._stepping is None and together is not None:
+            value = together.step(network, loss, len(rows_B), batch)
+        elif self._stepping is None:
             value = loss(network, *batch, reduction="mean")
             value.backward()
         elif self._may_step(self._stepping):

@@ -21,7 +21,6 @@ from dovetail.models.decisions import ClassWeights, Threshold, ThresholdSettings
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
-from dovetail.network.hosted import Hosted
 from dovetail.network.quota import Quota
 
 S = TypeVar("S", bound=BaseModel)
@@ -327,8 +326,22 @@ class CarryingDriver(Driver, Protocol):
         """Tell whoever watches."""
 
 
-#: Parties, and what answers for each -> the same, answering on a cluster.
-Hosts = Callable[[Mapping[str, Any], Mapping[str, StatefulParty]], Hosted]
+class Hosts(Protocol):
+    """Has parties of this process answer elsewhere, or together with other processes."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all may be asked at the same time."""
+
+    def __call__(
+        self,
+        parties: Mapping[str, Any],
+        sides: Mapping[str, StatefulParty],
+        variant: str,
+        seed: int,
+        /,
+    ) -> tuple[Mapping[str, Any], Mapping[str, StatefulParty]]:
+        """Parties, and what answers for each, of a variant -> the same from here on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +355,7 @@ class Loaded:
         alignment, test_alignment: of party files; None in simulation, where ids are compared.
         connect: variant -> what reaches partners who are elsewhere; None where they are here.
         secret: of the site that drives; None where every party is in this process.
-        hosts: has parties answer on a cluster; None: in this process.
+        hosts: has parties answer on a cluster, or in a group; None: in this process.
     """
 
     data: dd.Partitioned

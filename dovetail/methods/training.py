@@ -361,7 +361,8 @@ class Training:
         self, parties: Mapping[str, Any], driver: str, kind: Callable[..., Engine] = InProcess
     ) -> Engine:
         """What reaches parties of this process, or, all at once, of a cluster's processes."""
-        at_once = 1 if self.loaded.hosts is None else len(parties)
+        hosts = self.loaded.hosts
+        at_once = len(parties) if hosts is not None and hosts.at_once else 1
         return kind(parties, driver=driver, precision=self.run.engine.precision, at_once=at_once)
 
     def engine(self, variant: str, parties: Mapping[str, Any]) -> Engine:
@@ -373,6 +374,15 @@ class Training:
     ) -> Outcome:
         """Train one variant, and score it at every party that has a model and test rows."""
         return self.kind.variant(variant).train(self, variant, seed, observe, checkpoint)
+
+    def sides(self, variant_name: str) -> Mapping[str, StatefulParty]:
+        """What answers in a variant, in a process that neither drives nor scores it."""
+        variant = self.kind.variant(variant_name)
+        party_data = variant.variant_data(self, variant_name)
+        parties, none = self.parties(party_data), Checkpoint.none()
+        return variant.sides(
+            VariantRun(self, variant_name, party_data, parties, None, self.settings, none)
+        )
 
     def played(
         self, variant_name: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
@@ -388,8 +398,8 @@ class Training:
         )
         sides = variant.sides(variant_run)
         if self.loaded.hosts is not None and sides:
-            hosted = self.loaded.hosts(parties, sides)
-            variant_run, sides = replace(variant_run, parties=hosted), hosted.remote
+            hosted, sides = self.loaded.hosts(parties, sides, variant_name, seed)
+            variant_run = replace(variant_run, parties=hosted)
         engine = self.engine(variant_name, checkpoint.hosting(sides))
         variant_run = replace(variant_run, network=engine)
         checkpoint.every *= driver.rounds_per_save

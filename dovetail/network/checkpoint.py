@@ -565,6 +565,21 @@ def load_state(path: str | Path) -> tuple[State, State]:
     return state, about
 
 
+def written_state(state: State) -> bytes:
+    """The state as bytes, for another process of the same party."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_plain(state, tensors), allow_nan=False)
+    return safetensors.torch.save(tensors, metadata={"state": text})
+
+
+def read_state(data: bytes) -> State:
+    """The state that ``written_state`` wrote."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(data).items()}
+    state: State = _nested(json.loads(header["__metadata__"]["state"]), tensors)
+    return state
+
+
 def read_about(path: str | Path) -> State:
     """The description alone; reads no tensor, and so cannot tell whether they are damaged.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from dovetail.cluster import RETRIES, RayTasks, failed, threads
@@ -149,6 +150,32 @@ class Remote:
                 ray.get(self._process.restore.remote(self._state))
             for data in self._since:
                 ray.get(self._process.handle.remote(data))
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """Has each party of a variant answer in a process of its own on a cluster.
+
+    Attributes:
+        tasks: reaches the cluster.
+        cpus: share of a core that each takes.
+        at_once: all compute at the same time.
+    """
+
+    tasks: RayTasks
+    cpus: float
+    at_once: bool = True
+
+    def __call__(
+        self,
+        parties: Mapping[str, Any],
+        sides: Mapping[str, StatefulParty],
+        variant: str,
+        seed: int,
+    ) -> tuple[Mapping[str, Any], Mapping[str, StatefulParty]]:
+        """Parties as they are there, and what answers there."""
+        hosted = Hosted(self.tasks, parties, sides, self.cpus)
+        return hosted, hosted.remote
 
 
 class Hosted(Mapping[str, Any]):

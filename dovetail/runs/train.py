@@ -15,11 +15,14 @@ from typing import Any, Protocol
 from dovetail import methods
 from dovetail.cluster import LOCAL, RayTasks, Tasks, tasks_at
 from dovetail.errors import ConfigError, ParticipationError
+from dovetail.federated.group import Group
 from dovetail.methods.base import SILENT, Epochs, Loaded, Progress
 from dovetail.methods.outcome import Setup, missed_share, missed_text
+from dovetail.methods.training import Training
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
-from dovetail.network.hosted import Hosted
+from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.hosted import OnCluster
 from dovetail.network.retry import write_text
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection, RaySection
@@ -86,12 +89,14 @@ def train_seeds(
     given: Given = NOTHING,
     agreed: Agreed | None = None,
     tasks: Tasks = LOCAL,
+    group: Group | None = None,
 ) -> dict[str, Any]:
     """Train each seed; the result of the one, or the summary of several.
 
     ``drive`` opens the lines to partners who are elsewhere; ``given`` has data that need not be
     read. ``agreed`` is the proposal that the run is of, whose parties are shown who signed it.
     ``tasks`` makes the trials of a search, and trains several seeds of parties that are here.
+    ``group`` shares parties' steps; its other processes ``follow``.
 
     Raises:
         ConfigError: the folder holds something that is no run, or, without ``overwrite``, one that
@@ -127,8 +132,9 @@ def train_seeds(
             if isinstance(run.engine, RaySection):
                 there = stack.enter_context(tasks_at(run.engine.address, "[engine] address"))
                 assert isinstance(there, RayTasks)
-                hosts = partial(Hosted, there, cpus=run.engine.cpus)
-                loaded = replace(loaded, hosts=hosts)
+                loaded = replace(loaded, hosts=OnCluster(there, run.engine.cpus))
+            elif group is not None:
+                loaded = replace(loaded, hosts=group)
             return loaded, driver
 
         run = searched(
@@ -179,6 +185,34 @@ def train_seeds(
     result = summarise([results[seed] for seed in seeds])
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     return result
+
+
+def check_group(run: RunFile) -> None:
+    """Refuse what processes of torchrun do not share.
+
+    Raises:
+        ConfigError: what to do instead.
+    """
+    if run.engine.kind != "inprocess" or run.search is not None:
+        what = "[search]" if run.search is not None else f"[engine] kind = {run.engine.kind!r}"
+        raise ConfigError(
+            f"torchrun shares steps of parties that are all here: leave {what} out, or torchrun"
+        )
+
+
+def follow(group: Group, run: RunFile, *, given: Given = NOTHING) -> None:
+    """Share the steps of rank 0, which trains the run, until it ends."""
+    check_group(run)
+    computing(run.compute, device(run.device))
+    loaded = load_data(run, given=given)
+
+    def made(variant: str, seed: int) -> Mapping[str, StatefulParty]:
+        task = setup(run, seed, loaded)
+        assert isinstance(task, Training)
+        return task.sides(variant)
+
+    with threads_for(loaded):
+        group.follow(made)
 
 
 def _settings_of(run: RunFile, seed: int) -> dict[str, Any]:
