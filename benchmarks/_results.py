@@ -39,6 +39,16 @@ def write(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     print(text)
 
 
+def before(name: str) -> list[dict[str, Any]]:
+    """The rows of results/NAME.jsonl, as they were given to ``write``; none without a file."""
+    path, about = FOLDER / f"{name}.jsonl", machine()
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in about}
+        for line in lines
+    ]
+
+
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """A table of rows that have the same keys."""
     names = list(rows[0])

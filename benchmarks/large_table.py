@@ -213,9 +213,7 @@ def main() -> None:
         for num in asked.rows or RUNS[method][1]:
             measured_rows.append(measured(method, num))
             print(_results.markdown(measured_rows[-1:]), flush=True)
-    path, about = _results.FOLDER / "large_table.jsonl", _results.machine()
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        row = {key: value for key, value in json.loads(line).items() if key not in about}
+    for row in _results.before("large_table"):
         if (row["method"], row["rows"]) not in [
             (each["method"], each["rows"]) for each in measured_rows
         ]:

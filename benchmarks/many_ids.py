@@ -1,11 +1,13 @@
-"""Aligning by ids as they become many: processor time, and memory, an id.
+"""Aligning by ids as they become many: processor time, memory, and bytes sent.
 
     python -m benchmarks.many_ids
+    python -m benchmarks.many_ids --ids 10000000
 
 Two parties with equally many ids, half of them in common, both in one process, through the bytes of
-their messages. Memory is what the process has at most beyond what it has before there is any id,
-over the ids of both; ids are the strings of a table, and counted. What is planned follows from the
-last two measured: time and memory are lines.
+their messages, which are counted. Ids are texts that lie in a file, as those of a party's table do.
+Memory is what the process has at most beyond what it has before there is any id: of both parties,
+up to 96 MiB of files that are let go of among it. What was measured before is kept beside it; what
+is planned follows from the last two that were measured.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from typing import Any
 
 from benchmarks import _results
 
-IDS = (10_000, 100_000, 1_000_000)
-PLANNED = 10_000_000
-AT_MOST = 200  # bytes an id
+IDS = (100_000, 1_000_000, 3_000_000)
+PLANNED = 1_000_000_000
 
 OURS = """
 import json, re, sys, time
 import numpy as np, torch
 from dovetail.alignment import Responder, align
-from dovetail.network import InProcess
+from dovetail.data import stored
+from dovetail.network import InProcess, encode
 torch.set_num_threads(1)
 num = int(sys.argv[1])
 
@@ -34,22 +36,34 @@ def memory(what):
     return int(re.search(what + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
 
 def ids(start, num):
-    numbers = range(start, start + num)
-    return np.array([f"customer-{number:09d}" for number in numbers], dtype=object)
+    made = stored.zeros((num,), "U18")
+    for at in range(0, num, 1 << 16):
+        stop = min(num, at + (1 << 16))
+        made[at:stop] = [f"customer-{number:09d}" for number in range(start + at, start + stop)]
+        stored.let_go()
+    return made
+
+class Counting(InProcess):
+    sent = 0
+    def _call(self, name, request, reply):
+        answer = super()._call(name, request, reply)
+        self.sent += len(encode(request)) + len(encode(answer))
+        return answer
 
 shop = Responder("shop", ids(0, 10))  # libraries are read before it counts
 align(InProcess({"shop": shop}, driver="bank", through_bytes=True), ids(5, 10))
 before = memory("VmRSS")
 own, theirs = ids(0, num), ids(num // 2, num)
-tables = memory("VmRSS") - before
-used = time.process_time()
+used, started = time.process_time(), time.perf_counter()
 shop = Responder("shop", theirs)
-engine = InProcess({"shop": shop}, driver="bank", through_bytes=True)
-shared = align(engine, own).overlap["shop"]
-used = time.process_time() - used
-assert shared == num - num // 2, shared
+engine = Counting({"shop": shop}, driver="bank", through_bytes=True)
+aligned = align(engine, own)
+used, seconds = time.process_time() - used, time.perf_counter() - started
+assert aligned.overlap["shop"] == num - num // 2, aligned.overlap
+samples = aligned.alignment.shared("bank", "shop")[:1000]
+assert (own[aligned.alignment.rows["bank"][samples]] == theirs[shop.rows_S[samples]]).all()
 peak = memory("VmHWM") - before
-print(json.dumps({"s": used, "peak": peak, "tables": tables, "before": before}))
+print(json.dumps({"s": used, "wall": seconds, "peak": peak, "before": before, "sent": engine.sent}))
 """
 
 
@@ -60,33 +74,39 @@ def measured(num: int) -> dict[str, Any]:
         "ids of each": num,
         "what": "measured",
         "processor s, both": reply["s"],
+        "wall s": reply["wall"],
         "us an id": reply["s"] / num / 2 * 1e6,
         "MiB before": reply["before"] / 2**20,
         "MiB more, both": reply["peak"] / 2**20,
         "bytes an id": reply["peak"] / num / 2,
-        "of these its table's": reply["tables"] / num / 2,
-        "at most": AT_MOST,
-        "MB sent": num * (48 + 32 + 12) / 1e6,  # and 24 for each of the half that is shared
+        "MB sent": reply["sent"] / 1e6,
     }
+
+
+def planned(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    """By the line through the last two."""
+    steps = (PLANNED - two["ids of each"]) / (two["ids of each"] - one["ids of each"])
+    keys = ("processor s, both", "MiB more, both", "MB sent")
+    grown = {key: two[key] + steps * (two[key] - one[key]) for key in keys}
+    grown |= {
+        "us an id": grown["processor s, both"] / PLANNED / 2 * 1e6,
+        "bytes an id": grown["MiB more, both"] * 2**20 / PLANNED / 2,
+        "wall s": None,
+    }
+    return {**two, **grown, "ids of each": PLANNED, "what": "planned"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ids", type=int, nargs="+", default=IDS)
-    rows = [measured(num) for num in parser.parse_args().ids]
-    if len(rows) > 1:
-        one, two = rows[-2], rows[-1]
-        steps = (PLANNED - two["ids of each"]) / (two["ids of each"] - one["ids of each"])
-        planned = {
-            key: two[key] + steps * (two[key] - one[key])
-            for key in ("processor s, both", "MiB more, both", "MB sent")
-        }
-        planned |= {
-            "us an id": planned["processor s, both"] / PLANNED / 2 * 1e6,
-            "bytes an id": planned["MiB more, both"] * 2**20 / PLANNED / 2,
-        }
-        rows.append({**two, **planned, "ids of each": PLANNED, "what": "planned"})
-    _results.write("many_ids", "Aligning by ids as they become many", rows)
+    by_ids = {row["ids of each"]: row for row in _results.before("many_ids")}
+    for num in parser.parse_args().ids:
+        by_ids[num] = measured(num)
+        print(_results.markdown([by_ids[num]]), flush=True)
+        rows = [row for _, row in sorted(by_ids.items()) if row["what"] == "measured"]
+        if len(rows) > 1:
+            rows.append(planned(*rows[-2:]))
+        _results.write("many_ids", "Aligning by ids as they become many", rows)
 
 
 if __name__ == "__main__":

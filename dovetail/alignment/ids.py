@@ -71,14 +71,22 @@ def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool = Fals
             values, kinds = _mixed(items, are_text, lower, party)
     if any(value == b"s" for value in values):
         _refuse(party, [value == b"s" for value in values], "empty", "fill them or drop those rows")
-    num_repeated = _num_repeated(values)
+    refuse_repeated(party, _num_repeated(values), len(values), lower)
+    return NormalisedIds(values, tuple(sorted(kinds)) if values else (), lower)
+
+
+def refuse_repeated(party: str, num_repeated: int, num_ids: int, lower: bool) -> None:
+    """Refuse ids of which some are not the first of their kind.
+
+    Raises:
+        AlignmentError: there are any.
+    """
     if num_repeated:
         raise AlignmentError(
-            f"party {party!r}: {num_repeated} of {len(values)} ids are repeated after "
+            f"party {party!r}: {num_repeated} of {num_ids} ids are repeated after "
             f"normalisation (NFKC, trimmed{', lower case' if lower else ''}); "
             "each row must be one sample"
         )
-    return NormalisedIds(values, tuple(sorted(kinds)) if values else (), lower)
 
 
 def looks(ids: np.ndarray) -> str:

@@ -303,9 +303,15 @@ class KeyValues:
     def usable(self, left_N: np.ndarray) -> tuple[np.ndarray, int]:
         """(K,) rows, of those that are left, whose key is theirs alone; and how many share one."""
         rows = np.flatnonzero(left_N & (self.values != b""))
-        counts = Counter(self.values[rows].tolist())
-        alone = np.array([counts[value] == 1 for value in self.values[rows].tolist()], dtype=bool)
-        return rows[alone] if len(rows) else rows, int(len(rows) - alone.sum())
+        # Python's hashes are compared first: counting a million texts takes 200 MB, these 16.
+        hashes = np.fromiter(map(hash, self.values[rows]), dtype=np.int64, count=len(rows))
+        order = np.argsort(hashes, kind="stable")
+        alike = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+        several = order[np.union1d(alike, alike + 1)]
+        counts = Counter(self.values[rows[several]].tolist())
+        alone = np.ones(len(rows), dtype=bool)
+        alone[several] = [counts[value] == 1 for value in self.values[rows[several]]]
+        return rows[alone], int(len(rows) - alone.sum())
 
 
 class Keys(tuple[KeyValues, ...]):

@@ -27,7 +27,6 @@ so among all rows, not among those that are left: a count may be lower than an a
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Unpack
@@ -37,9 +36,9 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
-from dovetail.alignment.ids import NormalisedIds
 from dovetail.alignment.limits import Guard
 from dovetail.alignment.matchkeys import KeyValues, check_agreed
+from dovetail.alignment.points import hashed_rows, random_points
 from dovetail.alignment.proofs import CHECKED
 from dovetail.alignment.psi import (
     ELSEWHERE,
@@ -55,12 +54,11 @@ from dovetail.alignment.psi import (
     PassDone,
     Passing,
     Ready,
-    joined,
-    matches,
-    random_order,
 )
 from dovetail.alignment.responder import Responder, Run
 from dovetail.data import Alignment
+from dovetail.data.many_rows import absent, inverse, picked, put, random_order
+from dovetail.data.stored import zeros
 from dovetail.errors import AlignmentError, MessageError, PartyError
 from dovetail.network import Engine
 
@@ -86,15 +84,14 @@ def align_by_keys(
     if not keys:
         raise AlignmentError("there is no match key to align by")
     num_rows = len(keys[0].values)
-    rows_S = random_order(num_rows)  # sample -> own row
-    sample_of_row = np.empty_like(rows_S)
-    sample_of_row[rows_S] = np.arange(num_rows)
+    rows_S = random_order(num_rows, engine.driver)  # sample -> own row
+    sample_of_row = inverse(rows_S, engine.driver)
     rows = {engine.driver: torch.from_numpy(rows_S)}
     num_ids = {engine.driver: num_rows}
     overlap: dict[str, int] = {}
     passes: dict[str, tuple[PassDone, ...]] = {}
     for party in engine.parties:
-        rows[party] = torch.full((num_rows,), -1)
+        rows[party] = torch.from_numpy(absent(num_rows, engine.driver))
         left_N = np.ones(num_rows, dtype=bool)
         done = []
         for index, key in enumerate(keys):
@@ -102,10 +99,10 @@ def align_by_keys(
             num_ids[party] = _begun(engine, party, asked, pace.get("timeout_s"))
             usable, ambiguous = key.usable(left_N)
             initiator = Initiator(engine, parties=(party,), **pace)
-            values = NormalisedIds(key.values[usable].tolist(), ("string",), False)
-            pairs = initiator.compare_normalised("intersection", values)
+            points = hashed_rows(key.values, usable, engine.driver, initiator.workers)
+            pairs = initiator.compare_points("intersection", points)
             samples_K = initiator.send_indices(pairs, sample_of_row[usable])[party]
-            rows[party][samples_K] = ELSEWHERE
+            put(rows[party].numpy(), samples_K.numpy(), ELSEWHERE)
             missing = int((left_N & (key.values == b"")).sum())
             left_N[rows_S[samples_K.numpy()]] = False
             done.append(
@@ -138,7 +135,7 @@ def count_by_keys(
     everybody = np.ones(num_rows, dtype=bool)
     counts = {}
     for party in engine.parties:
-        order_N = random_order(num_rows)
+        order_N = random_order(num_rows, engine.driver)
         left_N = everybody.copy()  # by place, at which nobody knows whose row stands
         left_M = np.empty(0, dtype=bool)
         done = []
@@ -150,8 +147,9 @@ def count_by_keys(
                 num_theirs = num_theirs_now
             initiator = Initiator(engine, parties=(party,), order_N=order_N, **pace)
             usable, ambiguous = key.usable(everybody)
-            values = NormalisedIds(_padded(key.values, usable), ("string",), False)
-            pair = initiator.compare_normalised("cardinality", values)[party]
+            points = random_points(num_rows, engine.driver, initiator.workers)
+            put(points, usable, hashed_rows(key.values, usable, engine.driver, initiator.workers))
+            pair = initiator.compare_points("cardinality", points)[party]
             if pair.num_theirs != num_theirs:
                 raise PartyError(
                     party,
@@ -160,9 +158,8 @@ def count_by_keys(
                 )
             if index == 0:
                 left_M = np.ones(num_theirs, dtype=bool)
-            mine, theirs = joined(pair.mine), joined(pair.theirs)
             try:
-                mine_K, their_K = matches(mine, theirs)
+                mine_K, their_K = pair.matches()
             except MessageError as cause:
                 raise PartyError(party, str(cause)) from None
             new = left_N[mine_K] & left_M[their_K]
@@ -186,14 +183,6 @@ def _begun(engine: Engine, party: str, asked: Pass, timeout_s: float | None) -> 
     if not 0 <= num_rows <= MAX_TOTAL_IDS:
         raise PartyError(party, f"says it has {num_rows} rows; expected 0 to {MAX_TOTAL_IDS:,}")
     return num_rows
-
-
-def _padded(values: np.ndarray, usable: np.ndarray) -> list[bytes]:
-    """The values of these rows; of all others random bytes, which nobody else has."""
-    padded = [os.urandom(POINT_BYTES) for _ in values]
-    for row in usable.tolist():
-        padded[row] = values[row]
-    return padded
 
 
 # --- What a responder executes -------------------------------------------------------------------
@@ -240,9 +229,8 @@ class KeyResponder(Responder):
 
     def _points_of(self, key: KeyValues) -> np.ndarray:
         there = np.flatnonzero(key.values != b"")
-        points = np.zeros((len(key.values), POINT_BYTES), dtype=np.uint8)
-        if len(there):
-            points[there] = self._workers.hash(key.values[there].tolist())
+        points = zeros((len(key.values), POINT_BYTES), np.uint8, self.name)
+        put(points, there, hashed_rows(key.values, there, self.name, self._workers))
         return points
 
     def _forget(self) -> None:
@@ -291,7 +279,7 @@ class KeyResponder(Responder):
         self._run = None
         self._pass_index, self._opened = message.place, True
         self._usable_K, _ = self._keys[message.place].usable(self._left_M)
-        self._points_M32 = self._points[message.place][self._usable_K]
+        self._points_M32 = picked(self._points[message.place], self._usable_K, self.name)
         return Passing(self._num_rows)
 
     def _enter_all(self) -> None:
@@ -300,11 +288,8 @@ class KeyResponder(Responder):
         One is drawn for each row: the time of drawing those that are needed told how many lack a
         key (``benchmarks/psi_timing.py``).
         """
-        if not self._num_rows:
-            self._points_M32 = self._points[self._pass_index]
-            return
-        padded = self._workers.hash([os.urandom(POINT_BYTES) for _ in range(self._num_rows)])
-        padded[self._usable_K] = self._points[self._pass_index][self._usable_K]
+        padded = random_points(self._num_rows, self.name, self._workers)
+        put(padded, self._usable_K, self._points_M32)
         self._points_M32 = padded
 
     def _check_size(self, num_rows: int, sender: str) -> None:
@@ -335,8 +320,8 @@ class KeyResponder(Responder):
         if counts:
             self._enter_all()
             if not self._pass_index:
-                self._order_M = random_order(self._num_rows)
-                self._mixed_N = random_order(self._num_samples)
+                self._order_M = random_order(self._num_rows, self.name)
+                self._mixed_N = random_order(self._num_samples, self.name)
         ready = super()._begin(begin)
         self._opened, self._mode = False, begin.mode
         if counts:  # it is told nothing of what is shared, and has nothing to settle
@@ -356,8 +341,7 @@ class KeyResponder(Responder):
         return self._num_samples
 
     def _rows_of(self, indices_K: np.ndarray) -> np.ndarray:
-        rows_K: np.ndarray = self._usable_K[indices_K]
-        return rows_K
+        return picked(self._usable_K, indices_K, self.name)
 
     def _keep(self, run: Run) -> None:
         """The end of a pass; of the last, the rows of all of them."""
@@ -371,7 +355,7 @@ class KeyResponder(Responder):
         self._left_M[run.rows_S[new_S].numpy()] = False
         self._settled = self._pass_index
         if self._settled == len(self._keys) - 1:
-            rows_S = torch.full((self._num_samples,), -1)
+            rows_S = torch.from_numpy(absent(self._num_samples, self.name))
             for kept_rows in self._aligned:
                 rows_S = torch.where(kept_rows >= 0, kept_rows, rows_S)
             self._rows_S = rows_S

@@ -98,7 +98,6 @@ Departures from the papers:
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -111,9 +110,11 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
-from dovetail.alignment.ids import NormalisedIds, normalise
+from dovetail.alignment.points import hashed_ids, matches
 from dovetail.alignment.proofs import CHECKED, VALUE_BYTES, Questions, num_questions
 from dovetail.data import Alignment
+from dovetail.data.many_rows import absent, inverse, picked, put, random_order, rising
+from dovetail.data.stored import Pile
 from dovetail.errors import MessageError, PartyError
 from dovetail.network import Engine, Message, Pending, check_shape
 
@@ -122,9 +123,6 @@ MAX_IDS = 16_384
 
 #: A responder takes part in no run with more ids than this: 64 GiB of points.
 MAX_TOTAL_IDS = 2**31
-
-#: So many values are sorted at a time.
-_SORTED = 2**20
 
 #: Stands in an initiator's alignment for a partner's row: it has one, and only it knows which.
 ELSEWHERE = torch.iinfo(torch.int64).max
@@ -253,53 +251,6 @@ class Passing(Message):
 # --- What both sides execute -------------------------------------------------------------------
 
 
-def random_order(num: int) -> np.ndarray:
-    """(num,) int64, a uniformly random permutation from the system's secure random numbers."""
-    while True:
-        keys = np.frombuffer(os.urandom(8 * num), dtype=np.uint64)
-        order = np.argsort(keys, kind="stable")
-        if (np.diff(keys[order]) != 0).all():  # a tie would favour the order before
-            return order
-
-
-def matches(local_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(K,) places in the first and (K,) in the second of the values that both have.
-
-    Values are as good as random, so they are sorted in parts of about ``_SORTED`` by their first
-    bits: sorting takes some 100 bytes a value.
-
-    Raises:
-        MessageError: a value that occurs twice on one side.
-    """
-    num_local, total = len(local_N16), len(local_N16) + len(theirs_M16)
-    bits = max(0, (total // _SORTED).bit_length())
-    shift = np.uint64(64 - bits)
-    firsts = [side.view(np.uint64)[:, 0] for side in (local_N16, theirs_M16)]
-    pairs: list[tuple[np.ndarray, np.ndarray]] = []
-    num_repeated = 0
-    for part in range(2**bits):
-        # A shift by all 64 bits is undefined.
-        indices = [
-            np.flatnonzero(first >> shift == part) if bits else np.arange(len(first))
-            for first in firsts
-        ]
-        sides = [local_N16[indices[0]], theirs_M16[indices[1]]]
-        words = np.concatenate(sides).view(np.uint64)  # (own + theirs, 2)
-        order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first side's comes first
-        same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
-        first, second = order[:-1][same], order[1:][same]
-        num_here = len(sides[0])
-        repeated = (first >= num_here) | (second < num_here)
-        num_repeated += int(repeated.sum())
-        if not num_repeated:
-            pairs.append((indices[0][first], indices[1][second - num_here]))
-    if num_repeated:
-        raise MessageError(f"{num_repeated} points are repeated; each id must be sent once")
-    local_K, their_K = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    assert len(local_K) <= num_local
-    return local_K, their_K
-
-
 def batches_of(num_ids: int, batch_size: int) -> int:
     return -(-num_ids // batch_size)
 
@@ -350,21 +301,6 @@ def times_secret(
             "order, which no honest party sends"
         )
     return points, np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
-
-
-def points_at(batches: Sequence[np.ndarray], indices_Q: np.ndarray) -> np.ndarray:
-    """(Q, 32) of batches that are alike but for the last: the points at these indices."""
-    size = len(batches[0]) if batches else 1
-    points_Q = np.empty((len(indices_Q), POINT_BYTES), dtype=np.uint8)
-    batch_Q = indices_Q // size
-    for batch in np.unique(batch_Q):  # all of them side by side would be as large again
-        wanted = batch_Q == batch
-        points_Q[wanted] = batches[batch][indices_Q[wanted] - batch * size]
-    return points_Q
-
-
-def joined(batches: Sequence[np.ndarray], width: int = VALUE_BYTES) -> np.ndarray:
-    return np.concatenate([np.empty((0, width), dtype=np.uint8), *batches])
 
 
 def questions_in(asked: Questions, batch: int, batch_size: int) -> Prove:
@@ -497,20 +433,19 @@ class _Pair:
     num_theirs: int  # M
     secret: bytes
     order_N: np.ndarray  # index -> row
-    mine: list[np.ndarray] = field(default_factory=list)  # by batch of phase 4
-    points: list[np.ndarray] = field(default_factory=list)  # by batch of phase 3, as they came
-    theirs: list[np.ndarray] = field(default_factory=list)  # the same, multiplied
+    whose: str  # in its folder large files lie
+
+    def __post_init__(self) -> None:
+        self.mine = Pile(VALUE_BYTES, np.uint8, self.whose)  # of phase 4
+        self.points = Pile(POINT_BYTES, np.uint8, self.whose)  # of phase 3, as they came
+        self.theirs = Pile(VALUE_BYTES, np.uint8, self.whose)  # the same, multiplied
 
     def matches(self) -> tuple[np.ndarray, np.ndarray]:
         """(K,) own indices and (K,) the partner's indices of what both have; asked once."""
-        mine, theirs = joined(self.mine), joined(self.theirs)
+        mine, theirs = self.mine.rows(), self.theirs.rows()
         self.mine.clear()
         self.theirs.clear()
-        return matches(mine, theirs)
-
-    def points_at(self, indices_Q: np.ndarray) -> np.ndarray:
-        """(Q, 32) what the partner sent at these indices."""
-        return points_at(self.points, indices_Q)
+        return matches(mine, theirs, self.whose)
 
 
 @dataclass(frozen=True, eq=False)
@@ -560,14 +495,13 @@ def align(
     initiator = Initiator(engine, lower=lower, **pace)
     pairs = initiator.compare("intersection", ids)
     num_ids = initiator.num_ids
-    rows_S = random_order(num_ids)  # phase 6: sample -> own row
-    sample_of_row = np.empty_like(rows_S)
-    sample_of_row[rows_S] = np.arange(num_ids)
+    rows_S = random_order(num_ids, engine.driver)  # phase 6: sample -> own row
     rows = {engine.driver: torch.from_numpy(rows_S)}
-    shared = initiator.send_indices(pairs, sample_of_row)
+    shared = initiator.send_indices(pairs, inverse(rows_S, engine.driver))
     for party, samples_K in shared.items():
-        rows[party] = torch.full((num_ids,), -1)
-        rows[party][samples_K] = ELSEWHERE
+        rows_of = absent(num_ids, engine.driver)
+        put(rows_of, samples_K.numpy(), ELSEWHERE)
+        rows[party] = torch.from_numpy(rows_of)
     return Aligned(
         Alignment(MappingProxyType(rows)),
         {engine.driver: num_ids, **{party: pair.num_theirs for party, pair in pairs.items()}},
@@ -627,23 +561,22 @@ class Initiator:
 
     def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
         """Phases 1 to 4; partner -> what it takes to compare."""
-        # Held by nobody: ids as bytes are larger than their points, and of no use any more.
-        return self._compare(
-            self._hashed(mode, normalise(ids, party=self.engine.driver, lower=self.lower))
+        points_N32, kinds = hashed_ids(
+            ids, party=self.engine.driver, lower=self.lower, workers=self.workers
         )
+        return self._compare(mode, points_N32, kinds, self.lower)
 
-    def compare_normalised(self, mode: str, normalised: NormalisedIds) -> dict[str, _Pair]:
-        """Party -> its pair of compared sets, from ids that are bytes already."""
-        return self._compare(self._hashed(mode, normalised))
+    def compare_points(self, mode: str, points_N32: np.ndarray) -> dict[str, _Pair]:
+        """Party -> its pair of compared sets, of match keys, whose points these are."""
+        return self._compare(mode, points_N32, ("string",), False)
 
-    def _hashed(self, mode: str, ids: NormalisedIds) -> Begin:
-        """How the run begins; the ids' points are hashed."""
-        self.num_ids = len(ids.values)
-        self.points_N32 = self.workers.hash(ids.values)
-        return Begin(self.engine.driver, mode, ids.kinds, ids.lower, self.num_ids, self.batch_size)
-
-    def _compare(self, begin: Begin) -> dict[str, _Pair]:
-        pairs = self.agree(begin)
+    def _compare(
+        self, mode: str, points_N32: np.ndarray, kinds: tuple[str, ...], lower: bool
+    ) -> dict[str, _Pair]:
+        self.num_ids, self.points_N32 = len(points_N32), points_N32
+        pairs = self.agree(
+            Begin(self.engine.driver, mode, kinds, lower, self.num_ids, self.batch_size)
+        )
         self.done = 0
         self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
         self.progress(0, self.total)
@@ -670,13 +603,15 @@ class Initiator:
         for pair in pairs.values():
             pair.points.clear()
         for party, pair in pairs.items():
-            local_indices, their_indices = matched[party]
-            samples = sample_of_row[pair.order_N[local_indices]]
-            order = np.argsort(samples)  # the order they are sent in says no more than they do
+            whose = pair.whose
+            rows = picked(pair.order_N, matched[party][0], whose)
+            samples = picked(sample_of_row, rows, whose)
+            # The order they are sent in says no more than they do.
+            order = rising(samples, whose)
             shared[party] = _Shared(
-                *map(
-                    torch.from_numpy,
-                    (samples[order], their_indices[order], local_indices[order]),
+                *(
+                    torch.from_numpy(picked(each, order, whose))
+                    for each in (samples, matched[party][1], matched[party][0])
                 )
             )
         self.share(shared)
@@ -694,8 +629,11 @@ class Initiator:
                     party, f"says it has {ready.num_ids} ids; expected 0 to {MAX_TOTAL_IDS:,}"
                 )
             secret = secrets.token_bytes(POINT_BYTES)
-            order_N = random_order(begin.num_ids) if self.order_N is None else self.order_N
-            pairs[party] = _Pair(ready.num_ids, secret, order_N)
+            whose = self.engine.driver
+            order_N = self.order_N
+            if order_N is None:
+                order_N = random_order(begin.num_ids, whose)
+            pairs[party] = _Pair(ready.num_ids, secret, order_N, whose)
         return pairs
 
     def blind_local(self, pairs: Mapping[str, _Pair], points_N32: np.ndarray) -> None:
@@ -705,7 +643,7 @@ class Initiator:
             requests = {}
             for party, pair in pairs.items():
                 rows = pair.order_N[slice_of(batch, self.batch_size)]
-                points = self.workers.multiply(pair.secret, points_N32[rows])
+                points = self.workers.multiply(pair.secret, picked(points_N32, rows))
                 requests[party] = Blinded(batch, torch.from_numpy(points))
             if pending is not None:
                 self.received(pending, batch - 1)
@@ -779,11 +717,12 @@ class Initiator:
         for party, (local_K, their_K) in matched.items():
             num = num_questions(len(local_K), CHECKED)
             if num:
-                drawn_Q = random_order(len(local_K))[:num]
                 pair = pairs[party]
+                drawn_Q = random_order(len(local_K), pair.whose)[:num]
+                rows_Q = picked(pair.order_N, picked(local_K, drawn_Q))
                 questions[party] = Questions.about(
-                    self.points_N32[pair.order_N[local_K[drawn_Q]]],
-                    pair.points_at(their_K[drawn_Q]),
+                    picked(self.points_N32, rows_Q),
+                    picked(pair.points.rows(), picked(their_K, drawn_Q)),
                     self.workers,
                 )
         for batch in range(self.most_batches(questions)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
-from dovetail.alignment.ids import normalise
 from dovetail.alignment.limits import Guard
-from dovetail.alignment.proofs import CHECKED, Questions, num_questions
+from dovetail.alignment.points import hashed_ids, matches
+from dovetail.alignment.proofs import CHECKED, VALUE_BYTES, Questions, num_questions
 from dovetail.alignment.psi import (
     MAX_IDS,
     MAX_TOTAL_IDS,
@@ -37,17 +37,15 @@ from dovetail.alignment.psi import (
     Ready,
     Received,
     batches_of,
-    joined,
-    matches,
-    points_at,
     questions_in,
-    random_order,
     size_of,
     slice_of,
     times_secret,
     wrong_in,
 )
 from dovetail.data import Alignment
+from dovetail.data.many_rows import absent, picked, put, random_order, repeats
+from dovetail.data.stored import Pile
 from dovetail.errors import AlignmentError, MessageError
 from dovetail.network import Message, check_shape
 
@@ -59,21 +57,24 @@ class Run:
     begin: Begin
     secret: bytes
     order_M: np.ndarray  # index -> row
-    theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
-    doubled: list[np.ndarray] = field(default_factory=list)
+    whose: str  # in its folder large files lie
     num_theirs: int = 0  # batches of phase 2 that came
     doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
     num_blinded: int = 0  # batches of phase 3 that left
     num_doubled: int = 0  # batches of phase 4 that left
     proving: Proving | None = None  # phase 5
     num_shared: int | None = None  # as the first batch of phase 6 says
-    samples: list[Tensor] = field(default_factory=list)  # by batch of phase 6
-    indices: list[Tensor] = field(default_factory=list)
-    of_initiator: list[Tensor] = field(default_factory=list)
+    num_claims: int = 0  # batches of phase 6 that came
     rows_S: Tensor | None = None  # claimed, and not yet proven
     questions: Questions | None = None  # of phase 7
     num_asked: int = 0  # batches of it
     num_proven: int = 0  # batches of it
+
+    def __post_init__(self) -> None:
+        self.theirs = Pile(POINT_BYTES, np.uint8, self.whose)  # what came in phase 2
+        self.doubled = Pile(VALUE_BYTES, np.uint8, self.whose)  # the same, multiplied
+        # What came in phase 6: samples, own indices, the initiator's.
+        self.claims = Pile(3, np.int64, self.whose)
 
 
 class Responder:
@@ -120,10 +121,11 @@ class Responder:
         self._checked = checked
         self._guard: Guard | None = None
         self._workers = workers or Workers()
-        normalised = normalise(ids, party=name, lower=lower)
-        self._kinds, self._lower = normalised.kinds, lower
+        self._lower = lower
         # Here, and not when asked: how long it takes depends on the ids.
-        self._points_M32 = self._workers.hash(normalised.values)
+        self._points_M32, self._kinds = hashed_ids(
+            ids, party=name, lower=lower, workers=self._workers
+        )
         self._run: Run | None = None
         self._rows_S: Tensor | None = None
 
@@ -197,11 +199,11 @@ class Responder:
 
     def _order(self, begin: Begin) -> np.ndarray:
         """The order in which its own points leave: index -> row."""
-        return random_order(self.num_ids)
+        return random_order(self.num_ids, self.name)
 
     def _mixed(self, begin: Begin) -> np.ndarray:
         """In counting, the order in which the initiator's come back."""
-        return random_order(begin.num_ids)
+        return random_order(begin.num_ids, self.name)
 
     def _samples_of(self, begin: Begin) -> int:
         """How many samples there are to be numbered."""
@@ -256,9 +258,14 @@ class Responder:
             self._guard.begins(begin.initiator, self._mode_of(begin), begin.num_ids)
         if begin.mode == "intersection":
             self._rows_S = None
-        self._run = Run(begin, secrets.token_bytes(POINT_BYTES), self._order(begin))
+        self._run = Run(
+            begin,
+            secrets.token_bytes(POINT_BYTES),
+            self._order(begin),
+            self.name,
+        )
         if not begin.num_ids:
-            self._run.doubled_N16 = joined([])  # no batch of phase 2 will come
+            self._run.doubled_N16 = self._run.doubled.rows()  # no batch of phase 2 will come
         return Ready(self.num_ids)
 
     def _double(self, run: Run, message: Blinded) -> Received:
@@ -279,11 +286,11 @@ class Responder:
             if begin.mode == "intersection":  # to check what it claims of them
                 run.theirs.append(points)
             if batch + 1 == num_batches:
-                values = joined(run.doubled)
+                values = run.doubled.rows()
                 # Repeated points come out repeated, which would mark them in any order.
-                matches(values, values[:0])
+                matches(values, values[:0], self.name)
                 if begin.mode == "cardinality":
-                    values = values[self._mixed(begin)]
+                    values = picked(values, self._mixed(begin), self.name)
                 run.doubled_N16 = values
                 run.doubled.clear()
         except MessageError as cause:
@@ -298,7 +305,7 @@ class Responder:
         _in_turn(batch, run.num_blinded, run.begin, GetBlinded)
         run.num_blinded += 1
         rows = run.order_M[slice_of(batch, run.begin.batch_size)]
-        points = self._workers.multiply(run.secret, self._points_M32[rows])
+        points = self._workers.multiply(run.secret, picked(self._points_M32, rows))
         return Blinded(batch, torch.from_numpy(points))
 
     def _doubled(self, run: Run, batch: int) -> Doubled:
@@ -370,8 +377,8 @@ class Responder:
                 f"{message.wire_name()}: {begin.initiator!r} said {run.num_shared} ids are shared, "
                 f"and in batch {message.batch} {message.num_shared}"
             )
-        if message.batch != len(run.samples) or run.rows_S is not None:
-            expected = f"batch {len(run.samples)}" if run.rows_S is None else "no more"
+        if message.batch != run.num_claims or run.rows_S is not None:
+            expected = f"batch {run.num_claims}" if run.rows_S is None else "no more"
             raise MessageError(
                 f"{message.wire_name()}: expected {expected} from "
                 f"{begin.initiator!r}, got batch {message.batch}"
@@ -380,35 +387,38 @@ class Responder:
         for name in ("samples_B", "places_B", "own_B"):
             check_shape(message, name, (size,), torch.int64)
         run.num_shared = message.num_shared
-        run.samples.append(message.samples_B)
-        run.indices.append(message.places_B)
-        run.of_initiator.append(message.own_B)
-        if sum(map(len, run.samples)) == message.num_shared:
+        run.num_claims += 1
+        claims = (message.samples_B, message.places_B, message.own_B)
+        run.claims.append(torch.stack(claims, dim=1).cpu().numpy())
+        if len(run.claims) == message.num_shared:
             self._claimed(run)
         return Received(message.batch)
 
     def _claimed(self, run: Run) -> None:
         """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
-        begin = run.begin
-        samples_K, indices_K, local_K = map(torch.cat, (run.samples, run.indices, run.of_initiator))
+        begin, num_samples = run.begin, self._samples_of(run.begin)
+        claims = run.claims.rows()
+        samples_K, indices_K, local_K = (np.ascontiguousarray(claims[:, each]) for each in range(3))
+        run.claims.clear()
         try:
-            _check_indices("samples_B", samples_K, self._samples_of(begin), begin.initiator)
-            _check_indices("places_B", indices_K, self.num_ids, begin.initiator)
-            _check_indices("own_B", local_K, begin.num_ids, begin.initiator)
+            _check_indices("samples_B", samples_K, num_samples, begin.initiator, self.name)
+            _check_indices("places_B", indices_K, self.num_ids, begin.initiator, self.name)
+            _check_indices("own_B", local_K, begin.num_ids, begin.initiator, self.name)
         except MessageError:
             self._run = None  # and with it the secret
             raise
-        points_K = run.order_M[indices_K.numpy()]
-        run.rows_S = torch.full((self._samples_of(begin),), -1)
-        run.rows_S[samples_K] = torch.from_numpy(self._rows_of(points_K))
+        points_K = picked(run.order_M, indices_K, self.name)
+        rows_S = absent(num_samples, self.name)
+        put(rows_S, samples_K, self._rows_of(points_K))
+        run.rows_S = torch.from_numpy(rows_S)
         num = num_questions(len(samples_K), self._checked)
         if not num:
             self._settle(run)
             return
-        drawn_Q = random_order(len(samples_K))[:num]
+        drawn_Q = random_order(len(samples_K), self.name)[:num]
         run.questions = Questions.about(
-            self._points_M32[points_K[drawn_Q]],
-            points_at(run.theirs, local_K.numpy()[drawn_Q]),
+            picked(self._points_M32, points_K[drawn_Q]),
+            picked(run.theirs.rows(), local_K[drawn_Q]),
             self._workers,
         )
         run.theirs.clear()
@@ -482,10 +492,10 @@ def _in_turn(batch: int, expected: int, begin: Begin, kind: type[Message]) -> No
         )
 
 
-def _check_indices(name: str, values_K: Tensor, limit: int, initiator: str) -> None:
+def _check_indices(name: str, values_K: np.ndarray, limit: int, initiator: str, party: str) -> None:
     if len(values_K) and not 0 <= int(values_K.min()) <= int(values_K.max()) < limit:
         raise MessageError(f"psi.Places.{name}: {initiator!r} sent numbers outside 0..{limit - 1}")
-    if len(values_K.unique()) < len(values_K):
+    if repeats(values_K, limit, party):
         raise MessageError(f"psi.Places.{name}: {initiator!r} sent a number twice")
 
 

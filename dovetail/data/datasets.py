@@ -16,6 +16,7 @@ from dovetail.data.addresses import without_password
 from dovetail.data.databases import is_database_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImagePart, read_images
+from dovetail.data.many_rows import num_repeated
 from dovetail.data.tables import (
     Column,
     Table,
@@ -183,7 +184,9 @@ def draw_rows(
     if strata is None:
         order = rng.permutation(num_rows)
         return order[num_drawn:], order[:num_drawn]
-    _, strata, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    counts = np.bincount(strata + 1)  # from the rows without a label on
+    strata = (np.cumsum(counts > 0) - 1)[strata + 1]
+    counts = counts[counts > 0]
     if counts.min() < 2 or min(num_drawn, num_rows - num_drawn) < len(counts):
         is_number = labels.values.dtype.kind in "iuf"
         raise DataError(
@@ -203,6 +206,8 @@ def _stratified(
     Which keeps lists of rows, 360 bytes each; and a party that imports it for this alone has
     200 MiB more.
     """
+    if len(counts_C) < 2**15:
+        strata_N = strata_N.astype(np.int16)  # sorted by counting
     rows_of = np.split(np.argsort(strata_N, kind="stable"), np.cumsum(counts_C)[:-1])
     left_C = _shares(counts_C, len(strata_N) - num_drawn, rng)
     drawn_C = _shares(counts_C - left_C, num_drawn, rng)
@@ -364,10 +369,10 @@ def read_ids(name: str, id: str, column: Column) -> np.ndarray:
         raise DataError(f"column {id!r} of {name} has fractions; ids are whole numbers or text")
     if column.is_text:
         ids = ids.astype(np.str_)  # sorts and compares without Python
-    num_repeated = len(ids) - len(np.unique(ids))
-    if num_repeated:
+    repeated = num_repeated(ids)
+    if repeated:
         raise DataError(
-            f"column {id!r} of {name}: {num_repeated} of {len(ids)} ids are repeated; "
+            f"column {id!r} of {name}: {repeated} of {len(ids)} ids are repeated; "
             "each row must be one sample"
         )
     return ids

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data.party import PartyData
+from dovetail.data.stored import put_tensor_away
 from dovetail.errors import AlignmentError, DataError
 
 
@@ -28,6 +29,10 @@ class Alignment:
     """
 
     rows: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        kept = {name: put_tensor_away(each, name, *self.rows) for name, each in self.rows.items()}
+        object.__setattr__(self, "rows", MappingProxyType(kept))
 
     def restricted(self, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
         """An alignment in which this party, of so many rows, has these only, numbered anew."""

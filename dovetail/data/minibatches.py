@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.stored import put_tensor_away, zeros
 from dovetail.errors import ConfigError
 
 #: Rows that are shuffled among themselves.
 BLOCK = 1 << 20
 
 
-def _shuffled(num_rows: int, rng: torch.Generator) -> Tensor:
+def _shuffled(num_rows: int, rng: torch.Generator, party: str) -> Tensor:
     """(N,) int64 a permutation."""
     if num_rows <= BLOCK:
         return torch.randperm(num_rows, generator=rng)
-    order = torch.empty(num_rows, dtype=torch.int64)
+    order = torch.from_numpy(zeros((num_rows,), np.int64, party))
     filled = 0
     for block in torch.randperm(-(-num_rows // BLOCK), generator=rng).tolist():
         start = block * BLOCK
@@ -41,6 +43,7 @@ class Minibatches:
         batch_size: rows per batch.
         rng: where the permutations come from; drawn from once per pass, at its first batch.
         least: a last batch of fewer rows joins the one before.
+        party: whose rows they are: in its folder large orders lie.
 
     Raises:
         ConfigError: no rows, or a batch size below 1.
@@ -51,13 +54,20 @@ class Minibatches:
     """
 
     def __init__(
-        self, rows: Tensor, batch_size: int, rng: torch.Generator, *, least: int = 1
+        self,
+        rows: Tensor,
+        batch_size: int,
+        rng: torch.Generator,
+        *,
+        least: int = 1,
+        party: str = "",
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
         if not len(rows):
             raise ConfigError("no rows to draw minibatches from: give at least one training row")
-        self._rows = rows.to(torch.int64)
+        self._rows = put_tensor_away(rows.to(torch.int64), party)
+        self._party = party
         self._batch_size = batch_size
         self._rng = rng
         self._least = least
@@ -76,7 +86,7 @@ class Minibatches:
 
     def __next__(self) -> Tensor:
         if self._position >= len(self._order):
-            self._order = _shuffled(len(self._rows), self._rng)
+            self._order = _shuffled(len(self._rows), self._rng, self._party)
             self._position = 0
         start, self._position = self._position, self._position + self._batch_size
         if len(self._order) - self._position < self._least:
@@ -104,5 +114,5 @@ class Minibatches:
                 f"{len(self._rows)} now; resume with the same data or start anew"
             )
         self._rng.set_state(state["rng"])
-        self._order = order.clone()
+        self._order = put_tensor_away(order.clone(), self._party)
         self._position = int(state["position"])

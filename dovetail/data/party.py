@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from dovetail.data.inputs import Input
+from dovetail.data.many_rows import num_repeated
+from dovetail.data.stored import put_away, put_tensor_away
 from dovetail.data.tables import Table
 from dovetail.errors import DataError
 
@@ -56,10 +58,10 @@ class PartyData:
         ids = np.asarray(self.ids)
         if ids.ndim != 1:
             raise DataError(f"party {self.name!r}: ids must be one column, got shape {ids.shape}")
-        num_repeated = len(ids) - len(np.unique(ids))
-        if num_repeated:
+        repeated = num_repeated(ids)
+        if repeated:
             raise DataError(
-                f"party {self.name!r}: {num_repeated} of {len(ids)} ids are repeated; "
+                f"party {self.name!r}: {repeated} of {len(ids)} ids are repeated; "
                 "each row must be one sample"
             )
         lengths = {f"block {name!r}": len(block) for name, block in self.blocks.items()}
@@ -73,7 +75,11 @@ class PartyData:
                 raise DataError(
                     f"party {self.name!r}: {what} has {length} rows, ids have {len(ids)}"
                 )
-        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "ids", put_away(ids, self.name))
+        for name in ("labels", "weights"):
+            values = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, put_tensor_away(values, self.name))
         object.__setattr__(self, "blocks", MappingProxyType(dict(self.blocks)))
 
     @property

@@ -13,6 +13,7 @@ from dovetail.data.federation import Alignment, Federation
 from dovetail.data.inputs import Input
 from dovetail.data.partitions import Partitioned
 from dovetail.data.partytables import PartyTable
+from dovetail.data.stored import put_away
 from dovetail.data.task import Kind, fit_task
 from dovetail.errors import ConfigError, DataError
 
@@ -53,7 +54,9 @@ def split_sites(
             f"{owner_table.num_rows} rows; "
             "rows without one help, but some must have one"
         )
-    train_rows, test_rows = _split_rows(owner_table, test, seed, stratify=kind == "classification")
+    drawn = _split_rows(owner_table, test, seed, stratify=kind == "classification")
+    train_rows, test_rows = (put_away(rows, owner) for rows in drawn)
+    del drawn
     train_table = owner_table.take(train_rows)
     assert train_table.labels is not None
     task = fit_task(
@@ -94,7 +97,9 @@ def _split_rows(
         whose=f"labelled rows of party {table.name!r} with test = {test}",
     )
     held_out = np.sort(labelled[drawn])
-    return np.setdiff1d(rows, held_out, assume_unique=True), held_out
+    trains = np.ones(table.num_rows, dtype=bool)
+    trains[held_out] = False
+    return np.flatnonzero(trains), held_out
 
 
 def keep_labels(

@@ -18,6 +18,7 @@ from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.stored import put_away
 from dovetail.data.tables import Column, Table, is_query, is_table_path, nearest, read_table
 from dovetail.data.task import Kind, Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
@@ -55,6 +56,9 @@ class PartyTable:
     index_date: Column | None = None
     images: Tensor | None = None
     weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", put_away(self.ids, self.name))
 
     @property
     def required_labels(self) -> Column:

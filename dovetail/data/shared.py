@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dovetail.data.stored import put_tensor_away
 from dovetail.errors import AlignmentError
 
 
@@ -24,6 +25,7 @@ class SharedRows:
     rows_S: Tensor
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rows_S", put_tensor_away(self.rows_S, self.party))
         if len(self.rows_S) and int(self.rows_S.max()) >= len(self.x):
             raise AlignmentError(
                 f"party {self.party!r} has {len(self.x)} rows but its alignment names row "

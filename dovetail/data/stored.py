@@ -1,8 +1,9 @@
-"""Encoded columns that are large lie in a file, of which little is resident at a time.
+"""What grows with a table's rows lies in files, of which little is resident at a time.
 
-The file has no name and mode 0600: who has the process's memory has it, nobody else, and it is gone
-with the last who reads it, also where the process is killed. Its values are those that memory would
-hold, so a run is the same bit for bit.
+Encoded columns, row numbers, and the points of an alignment. A file has no name and mode 0600: who
+has the process's memory has it, nobody else, and it is gone with the last who reads it, also where
+the process is killed. Its values are those that memory would hold, so a run is the same bit for
+bit.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dovetail.errors import DataError
 
 #: Features of more bytes lie in a file.
 IN_MEMORY_BYTES = 64 * 2**20
+
+#: Numbers of rows (ids, labels, which row is which sample) of more bytes do, too: there are many.
+NUMBERS_BYTES = 16 * 2**20
 
 #: So many bytes of files are resident before they are let go; they stay in the system's cache while
 #: it has room.
@@ -71,26 +78,148 @@ def side_by_side(
     return features_NF
 
 
-def _file(shape: tuple[int, int], party: str) -> np.ndarray:
-    """Zeros of a file without a name."""
-    num_bytes = 4 * shape[0] * shape[1]
+def zeros(shape: tuple[int, ...], dtype: Any, party: str = "") -> np.ndarray:
+    """Zeros to be filled, in memory or, of many, in a file of the party's.
+
+    Raises:
+        DataError: a disk that has no room for them.
+    """
+    if int(np.prod(shape)) * np.dtype(dtype).itemsize <= NUMBERS_BYTES:
+        return np.zeros(shape, dtype=dtype)
+    return _file(shape, party, dtype)
+
+
+def put_away(values: np.ndarray, *parties: str) -> np.ndarray:
+    """The same values; many of them in a file of the first of these parties that has a folder.
+
+    Raises:
+        DataError: a disk that has no room for them.
+    """
+    if values.nbytes <= NUMBERS_BYTES or values.dtype.hasobject or in_file(values):
+        return values
+    party = next((name for name in parties if name in _FOLDERS), "")
+    kept = _file(values.shape, party, values.dtype)
+    kept[:] = values
+    let_go()
+    return kept
+
+
+def put_tensor_away(values: Tensor, *parties: str) -> Tensor:
+    """As ``put_away``, of a tensor."""
+    if values.device.type != "cpu" or values.requires_grad or values.nbytes <= NUMBERS_BYTES:
+        return values
+    array = values.numpy()
+    kept = put_away(array, *parties)
+    return values if kept is array else torch.from_numpy(kept)
+
+
+def in_file(values: np.ndarray) -> bool:
+    """Whether these values lie in a file of this module's."""
+    return _keeper.has(values.ctypes.data)
+
+
+class Pile:
+    """Rows of numbers that come in batches; many of them lie in a file.
+
+    Args:
+        width: W, numbers of a row.
+        dtype: of them.
+        party: as of ``zeros``.
+    """
+
+    def __init__(self, width: int, dtype: Any, party: str = "") -> None:
+        self._shape, self._dtype, self._party = (-1, width), np.dtype(dtype), party
+        self._batches: list[np.ndarray] = []
+        self._file: Any = None
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        """Rows that have come."""
+        return self._num_bytes // (int(self._dtype.itemsize) * self._shape[1])
+
+    def append(self, rows_BW: np.ndarray) -> None:
+        """Put these on it.
+
+        Raises:
+            DataError: a disk that has no room for them.
+        """
+        rows_BW = np.ascontiguousarray(rows_BW, dtype=self._dtype)
+        self._num_bytes += rows_BW.nbytes
+        self._batches.append(rows_BW)
+        if self._file is None and self._num_bytes <= NUMBERS_BYTES:
+            return
+        if self._file is None:
+            self._file = _opened(self._party, self._num_bytes)
+            self._close = weakref.finalize(self, self._file.close)
+        try:
+            for batch in self._batches:
+                self._file.write(batch.data if batch.size else b"")
+            self._file.flush()
+        except OSError as error:
+            raise _no_room(self._party, self._num_bytes, error) from None
+        self._batches.clear()
+
+    def rows(self) -> np.ndarray:
+        """(N, W) all of them; nothing more may come."""
+        if self._file is None:
+            none = np.empty((0, self._shape[1]), dtype=self._dtype)
+            return np.concatenate([none, *self._batches])
+        rows: np.ndarray = _mapped(self._file, self._num_bytes).view(self._dtype)
+        return rows.reshape(self._shape)
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._batches.clear()
+        if self._file is not None:
+            self._close()  # what was mapped stays
+        self._file, self._num_bytes = None, 0
+
+
+def _folder_of(party: str) -> Path:
     folder = _FOLDERS.get(party, Path(tempfile.gettempdir()))
-    if not folder.is_dir():
-        folder = folder.parent
+    return folder if folder.is_dir() else folder.parent
+
+
+def _no_room(party: str, num_bytes: int, error: OSError) -> DataError:
+    whose = f"party {party!r}: " if party else ""
+    return DataError(
+        f"{whose}{num_bytes / 2**30:.1f} GiB of encoded columns and row numbers find no room in "
+        f"{_folder_of(party)} ({error.strerror}); free some, or use fewer rows or columns"
+    )
+
+
+def _opened(party: str, num_bytes: int) -> Any:
+    """A file without a name."""
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
+        return tempfile.TemporaryFile(dir=_folder_of(party))
+    except OSError as error:
+        raise _no_room(party, num_bytes, error) from None
+
+
+def _file(shape: tuple[int, ...], party: str, dtype: Any = np.float32) -> np.ndarray:
+    """Zeros of a file without a name."""
+    dtype = np.dtype(dtype)
+    num_bytes = dtype.itemsize * int(np.prod(shape))
+    with _opened(party, num_bytes) as file:
+        try:
             if hasattr(os, "posix_fallocate"):  # else a full disk is a signal later
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
             else:  # macOS, Windows
                 file.truncate(num_bytes)
-            mapped = mmap.mmap(file.fileno(), num_bytes)
-    except OSError as error:
-        raise DataError(
-            f"party {party!r}: {num_bytes / 2**30:.1f} GiB of encoded columns find no room in "
-            f"{folder} ({error.strerror}); free some, or use fewer rows or columns"
-        ) from None
-    _keeper.watch(mapped)
-    return np.frombuffer(mapped, dtype=np.float32).reshape(shape)
+            values: np.ndarray = _mapped(file, num_bytes).view(dtype)
+            return values.reshape(shape)
+        except OSError as error:
+            raise _no_room(party, num_bytes, error) from None
+
+
+def _mapped(file: Any, num_bytes: int) -> np.ndarray:
+    """(num_bytes,) uint8 of a file, whose pages are let go."""
+    mapped = mmap.mmap(file.fileno(), num_bytes)
+    if hasattr(mmap, "MADV_RANDOM"):  # else a row brings up to 2 MiB of the file with it
+        mapped.madvise(mmap.MADV_RANDOM)
+    values = np.frombuffer(mapped, dtype=np.uint8)
+    _keeper.watch(mapped, values.ctypes.data, num_bytes)
+    return values
 
 
 class _Keeper:
@@ -100,18 +229,26 @@ class _Keeper:
     """
 
     def __init__(self) -> None:
-        self._watched: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        #: Map -> where it begins and ends.
+        self._watched: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._before = 0
 
-    def watch(self, mapped: mmap.mmap) -> None:
+    def watch(self, mapped: mmap.mmap, start: int, num_bytes: int) -> None:
         with self._lock:
-            self._watched.add(mapped)
+            self._watched[mapped] = start, start + num_bytes
         if self._thread is None or not self._thread.is_alive():  # a fork has its parent's no more
             self._before = _resident_file_bytes()
             self._thread = threading.Thread(target=self._keep, daemon=True)
             self._thread.start()
+
+    def has(self, address: int) -> bool:
+        """Whether this is an address of one that is watched."""
+        with self._lock:
+            return any(start <= address < stop for start, stop in self._watched.values())
 
     def look(self) -> None:
         """Let go if there is something to let go of."""

@@ -176,7 +176,11 @@ class Local:
     ) -> Minibatches:
         """Endless shuffled (B,) batches of these rows; a party names them in ``saved``."""
         return Minibatches(
-            rows_N, batch_size, self.generator(*purpose or ("batches",)), least=least
+            rows_N,
+            batch_size,
+            self.generator(*purpose or ("batches",)),
+            least=least,
+            party=self.name,
         )
 
     def passes(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.data import Classification, PartyData, Task
+from dovetail.data.stored import put_tensor_away
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.models import network_input
@@ -56,7 +57,7 @@ class Targets:
         local: Local,
     ) -> None:
         self.task, self._spread = task, settings.spread
-        self.rows = data.labelled_rows()
+        self.rows = put_tensor_away(data.labelled_rows(), data.name)
         labels = data.labels
         if labels is None or not len(self.rows):
             raise ConfigError(

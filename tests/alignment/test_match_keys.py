@@ -18,12 +18,13 @@ from dovetail.alignment import (
     align,
     align_by_keys,
     count_by_keys,
+    points,
     relay,
     with_rows_of,
 )
 from dovetail.alignment.matchkeys import component, key_values, match_key, rate
 from dovetail.alignment.psi import Blinded, Doubled, Passing, Proofs, Prove, Ready, Received
-from dovetail.data import table_from_arrays
+from dovetail.data import many_rows, stored, table_from_arrays
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.network import InProcess, decode
 
@@ -127,6 +128,16 @@ ANSWERS = (Ready, Received, Blinded, Doubled, Proofs, Prove, Passing)
 WATERFALL = (["id"], ["surname", "date(born)"], ["sounds(surname)", "date(born)"])
 
 
+@pytest.fixture(params=["at once", "in parts"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is done in parts of a few rows, which lie in files, too."""
+    if request.param == "in parts":
+        monkeypatch.setattr(many_rows, "BUCKET", 2)
+        monkeypatch.setattr(points, "_AT_ONCE", 2)
+        monkeypatch.setattr(stored, "NUMBERS_BYTES", 0)
+
+
+@pytest.mark.usefixtures("parts")
 def test_keys_are_tried_in_order_and_what_one_matched_does_not_enter_the_next() -> None:
     shop = Seen(KeyResponder("shop", keys_of(SHOP, *WATERFALL)))
     engine = InProcess({"shop": shop}, driver="bank", through_bytes=True)

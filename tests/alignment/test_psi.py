@@ -23,11 +23,12 @@ from dovetail.alignment import (
     align,
     count_overlap,
     normalise,
+    points,
     psi,
     with_rows_of,
 )
-from dovetail.data import SharedRows
-from dovetail.errors import AlignmentError, PartyError
+from dovetail.data import SharedRows, many_rows, stored
+from dovetail.errors import AlignmentError, MessageError, PartyError
 from dovetail.network import InProcess, Message, encode
 
 P = 2**255 - 19
@@ -139,6 +140,41 @@ def test_it_is_set_intersection_of_strings(mine, theirs, through_bytes, batch_si
 )
 def test_it_is_set_intersection_at_the_edges(mine, theirs, through_bytes):
     check_pair(mine, theirs, through_bytes, 3)
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Everything is done in parts of a few ids, which lie in files."""
+    monkeypatch.setattr(many_rows, "BUCKET", 8)
+    monkeypatch.setattr(points, "_AT_ONCE", 10)
+    monkeypatch.setattr(stored, "NUMBERS_BYTES", 0)
+
+
+@pytest.mark.parametrize("num_theirs", [0, 1, 60])
+def test_ids_in_parts_are_those_at_once(in_parts, num_theirs):
+    mine = [f"person-{number}" for number in range(90)]
+    check_pair(mine, [f"person-{number * 2}" for number in range(num_theirs)], True, 7)
+
+
+def test_values_match_in_parts_as_at_once(monkeypatch):
+    rng = np.random.default_rng(0)
+    mine, others = (rng.integers(0, 255, (200, 16), dtype=np.uint8) for _ in range(2))
+    theirs = np.concatenate([others, mine[50:120]])[rng.permutation(270)]
+    at_once = psi.matches(mine, theirs)
+    monkeypatch.setattr(many_rows, "BUCKET", 8)
+    pairs = [set(zip(*each, strict=True)) for each in (at_once, psi.matches(mine, theirs))]
+    assert pairs[0] == pairs[1]
+    assert len(pairs[0]) == 70
+    with pytest.raises(MessageError, match="2 points are repeated"):
+        psi.matches(np.concatenate([mine, mine[[3, 150]]]), theirs)
+
+
+def test_what_is_wrong_with_ids_in_parts_is_said_of_all_of_them(in_parts):
+    many = [f"person-{number}" for number in range(30)]
+    with pytest.raises(AlignmentError, match="party 'shop': 1 of 31 ids are repeated"):
+        Responder("shop", [*many, " person-3"])
+    with pytest.raises(AlignmentError, match="'shop': 1 of 31 ids are empty, the first in row 30"):
+        Responder("shop", [*many, ""])
 
 
 def test_ids_are_compared_as_normalised():

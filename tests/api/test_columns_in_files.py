@@ -62,18 +62,19 @@ def test_a_run_of_columns_in_files_gives_the_same_bits(
             for key, weights in model.network.state_dict().items()
         }
 
-    files: list[tuple[int, int]] = []
+    files: list[tuple[int, ...]] = []
     made = stored._file
 
-    def counted(shape: tuple[int, int], party: str) -> np.ndarray:
+    def counted(shape: tuple[int, ...], party: str, dtype: Any = np.float32) -> np.ndarray:
         files.append(shape)
-        return made(shape, party)
+        return made(shape, party, dtype)
 
     in_memory = trained()
     monkeypatch.setattr(stored, "_file", counted)
     monkeypatch.setattr(stored, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(stored, "NUMBERS_BYTES", 0)
     in_files = trained()
-    assert files
+    assert {len(shape) for shape in files} == {1, 2}  # row numbers, and columns
     assert in_memory.keys() == in_files.keys()
     for key, weights in in_memory.items():
         assert torch.equal(weights, in_files[key]), key

@@ -79,7 +79,7 @@ def test_a_disk_without_room_is_told_in_a_sentence(folder: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"'bank': 0\.1 GiB of encoded columns find no room in"):
+        with pytest.raises(DataError, match=r"'bank': 0\.1 GiB of encoded columns and row numbers"):
             stored.side_by_side(1 << 20, [20], lambda part, out: None, "bank")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Alignment, Minibatches
+from dovetail.data.stored import put_tensor_away
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.limits import Limits
@@ -118,7 +119,9 @@ class Questions:
         # Streams of their own, so that partners change neither the labelled batches nor their
         # dropout: with every lambda 0, training is bit for bit that of the label owner alone.
         self._random = local.stream("shared")
-        self._labelled_rows = labelled[~torch.isin(labelled, spared)]
+        self._labelled_rows = labelled
+        if len(spared):
+            self._labelled_rows = labelled[~torch.isin(labelled, spared)]
         self.labelled = self._batches(self._labelled_rows, "labelled batches")
         self._shared: Minibatches | None = None  # None: the labelled batch serves
         self._sample_of_row: dict[str, Tensor] = {}  # (N,) each, -1 where not shared
@@ -180,7 +183,7 @@ class Questions:
             )
         sample_N = torch.full((self._num_rows,), -1)
         sample_N[alignment.rows[self._local.name][samples]] = samples
-        return sample_N
+        return put_tensor_away(sample_N, self._local.name)
 
     def _keep_limits(self, num_shared: int) -> None:
         """Refuse a run that breaks a party's limits; draw more rows where a batch has too few."""
