@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from benchmarks import omop
 from dovetail.node.partyfile import open_site
 
 OMOP = Path(__file__).parents[2] / "examples" / "omop"
@@ -90,3 +91,17 @@ def test_hospitals_train_on_their_own_format(
         assert done.code == 0, done.err
         result = json.loads((hospitals / method / "result.json").read_text())
         assert all(0.5 < scores["auc"] <= 1 for scores in result["parties"].values())
+
+
+@pytest.mark.slow
+def test_a_laboratory_helps_a_hospital_each_on_its_own_format(
+    tmp_path: Path, dovetail: Callable[..., Any], brief_learners: None
+) -> None:
+    omop.write(tmp_path, patients=700, seed=1)
+    done = dovetail("train", "run.toml", "--out", "helped", "--quiet")
+    assert done.code == 0, done.err
+    found = json.loads((tmp_path / "helped" / "result.json").read_text())["recovered"]
+    assert found["joint"] > found["alone"] + 0.05
+    assert (tmp_path / "helped" / "models" / "hospital").is_dir()
+    predicted = dovetail("inspect", "hospital.toml", "laboratory.toml")
+    assert "index date" not in predicted.err
