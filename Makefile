@@ -73,6 +73,10 @@ build/moto/.installed:  # a server that stands for an S3 store in tests; it need
 	build/moto/bin/pip install -q 'moto[s3]==5.2.5' flask flask-cors
 	@touch $@
 
+build/azurite/.installed:  # a server that stands for Azure's blobs in tests; needs Node
+	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.37.0
+	@touch $@
+
 build/duckdb/.installed:  # the DuckDB whose extension for MySQL is on the package index, for a test
 	$(BIN)/pip install -q --upgrade --target build/duckdb duckdb==1.5.5 duckdb-extension-mysql-scanner==1.5.5 duckdb-extensions==1.5.5
 	@touch $@

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import socket
 import subprocess
 import threading
 import urllib.request
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
 
 from federations import free_port
@@ -16,6 +20,7 @@ from mailboxes import wait_until
 
 BUILD = Path(__file__).parents[2] / "build"
 MOTO = BUILD / "moto" / "bin" / "moto_server"
+AZURITE = BUILD / "azurite" / "node_modules" / ".bin" / "azurite-blob"
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 MARIADB = Path("/usr/sbin/mariadbd")
 
@@ -63,6 +68,44 @@ def bucket_store(folder: Path, bucket: str, **environment: str) -> Iterator[dict
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
+        }
+
+
+#: What every Azurite knows: its documentation says so.
+_AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
+@contextmanager
+def blob_store(folder: Path, container: str) -> Iterator[dict[str, str]]:
+    """Azurite with an empty container; gives the environment that reaches it."""
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    served = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", folder / "azurite"]
+    command: list[str | Path] = ["node", AZURITE, *served, "--skipApiVersionCheck", "--silent"]
+    day, version = formatdate(usegmt=True), "2021-08-06"
+    account = "devstoreaccount1"
+    signed = (
+        f"PUT{12 * chr(10)}x-ms-date:{day}\nx-ms-version:{version}\n"
+        f"/{account}/{account}/{container}\nrestype:container"
+    )
+    code = hmac.new(b64decode(_AZURITE_KEY), signed.encode(), hashlib.sha256).digest()
+    headers = {
+        "x-ms-date": day,
+        "x-ms-version": version,
+        "Authorization": f"SharedKey {account}:{b64encode(code).decode()}",
+    }
+    with running(command, folder / "azurite.log"):
+        wait_until(lambda: answers(port), "server")
+        url = f"{endpoint}/{account}/{container}?restype=container"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers))
+        yield {
+            "AZURE_STORAGE_USE_EMULATOR": "true",
+            "AZURITE_BLOB_STORAGE_URL": endpoint,
+            "AZURE_STORAGE_ACCOUNT_NAME": account,
+            "AZURE_STORAGE_ACCOUNT_KEY": _AZURITE_KEY,
+            "AZURE_ALLOW_HTTP": "true",
         }
 
 

@@ -1,7 +1,8 @@
 """Tables where they lie, read by ``dovetail inspect``: real servers, wrong words, broken lines.
 
 moto's server and DuckDB's extension need environments of their own: ``make build/moto/.installed``
-and ``make build/duckdb/.installed``. PostgreSQL and MariaDB are the system's.
+and ``make build/duckdb/.installed``; Azurite needs Node: ``make build/azurite/.installed``.
+PostgreSQL and MariaDB are the system's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stores import BUILD, MARIADB, MOTO, POSTGRES, Line, bucket_store, line_to, mariadb, postgres
+from stores import (
+    AZURITE,
+    BUILD,
+    MARIADB,
+    MOTO,
+    POSTGRES,
+    Line,
+    blob_store,
+    bucket_store,
+    line_to,
+    mariadb,
+    postgres,
+)
 
 from dovetail.data import read_database, write_table
 
@@ -150,6 +163,25 @@ def test_a_key_that_a_bucket_does_not_know_is_told_in_a_sentence(
             monkeypatch.setenv(name, value)
         said = inspect("s3://lake/people.parquet")
     assert said.rstrip().endswith("check the credentials in the environment")
+
+
+@pytest.mark.skipif(not AZURITE.exists(), reason="make build/azurite/.installed makes it")
+def test_a_container_of_parquet_at_azure_is_inspected(
+    tmp_path: Path, inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blob_store(tmp_path, "lake") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        store = obstore.store.AzureStore("lake", client_options={"allow_http": True})
+        for region in range(REGIONS):
+            path = tmp_path / "part.parquet"
+            write_table(path, people(region))
+            obstore.put(store, f"people/region={region}/part.parquet", path.read_bytes())
+        assert num_rows(inspect("az://lake/people/")) == ROWS
+        query = 'query = "SELECT person, bought, age FROM data WHERE region = 1"'
+        assert num_rows(inspect("az://lake/people/", query)) == ROWS // REGIONS
+        said = inspect("az://lake/gone/")
+        assert re.search("cannot read az://lake/gone/: .*; check the names", said)
 
 
 # --- Delta and Iceberg ---------------------------------------------------------------------------
