@@ -1,13 +1,17 @@
 """Aligning by ids as they become many: processor time, memory, and bytes sent.
 
     python -m benchmarks.many_ids
-    python -m benchmarks.many_ids --ids 10000000
+    python -m benchmarks.many_ids --curve none --ids 1000000 3000000 10000000
 
 Two parties with equally many ids, half of them in common, both in one process, through the bytes of
 their messages, which are counted. Ids are texts that lie in a file, as those of a party's table do.
 Memory is what the process has at most beyond what it has before there is any id: of both parties,
 up to 96 MiB of files that are let go of among it. What was measured before is kept beside it; what
 is planned follows from the last two that were measured.
+
+With ``--curve none`` an exclusive or stands for each multiplication on the curve. It is as
+commutative, so all else is the same: memory, messages, orders, comparing, proofs. That tells memory
+of more ids than the curve has time for, and what everything but the curve takes.
 """
 
 from __future__ import annotations
@@ -31,6 +35,16 @@ from dovetail.data import stored
 from dovetail.network import InProcess, encode
 torch.set_num_threads(1)
 num = int(sys.argv[1])
+
+if sys.argv[2] == "none":
+    from dovetail.alignment import Workers
+
+    def xor(self, secret, points_N32):
+        masked = np.array(np.frombuffer(secret, np.uint8) if isinstance(secret, bytes) else secret)
+        masked[..., -1] = 0  # what comes out is reduced modulo 2^255 - 19
+        return points_N32 ^ masked
+
+    Workers.multiply = Workers.multiply_each = xor
 
 def memory(what):
     return int(re.search(what + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
@@ -67,10 +81,12 @@ print(json.dumps({"s": used, "wall": seconds, "peak": peak, "before": before, "s
 """
 
 
-def measured(num: int) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", OURS, str(num)], check=True, capture_output=True)
+def measured(num: int, curve: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", OURS, str(num), curve]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     reply = json.loads(done.stdout)
     return {
+        "curve": curve,
         "ids of each": num,
         "what": "measured",
         "processor s, both": reply["s"],
@@ -99,14 +115,22 @@ def planned(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ids", type=int, nargs="+", default=IDS)
-    by_ids = {row["ids of each"]: row for row in _results.before("many_ids")}
-    for num in parser.parse_args().ids:
-        by_ids[num] = measured(num)
-        print(_results.markdown([by_ids[num]]), flush=True)
-        rows = [row for _, row in sorted(by_ids.items()) if row["what"] == "measured"]
-        if len(rows) > 1:
+    parser.add_argument("--curve", choices=("X25519", "none"), default="X25519")
+    asked = parser.parse_args()
+    for num in asked.ids:
+        write(measured(num, asked.curve))
+
+
+def write(row: dict[str, Any]) -> None:
+    """Put what was measured last among what was measured before."""
+    before = [each for each in _results.before("many_ids") if each["what"] == "measured"]
+    by_ids = {(each["curve"], each["ids of each"]): each for each in [*before, row]}
+    rows = []
+    for curve in ("X25519", "none"):
+        rows += [each for (of, _), each in sorted(by_ids.items()) if of == curve]
+        if len(rows) > 1 and rows[-2]["curve"] == curve:
             rows.append(planned(*rows[-2:]))
-        _results.write("many_ids", "Aligning by ids as they become many", rows)
+    _results.write("many_ids", "Aligning by ids as they become many", rows)
 
 
 if __name__ == "__main__":

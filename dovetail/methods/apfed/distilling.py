@@ -6,9 +6,11 @@ chosen on test rows: they are asked about when all is chosen.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,9 +72,26 @@ from dovetail.models.recovered import recovered_share
 from dovetail.network import Engine
 from dovetail.privacy import randomised
 
+_log = logging.getLogger(__name__)
+
 #: What is learned from the label owner's own columns; "best-alone" is the best of the learners by
 #: held-out rows.
 ALONE = tuple(TITLES)
+
+
+#: Of more labelled rows than this, so many are drawn.
+MOST_LEARNT = 500_000
+
+
+@cache
+def _tell_of_draw(party: str, num: int) -> None:
+    _log.warning(
+        "party %r: of %s rows with a label, %s are drawn, from which boosted trees, linear models, "
+        "networks and teachers learn; the others count as rows without one",
+        party,
+        f"{num:,}",
+        f"{MOST_LEARNT:,}",
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -125,6 +144,7 @@ class Distilling(LabelOwnerData):
                 f"party {self.train.name!r} has {len(labelled)} labelled rows; the label owner "
                 "needs two or more"
             )
+        labelled = self._learnt_from(labelled)
         folds = torch.full((self.train.num_rows,), NO_FOLD)
         folds[labelled] = make_folds(
             labels[labelled],
@@ -137,6 +157,15 @@ class Distilling(LabelOwnerData):
         weights_C = self.decision_settings.weights(self.task, labels)
         x_RF, weights_R = features(self.train.joined()), self.train.weights
         return Owner(x_RF, targets, folds, loss_of(self.task), weights_C, weights_R)
+
+    def _learnt_from(self, labelled: Tensor) -> Tensor:
+        """These labelled rows; of many a draw, told once: boosted trees copy their rows."""
+        num = len(labelled)
+        if num <= MOST_LEARNT:
+            return labelled
+        rng = generator(self.seed, self.train.name, "learnt", secret=key_of(self.secret))
+        _tell_of_draw(self.train.name, num)
+        return labelled[torch.randperm(num, generator=rng)[:MOST_LEARNT]].sort().values
 
     def teaching(self, owner: Owner) -> Owner:
         """The owner as partners are shown its labels: by randomised response where that is set.
