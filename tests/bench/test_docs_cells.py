@@ -40,7 +40,6 @@ UNRECORDED = {
     "network-team.md": 1,
     "papers.md": 4,
     "privacy.md": 6,
-    "scale.md": 1,  # planned, not measured
     "value.md": 3,
 }
 

@@ -32,6 +32,7 @@ from dovetail.models.learners import (
     StackedConfig,
     Trees,
     boosting,
+    boosting_model,
     encoding,
     first_fold_only,
     fit_stacked,
@@ -561,7 +562,9 @@ def test_trees_that_cannot_be_are_told(text: str, put: str, cause: str, tmp_path
 
 
 @pytest.mark.parametrize("num_classes", [2, 10])
-def test_trees_are_followed_as_lightgbm_follows_them(num_classes: int) -> None:
+def test_trees_are_followed_as_lightgbm_follows_them(
+    num_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import lightgbm
 
     x, classes = cancer() if num_classes == 2 else digits()
@@ -569,6 +572,10 @@ def test_trees_are_followed_as_lightgbm_follows_them(num_classes: int) -> None:
     unseen = torch.randn(300, x.shape[1], generator=torch.Generator().manual_seed(0))
     for member in (m for m in fitted.network.modules() if isinstance(m, BoostedTrees)):
         theirs = lightgbm.Booster(model_str=member.text()).predict(unseen.numpy(), raw_score=True)
+        with monkeypatch.context() as few:
+            few.setattr(boosting_model, "_MOST_ROWS", 7)
+            in_parts = member(unseen)
+        assert torch.equal(member(unseen), in_parts)
         ours = member(unseen) - member.start_S
         ours = ours[:, 1] if num_classes == 2 else ours
         assert np.allclose(ours.numpy(), theirs, atol=1e-5)

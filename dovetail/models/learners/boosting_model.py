@@ -24,6 +24,9 @@ _NOT_PLAIN = ~2
 #: Rows times trees that are followed at once: arrays that stay in a processor's cache.
 _MOST_NODES = 50_000
 
+#: Rows whose trees are summed at a time.
+_MOST_ROWS = 1 << 15
+
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
@@ -133,13 +136,18 @@ class BoostedTrees(nn.Module):
     def forward(self, x_BF: Tensor) -> Tensor:
         if x_BF.is_meta:
             return x_BF.new_zeros(len(x_BF), self.num_outputs)
-        values_BT = self.forest().values(x_BF.detach().cpu().double())
-        # Trees stand round by round, one a score.
-        scores_BS: Tensor = values_BT.unflatten(1, (-1, len(self.start_S))).sum(dim=1)
-        scores_BS = scores_BS.float().to(x_BF.device) + self.start_S
+        # What each tree says of a row is more than its features.
+        parts = [self._summed(part) for part in x_BF.detach().cpu().split(_MOST_ROWS)]
+        scores_BS = torch.cat(parts).to(x_BF.device) + self.start_S
         if len(self.start_S) < self.num_outputs:
             return torch.cat([torch.zeros_like(scores_BS), scores_BS], dim=1)
         return scores_BS
+
+    def _summed(self, x_BF: Tensor) -> Tensor:
+        """(B, S) what the trees say together; they stand round by round, one a score."""
+        values_BT = self.forest().values(x_BF.double())
+        scores_BS: Tensor = values_BT.unflatten(1, (-1, len(self.start_S))).sum(dim=1)
+        return scores_BS.float()
 
     def text(self) -> str:
         """LightGBM's text as it was kept; ``start_S`` is not in it."""
