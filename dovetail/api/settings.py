@@ -191,6 +191,7 @@ class CHFLSettings(TypedDict, total=False):
     decide: ThresholdSettings | None
     timeout_s: float | None
     by_party: Mapping[str, Mapping[str, float]]
+    encoder: str | Any | None
     search: CHFLSearch
     variants: Mapping[str, Mapping[str, Any]]
 
@@ -204,6 +205,7 @@ class CHFLPartySettings(TypedDict, total=False):
     members: Sequence[str] | None
     quorum: float
     private: PrivateSteps | None
+    encoder: str | Any | None
 
 
 class HyFEMSmallCnn(TypedDict, total=False):
@@ -330,13 +332,13 @@ class FedOptimusSettings(TypedDict, total=False):
     embeddings: Release | None
     gradients: Release | None
     variant: Literal['kstep', 'paper']
-    bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | None
+    bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | Any | None
     selection: FedOptimusSelection | None
     variants: Mapping[str, Mapping[str, Any]]
 
 
 class FedOptimusPartySettings(TypedDict, total=False):
-    bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | None
+    bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | Any | None
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None
     test_share: float

@@ -82,7 +82,7 @@ def own_network(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
     return rest(field)
 
 
-def _installed(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
+def own_installed(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
     """The same, or an import path of an installed package."""
     if isinstance(field, str) and ":" in field:
         try:
@@ -109,9 +109,23 @@ EncoderField = Annotated[
 PartyEncoderField = Annotated[
     AnyEncoder,
     AfterValidator(_can_be_built),
-    WrapValidator(_installed),
+    WrapValidator(own_installed),
     WrapSerializer(own_written),
 ]
+
+
+def _no_network(field: Any) -> Any:
+    raise ValueError(
+        "a network of one's own is given from Python, or, in a party's own file, by the import "
+        f'path of an installed package, such as "my_package:Encoder"; got {field!r}'
+    )
+
+
+_Refused = Annotated[str, AfterValidator(_no_network)]
+#: A network that Python gives, where there is no other.
+GivenNetwork = Annotated[_Refused, WrapValidator(own_network), WrapSerializer(own_written)]
+#: Of a party's own file: also an import path.
+InstalledNetwork = Annotated[_Refused, WrapValidator(own_installed), WrapSerializer(own_written)]
 
 
 def _party_name(name: str) -> str:

@@ -5,6 +5,9 @@ Mori, Teranishi, Furukawa, arXiv:2203.02108, section IV-B.
     z_u^(i+1) = a(W_u^(i+1) z_u^(i) + b_u^(i+1) + mu U^(i+1) z_c^(i))     Eq. (6)
     F(x_c, x_u) = softmax(z_c^(L) + z_u^(L))                              Eq. (7)
 
+A party's own column may be any network of its own, ``OwnColumn``: what it gives stands for
+z_u^(L-1), and L - 1 is the last hidden layer of the common column.
+
 A gated network scales z_u^(L) by g in [0, 1] once it is trained, not in the paper: with g = 0 it is
 the common column alone, with g = 1 Eq. (7). After Deng et al. 2020, arXiv:2003.13461, who mix a
 personal model with the shared one.
@@ -14,8 +17,9 @@ Letters: B rows, F features, C classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.errors import ConfigError, ModelError
+from dovetail.models.networks import OwnNetwork, output_shape
 
 Join = Literal["sum", "input"]
 
@@ -94,6 +99,42 @@ class UniqueColumn(nn.Module):
         return x
 
 
+class OwnColumn(nn.Module):
+    """A column that is a network of the party's own, and one linear layer with its lateral one.
+
+    Args:
+        network: (B, F) -> a code, flattened.
+        width: of the code.
+        common_width: of the common column's last hidden layer.
+        num_outputs: C.
+        mu: strength of the lateral connection.
+    """
+
+    def __init__(
+        self, network: nn.Module, width: int, common_width: int, num_outputs: int, mu: float
+    ) -> None:
+        super().__init__()
+        self.network, self.mu = network, mu
+        self.last = nn.Linear(width, num_outputs)
+        self.lateral = nn.Linear(common_width, num_outputs, bias=False)
+
+    def start_at_zero(self) -> None:
+        """As of ``UniqueColumn``."""
+        with torch.no_grad():
+            for parameter in (*self.last.parameters(), *self.lateral.parameters()):
+                parameter.zero_()
+
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that matter: with mu = 0 no U does."""
+        own = [*self.network.parameters(), *self.last.parameters()]
+        return [*own, *(self.lateral.parameters() if self.mu else ())]
+
+    def forward(self, x: Tensor, common: Sequence[Tensor]) -> Tensor:
+        """z_u^(L), from the own features and z_c^(1), ..., z_c^(L)."""
+        z: Tensor = self.last(self.network(x).flatten(1))
+        return torch.add(z, self.lateral(common[-2]), alpha=self.mu) if self.mu else z
+
+
 class Columns(nn.Module):
     """A party's whole network: (B, F) of its own features to (B, C) logits.
 
@@ -114,7 +155,7 @@ class Columns(nn.Module):
     def __init__(
         self,
         common: Column,
-        unique: UniqueColumn | None,
+        unique: UniqueColumn | OwnColumn | None,
         common_indices: Sequence[int],
         unique_indices: Sequence[int],
         join: Join = "sum",
@@ -163,6 +204,7 @@ class ColumnsSpec:
         num_outputs: C.
         mu: strength of the lateral connections.
         join, gated: see ``Columns``.
+        own: the network of the own column; None: a perceptron.
     """
 
     kind: ClassVar[str] = "columns"
@@ -174,6 +216,7 @@ class ColumnsSpec:
     mu: float = 1.0
     join: Join = "sum"
     gated: bool = False
+    own: OwnNetwork | None = None
 
     def __post_init__(self) -> None:
         indices = [*self.common, *self.unique]
@@ -196,16 +239,21 @@ class ColumnsSpec:
         """The common column alone, with random weights."""
         return Column.build(len(self.common), self.widths, self.num_outputs)
 
-    def build_unique(self) -> UniqueColumn | None:
+    def build_unique(self) -> UniqueColumn | OwnColumn | None:
         """The own column and its lateral connections, with random weights."""
         if not self.unique:
             return None
+        if self.own is not None:
+            shape, device = (len(self.unique),), torch.empty(0).device
+            network = self.own.encoder(shape)
+            width = math.prod(output_shape(network, shape, device))
+            return OwnColumn(network, width, self.widths[-1], self.num_outputs, self.mu)
         if self.join == "input":
             num_inputs = self.num_outputs + len(self.unique)
             return UniqueColumn(_linears(num_inputs, self.widths, self.num_outputs), [], 0.0)
         return UniqueColumn.build(len(self.unique), self.widths, self.num_outputs, self.mu)
 
-    def join_columns(self, common: Column, unique: UniqueColumn | None) -> Columns:
+    def join_columns(self, common: Column, unique: UniqueColumn | OwnColumn | None) -> Columns:
         indices = self.common, self.unique
         return Columns(common, unique, *indices, self.join, gated=self.gated)
 
@@ -214,7 +262,11 @@ class ColumnsSpec:
         return self.join_columns(self.build_common(), self.build_unique())
 
     def to_json(self) -> dict[str, Any]:
-        stored = asdict(self)
+        stored = asdict(replace(self, own=None))
+        if self.own is None:
+            del stored["own"]
+        else:
+            stored["own"] = self.own.to_json()
         return {"kind": self.kind, **{k: _listed(value) for k, value in stored.items()}}
 
     @classmethod
@@ -233,6 +285,7 @@ class ColumnsSpec:
                 mu=float(stored["mu"]),
                 join=stored["join"],
                 gated=bool(stored.get("gated", False)),  # absent before there were gates
+                own=OwnNetwork.again(str(stored["own"]["name"])) if "own" in stored else None,
             )
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise ModelError(

@@ -29,7 +29,7 @@ from dovetail.models.kept_smoothing import SmoothingSpec
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import BottomsSpec
 from dovetail.models.learners.stacked import Stack, mean_outputs
-from dovetail.models.networks import Shape, network_input
+from dovetail.models.networks import OwnNetwork, Shape, network_input, output_shape
 
 # --- Bottom networks ---------------------------------------------------------------------------
 
@@ -258,9 +258,38 @@ class OwnerResNet:
         return {"kind": "owner-resnet", "width": self.width}
 
 
+@dataclass(frozen=True)
+class OwnBottom:
+    """A network of a data owner's own, and a linear layer from what it gives.
+
+    Attributes:
+        network: gives a code.
+    """
+
+    kind: ClassVar[str] = "own-bottom"
+
+    network: OwnNetwork
+
+    def build(self, input_shape: Shape, embedding: int) -> nn.Sequential:
+        """(B, ...) -> (B, E)."""
+        encoder = self.network.encoder(input_shape)
+        width = math.prod(output_shape(encoder, input_shape, torch.empty(0).device))
+        return nn.Sequential(encoder, nn.Flatten(), nn.Linear(width, embedding))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.network.name}
+
+
 #: Of FedOptimus' data owners, and of partners of APFed-D and APFed-S.
 BottomSpec = (
-    StripCnn | ColumnsMlp | EncodedMlp | OwnerResNet | MembersSpec | BottomsSpec | SmoothingSpec
+    StripCnn
+    | ColumnsMlp
+    | EncodedMlp
+    | OwnerResNet
+    | OwnBottom
+    | MembersSpec
+    | BottomsSpec
+    | SmoothingSpec
 )
 
 
@@ -285,6 +314,8 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
             return EncodedMlp(tuple(stored["widths"]), int(stored["bins"]), int(stored["num_bins"]))
         case "owner-resnet":
             return OwnerResNet(int(stored["width"]))
+        case OwnBottom.kind:
+            return OwnBottom(OwnNetwork.again(str(stored["name"])))
         case MembersSpec.kind:
             return MembersSpec.from_json(stored)
         case BottomsSpec.kind:
@@ -293,7 +324,7 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
             return SmoothingSpec.from_json(stored)
     raise ModelError(
         "a bottom network is 'strip-cnn', 'columns-mlp', 'encoded-mlp', 'owner-resnet', "
-        "'members', 'stacked-bottoms' or 'sealed-smoothing', got "
+        "'own-bottom', 'members', 'stacked-bottoms' or 'sealed-smoothing', got "
         f"{stored.get('kind')!r}; copy the whole folder again"
     )
 

@@ -464,7 +464,8 @@ def _build(description: dict[str, Any], weights: bytes, network: Any) -> Model:
         return _around(description, network, None)
     if network is not None:
         own = OwnNetwork.installed if isinstance(network, str) else OwnNetwork.given
-        stored = {**stored, "encoder": own(network).to_json()}
+        part = "own" if "own" in stored else "encoder"
+        stored = {**stored, part: own(network).to_json()}
     spec = spec_from_json(stored)
     return _around(description, _rebuilt(spec, shapes, task, tensors), spec)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
 import socket
@@ -97,6 +98,24 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(folder: Path) -> N
     assert (folder / "lab.site" / "ledger.jsonl").stat().st_size
     assert (folder / "clinic.site" / "ledger.jsonl").stat().st_size
     assert list(first.scores) == ["APFed, predicts alone", "learned alone"]
+
+
+@pytest.mark.network
+@pytest.mark.usefixtures("brief_learners")
+def test_several_labels_are_one_question_to_a_partner_elsewhere(folder: Path) -> None:
+    clinic, _ = clinic_and_lab()
+    clinic["pain"] = (clinic["age"] > 50).astype(float).where(clinic.index % 3 > 0)
+    party = dt.Party("clinic", clinic, id="patient", label=["ill", "pain"])
+    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-s"]')
+    at = address()
+    with lab_at(at, script), dt.listen(at, ["lab"], wait_s=120) as partners:
+        run = dt.fit(dt.APFed(), party, test=0.25, partners=partners, quiet=True, out="run")
+    assert run.result["distilled"]["partners"] == ["lab"]
+    assert list(run.result["distilled"]["labels"]) == ["ill", "pain"]
+    ledger = map(json.loads, (folder / "run" / "ledger.jsonl").read_text().splitlines())
+    assert [each["count"] for each in ledger if each["message"] == "sealed.Begin"] == [1]
+    assert list(run.models["clinic"].predict(clinic).columns) == ["ill", "pain"]
+    assert run.scores.to_dict()["joint model, partners present"]["auc_labels"] > 0.6
 
 
 @pytest.mark.network

@@ -14,6 +14,8 @@ import dovetail as dt
 from dovetail.data import installed
 from dovetail.errors import ConfigError, ModelError, PartyError
 from dovetail.models import networks
+from dovetail.models.owners import load_bottom
+from dovetail.service.export import export
 
 pytestmark = pytest.mark.slow
 
@@ -197,3 +199,71 @@ def test_hyfems_extractors_are_networks_of_ones_own(frames):
     assert {"one", "two"} <= set(run.models)
     kinds = [type(each) for each in run.models["one"].network.modules()]
     assert Residual in kinds
+
+
+def hospitals(frames, **ours):
+    """Two parties of the same kind: columns in common, and one that each has alone."""
+    frame = frames[0].merge(frames[1])
+    north, south = frame.iloc[:150], frame.iloc[150:]
+    return [
+        dt.Party("north", north.drop(columns=["e", "f"]), id="id", label="label", **ours),
+        dt.Party("south", south.drop(columns="d"), id="id", label="label"),
+    ]
+
+
+def test_the_own_column_of_chfl_is_any_network(frames, tmp_path):
+    method = dt.CHFL(encoder=Residual, rounds=3, widths=[8, 4])
+    run = dt.fit(method, hospitals(frames), baselines=["chfl-mu0", "common"], quiet=True)
+    model = run.models["north"]
+    assert isinstance(model.network.unique.network.network, Residual)
+    assert model.spec.common
+    folder = model.save(tmp_path / "north")
+    frame = frames[0].merge(frames[1])
+    assert (dt.load(folder, network=Residual).predict(frame) == model.predict(frame)).all()
+    export(model, tmp_path / "north.onnx")
+    exported = dt.load(tmp_path / "north.onnx").predict_proba(frame)
+    np.testing.assert_allclose(exported, model.predict_proba(frame), atol=1e-5)
+
+
+def test_the_common_column_is_as_without_a_network_of_ones_own(frames):
+    """Nothing flows back into it: not from a network of one's own either."""
+    settings = {"rounds": 2, "widths": [8, 4], "choose": "last", "gate": False}
+    own, plain = (
+        dt.fit(dt.CHFL(**settings, **more), hospitals(frames), quiet=True).models["north"]
+        for more in ({"encoder": Residual}, {})
+    )
+    ours, theirs = (each.network.common.state_dict() for each in (own, plain))
+    for name, values in ours.items():
+        torch.testing.assert_close(values, theirs[name], atol=1e-5, rtol=1e-4)
+
+
+def test_one_partys_own_file_names_the_network_of_its_own_column(frames, package):
+    parties = hospitals(frames, chfl={"encoder": package})
+    run = dt.fit(dt.CHFL(rounds=2, widths=[8, 4]), parties, quiet=True)
+    kinds = {name: type(each.network.unique).__name__ for name, each in run.models.items()}
+    assert kinds == {"north": "OwnColumn", "south": "UniqueColumn"}
+    with pytest.raises(ConfigError, match="by the import path of an installed package"):
+        dt.CHFL(encoder="wide")
+    with pytest.raises(ConfigError, match="is given from Python"):
+        dt.CHFL(encoder=package)
+
+
+def test_the_bottom_of_fedoptimus_is_any_network(frames, package):
+    ours = frames[0][["id", "label"]]
+    lab = dt.Party("lab", frames[0].drop(columns="label"), id="id", fedoptimus={"bottom": package})
+    shop = dt.Party("shop", frames[1], id="id", fedoptimus={"bottom": Residual})
+    clinic = dt.Party("clinic", ours, id="id", label="label")
+    settings = {"epochs": 2, "embedding": 8, "members": 2, "top": [8]}
+    run = dt.fit(dt.FedOptimus(**settings), [clinic, lab, shop], quiet=True)
+    bottom = load_bottom(run.folder / "models" / "shop")
+    assert bottom.spec.member.network.made is Residual
+    assert next(iter(run.scores.to_dict().values()))["accuracy"] > 0.4
+    frame = frames[0].merge(frames[1])
+    table = dt.simulate(
+        frame,
+        dt.Owners(data_owners={"lab": list("abc"), "shop": list("def")}, label_owners=1),
+        id="id",
+        label="label",
+    )
+    run = dt.fit(dt.FedOptimus(bottom=Residual, **settings), table, test=0.3, quiet=True)
+    assert next(iter(run.scores.to_dict().values()))["accuracy"] > 0.4

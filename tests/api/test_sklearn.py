@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import joblib
@@ -183,3 +184,66 @@ def test_mistakes_are_value_errors_in_a_sentence() -> None:
         SoloClassifier(learners=["forest"]).fit(X, y)
     with pytest.raises(ValueError, match="only one class"):
         SoloClassifier().fit(X, ["a"] * len(X))
+
+
+def several_labels() -> tuple[pd.DataFrame, np.ndarray, dt.Party]:
+    """90 patients with two labels, and a laboratory that knows what says the second."""
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(size=(90, 2)), rng.normal(size=90)
+    X = pd.DataFrame(ours, columns=["age", "weight"], index=[f"p{each}" for each in range(90)])
+    y = np.stack([ours[:, 0], theirs], axis=1) + 0.3 * rng.normal(size=(90, 2))
+    lab = pd.DataFrame({"patient": X.index, "blood": theirs})
+    return X, y, dt.Party("lab", lab, id="patient")
+
+
+def test_several_labels_by_scikit_learns_contract() -> None:
+    X, y, _ = several_labels()
+    answers = (y > 0).astype(int)
+    model = SoloClassifier(learners=["linear"]).fit(X, answers)
+    said, shares = model.predict(X), model.predict_proba(X)
+    assert said.shape == answers.shape
+    assert isinstance(shares, list)
+    assert [each.shape for each in shares] == [(90, 2), (90, 2)]
+    assert [list(each) for each in model.classes_] == [[0, 1], [0, 1]]
+    for label, each in enumerate(shares):
+        np.testing.assert_allclose(each.sum(axis=1), 1)
+        np.testing.assert_array_equal(said[:, label], each[:, 1] >= 0.5)
+    assert (said[:, 0] == answers[:, 0]).mean() > 0.8
+    assert model.score(X, answers) == (said == answers).all(axis=1).mean()
+    words = np.where(y > 0, "ill", "well")
+    assert set(np.unique(clone(model).fit(X, words).predict(X))) == {"ill", "well"}
+    numbers = SoloRegressor(learners=["linear"]).fit(X, y)
+    assert numbers.predict(X).shape == y.shape
+    assert numbers.score(X, y) > 0.3  # the mean of the labels' R2: of one nothing is known
+    frame = clone(numbers).set_output(transform="pandas").fit(X, y).predict(X)
+    assert list(frame.index) == list(X.index)
+
+
+def test_several_labels_in_pipelines_and_searches() -> None:
+    X, y, _ = several_labels()
+    pipeline = make_pipeline(StandardScaler(), SoloRegressor(learners=["linear"]))
+    search = GridSearchCV(pipeline, {"soloregressor__random_state": [0, 1]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.3
+    assert search.predict(X).shape == y.shape
+    pipeline = make_pipeline(StandardScaler(), SoloClassifier(learners=["linear"]))
+    folds = cross_val_score(pipeline, X, (y > 0).astype(int), cv=2, scoring="f1_macro")
+    assert folds.min() > 0.4
+
+
+def test_a_row_may_lack_a_label_and_one_of_three_classes_is_refused() -> None:
+    X, y, _ = several_labels()
+    y[::3, 0] = np.nan
+    assert np.isfinite(SoloRegressor(learners=["linear"]).fit(X, y).predict(X)).all()
+    with pytest.raises(ValueError, match="several labels have two classes each, and column 1"):
+        SoloClassifier().fit(X, np.stack([np.arange(90) % 2, np.arange(90) % 3], axis=1))
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_partners_help_with_several_labels() -> None:
+    X, y, lab = several_labels()
+    model = SoloClassifier(partners=[lab]).fit(X, (y > 0).astype(int))
+    assert model.predict(X).shape == y.shape
+    result = model.run_.result
+    assert list(result["distilled"]["labels"]) == ["__label__0", "__label__1"]
+    ledger = (model.run_.folder / "ledger.jsonl").read_text().splitlines()
+    assert [each["count"] for each in map(json.loads, ledger) if "Begin" in each["message"]] == [1]

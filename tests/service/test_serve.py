@@ -29,6 +29,7 @@ from dovetail.service.application import Limits, Service
 from dovetail.service.bodies import read_body
 from dovetail.service.served import Shelf
 from dovetail.service.serving import Address, named
+from dovetail.sklearn import SoloClassifier
 
 ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}
 
@@ -257,6 +258,30 @@ def test_several_models_are_asked_by_name_and_their_schemas_are_theirs(folder, t
     assert health.json()["models"].keys() == {"clinic", "costs"}
     assert 'dovetail_rows_total{model="costs"} 1.0' in metrics.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_several_labels_are_answered_by_name(tmp_path, table):
+    x = table[["age", "job", "smoker"]]
+    y = np.stack([table["ill"] == "yes", table["cost"] > 1000], axis=1).astype(int)
+    model = SoloClassifier(learners=["linear"]).fit(x, y).model_
+    model.save(tmp_path / "several")
+    row = {"age": 70, "job": "pilot", "smoker": True}
+
+    async def ask(client):
+        return (
+            await client.post("/predict", json=[row, row]),
+            await client.get("/schema"),
+            await client.get("/openapi.json"),
+        )
+
+    answer, schema, described = answers_of(service({"several": tmp_path / "several"}), ask)
+    first, second = answer.json()["predictions"]
+    assert first == second
+    assert first["prediction"] == {"label 1": 1, "label 2": 1}
+    assert 0.5 < first["probabilities"]["label 1"] <= 1
+    asked = {"kind": "several labels", "labels": ["label 1", "label 2"]}
+    assert schema.json()["x-answer"] == asked
+    assert "label 2" in described.text
 
 
 def test_requests_that_wait_together_are_one_run_of_the_model(folder):

@@ -388,6 +388,7 @@ class Member(chfl.Member):
             config.mu,
             "input" if config.method == "simple" else "sum",
             gated=config.gate and config.method == "chfl" and bool(unique),
+            own=self.data.own if config.method == "chfl" and unique else None,
         )
 
     def common_optimizer(self) -> Optimizer:

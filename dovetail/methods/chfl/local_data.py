@@ -18,7 +18,7 @@ from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.local_data import MemberData
 from dovetail.methods.outcome import goodness
-from dovetail.models import ColumnsSpec, Model
+from dovetail.models import ColumnsSpec, Model, OwnNetwork
 from dovetail.models.decisions import Supervised
 from dovetail.privacy import PrivateSteps
 from dovetail.privacy.dropout import QUORUM
@@ -67,6 +67,7 @@ class ChflData(MemberData):
         members: whom it sums with; None: whoever is certified.
         quorum: the least share of members whose answers open a sum that outlives lost ones.
         private: how its common tower is trained, whatever the run says; None: as that says.
+        own: the network of its private tower; None: a perceptron.
     """
 
     common: Sequence[str]
@@ -78,6 +79,7 @@ class ChflData(MemberData):
     members: tuple[str, ...] | None = None
     quorum: float = QUORUM
     private: PrivateSteps | None = None
+    own: OwnNetwork | None = None
 
     def __post_init__(self) -> None:
         absent = [name for name in self.common if name not in set(self.table.names)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -49,7 +49,13 @@ from dovetail.methods.local_data import (
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import PartyName, Section, narrowed
+from dovetail.methods.section import (
+    GivenNetwork,
+    InstalledNetwork,
+    PartyName,
+    Section,
+    narrowed,
+)
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
@@ -110,6 +116,8 @@ class ChflSection(chfl.Config):
     zero_start: bool = True  # the own column's last layer and U begin at zero
     gate: bool = True  # how much the own column counts is chosen on validation rows
     choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
+    # from Python: the network of every party's own column in this process; None: widths
+    encoder: GivenNetwork | None = None
     search: SearchSection = SearchSection()
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 
@@ -126,6 +134,8 @@ class MemberSection(Section):
     # a sum that outlives lost members opens for more than this share of them
     quorum: float = Field(default=QUORUM, ge=0.5, lt=1)
     private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
+    # the network of its own column: an import path of an installed package; None: widths of the run
+    encoder: InstalledNetwork | None = None
 
 
 def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflData:
@@ -141,7 +151,7 @@ def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflD
     """
     table, section, party = site.table, site.settings("chfl", MemberSection), site.party
     check_labels(site, "CHFL")
-    x = table.x
+    x, own = table.x, cast(Any, section.encoder)  # a network, once it is read
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
@@ -167,6 +177,7 @@ def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflD
         members=section.members,
         quorum=section.quorum,
         private=section.private,
+        own=own,
     )
 
 
@@ -196,7 +207,13 @@ class ChflVariant(Variant):
 
     def variant_data(self, training: Training, name: str) -> Mapping[str, chfl.ChflData]:
         """Everybody's own; of "pooled" one."""
-        return {POOLED: pool(training.party_data)} if name == "pooled" else training.party_data
+        if name == "pooled":
+            return {POOLED: pool(training.party_data)}
+        given = training.settings.encoder
+        return {
+            party: replace(data, own=data.own or given)
+            for party, data in training.party_data.items()
+        }
 
     def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
         """The settings that ``Begin`` carries; a searched one may be any that is tried."""
@@ -343,6 +360,11 @@ class Chfl(Method):
         if section.method != "chfl":
             raise ConfigError(
                 f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
+            )
+        if section.encoder is not None and run.engine.kind != "inprocess":
+            raise ConfigError(
+                f"{where}, [chfl]: over a network the network of a party's own column is its own; "
+                "give encoder below [chfl] in its party file"
             )
         make = partial(variant_config, narrowed(section, chfl.Config))
         check_variants(run, "chfl", section.variants, VARIANT_NAMES, make, where=where)

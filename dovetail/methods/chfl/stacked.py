@@ -14,6 +14,7 @@ from torch import Tensor
 from dovetail.data import Classification
 from dovetail.methods.chfl.layers import Finished, Member, Train, Trained
 from dovetail.models import StackedColumns, StackedOptimizer, pull
+from dovetail.models.columns import OwnColumn
 from dovetail.models.threads import num_threads, one_core_each
 from dovetail.network import Checkpointed, Engine, InProcess, Message, Party, Pending
 from dovetail.network.engine import R
@@ -123,6 +124,8 @@ def _stack_key(member: Member) -> object:
         # Rows' own gradients are not stacked; who has them cut trains by itself.
         member.name if member.local.is_private else "",
         columns.unique is None,
+        # A network of a party's own is trained by itself.
+        member.name if isinstance(columns.unique, OwnColumn) else "",
         # Stacked losses are of classes; who learns a number trains by itself.
         member.task.num_outputs if isinstance(member.task, Classification) else member.name,
         member.batches.steps_per_pass,

@@ -17,11 +17,11 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, WrapSerializer, WrapValidator
 from torch import Tensor
 
 from dovetail import data as dd
@@ -56,12 +56,14 @@ from dovetail.methods.local_data import (
 )
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
-from dovetail.methods.section import Section
+from dovetail.methods.section import Section, own_installed, own_network, own_written
+from dovetail.models import OwnNetwork
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
     ColumnsMlp,
     EncodedMlp,
+    OwnBottom,
     OwnerResNet,
     StripCnn,
 )
@@ -105,7 +107,13 @@ BottomField = (
 SELECTED = "what [fedoptimus.selection] asks for"
 
 
-def bottom(field: BottomField | None, shape: tuple[int, ...]) -> BottomSpec:
+#: Also a network that Python gives.
+AnyBottom = Annotated[BottomField, WrapValidator(own_network), WrapSerializer(own_written)]
+#: Also one of an installed package, in a party's own file.
+PartyBottom = Annotated[BottomField, WrapValidator(own_installed), WrapSerializer(own_written)]
+
+
+def bottom(field: BottomField | OwnNetwork | None, shape: tuple[int, ...]) -> BottomSpec:
     """The network that a file names: a kind, its settings, or hidden widths; None: by the rows.
 
     Raises:
@@ -114,6 +122,8 @@ def bottom(field: BottomField | None, shape: tuple[int, ...]) -> BottomSpec:
     match field:
         case None:
             return StripCnn() if len(shape) == 3 else EncodedMlp()
+        case OwnNetwork():
+            return OwnBottom(field)
         case "strip-cnn":
             return StripCnn()
         case "resnet-18":
@@ -132,7 +142,8 @@ class OwnerSection(Section):
     A party whose file names a label is a label owner, any other a data owner.
     """
 
-    bottom: BottomField | None = None  # of a data owner: its network; None: by what its rows are
+    # of a data owner: its network, also an import path; None: by what its rows are
+    bottom: PartyBottom | None = None
     classes: tuple[str | int, ...] = ()  # of a label owner: of all, where it has not all of them
     label_scale: LabelScale | None = None  # of a label owner's numbers: mean and scale of all's
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of a label owner: of its labelled rows

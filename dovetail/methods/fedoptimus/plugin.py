@@ -35,7 +35,7 @@ from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.fits import TOLD, OwnersFits
 from dovetail.methods.fedoptimus.owners import (
     SELECTED,
-    BottomField,
+    AnyBottom,
     OwnerHoldings,
     OwnerSection,
     align_owners,
@@ -136,7 +136,7 @@ class FedOptimusSection(fedoptimus.Config):
     members: int = Field(default=4, ge=1)  # networks side by side, which share the embedding
     smoothing: Smoothing = "classes"  # of labels; classes: 0.1 of 3 classes or more
     patience: int | None = Field(default=10, ge=1)  # epochs without a better held-out loss
-    bottom: BottomField | None = None  # of every data owner; None: by what its rows are
+    bottom: AnyBottom | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 

@@ -1,0 +1,146 @@
+"""Fourteen labels of yeast genes at once: what partners add to each, and what one exchange saves.
+
+    pip download --no-deps river==0.26.1
+    python -m benchmarks.several_labels river-0.26.1-*.whl [--seeds 3]
+
+The wheel has the multi-label set of Elisseeff and Weston (2002): 2,417 genes, 14 groups of
+functions, of which a gene has four on average. A laboratory has the genes' phylogenetic profiles
+(the last 24 columns) and knows the functions of 600; another has their expression in microarray
+experiments (the first 79). A quarter of the rows tests. All else is the default.
+
+``at once`` is one run of 14 labels; ``one by one`` is 14 runs of one, on the same rows. Finished
+runs are kept in results/several_labels.jsonl, a line a seed and way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import statistics
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import dovetail as dt
+from benchmarks import _results
+
+MEMBER = "river/datasets/yeast.csv.gz"
+RESULTS = _results.FOLDER / "several_labels.jsonl"
+LABELS = [f"Class{number}" for number in range(1, 15)]
+PROFILES = [f"Att{number}" for number in range(80, 104)]
+EXPRESSION = [f"Att{number}" for number in range(1, 80)]
+LABELLED = 600
+#: What stands in a line -> what a run calls it.
+MODELS = {"local": "best-alone", "solo": "apfed-s", "joint": "joint"}
+
+
+def genes(wheel: Path) -> pd.DataFrame:
+    """The set, and an id of each gene."""
+    with zipfile.ZipFile(wheel) as archive, gzip.open(archive.open(MEMBER)) as file:
+        names, *rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
+    table = pd.DataFrame(np.array(rows, dtype=float), columns=names)
+    return table.assign(gene=np.arange(len(rows)))
+
+
+def trained(table: pd.DataFrame, labels: list[str], seed: int) -> dict[str, Any]:
+    """Label -> model -> AUC on test rows; seconds, bytes and messages of the run."""
+    tests = np.random.default_rng(seed).permutation(len(table))[-len(table) // 4 :]
+    split = np.where(np.isin(np.arange(len(table)), tests), "test", "train")
+    simulation = dt.simulate(
+        table[["gene", *PROFILES, *EXPRESSION, *labels]].assign(split=split),
+        dt.Columns({"profiles": PROFILES, "arrays": EXPRESSION}, active="profiles"),
+        id="gene",
+        label=labels if len(labels) > 1 else labels[0],
+        split_column="split",
+        labels=LABELLED,
+    )
+    started = time.perf_counter()
+    run = dt.fit(dt.APFed(), simulation, seeds=[seed], quiet=True)
+    seconds = time.perf_counter() - started
+    result, aucs = run.result, dict[str, dict[str, float]]()
+    for what, name in MODELS.items():
+        scores = {} if name == result["method"] else result["baselines"].get(name, {})
+        scores = scores or result["parties"]["profiles"]
+        details = result["variants"]["apfed-s"]["details"][name]["profiles"]
+        each = details.get("labels") or {labels[0]: scores}
+        for label in labels:
+            aucs.setdefault(label, {})[what] = each[label]["auc"]
+    gates = result["distilled"].get("labels") or {labels[0]: result["distilled"]}
+    ledger = (run.folder / "ledger.jsonl").read_text().splitlines()
+    sent = [each for each in map(json.loads, ledger) if each["message"].startswith("sealed.")]
+    return {
+        "auc": aucs,
+        "helped": [name for name, gate in gates.items() if gate["pays"]],
+        "seconds": seconds,
+        "bytes": sum(each["bytes"] for each in sent),
+        "messages": sum(each["count"] for each in sent),
+    }
+
+
+def merged(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """One line of several runs."""
+    return {
+        "auc": {label: aucs for one in each for label, aucs in one["auc"].items()},
+        "helped": [name for one in each for name in one["helped"]],
+        **{key: sum(one[key] for one in each) for key in ("seconds", "bytes", "messages")},
+    }
+
+
+def table_of(lines: list[dict[str, Any]]) -> str:
+    """Means over seeds: a row a way."""
+    rows = []
+    for way in ("at once", "one by one"):
+        own = [line for line in lines if line["way"] == way]
+        if not own:
+            continue
+        means = {
+            what: statistics.fmean(100 * auc[what] for line in own for auc in line["auc"].values())
+            for what in MODELS
+        }
+        rows.append(
+            {
+                "way": way,
+                "seeds": len(own),
+                **means,
+                "labels helped": statistics.fmean(len(line["helped"]) for line in own),
+                "messages": statistics.fmean(line["messages"] for line in own),
+                "MB": statistics.fmean(line["bytes"] / 1e6 for line in own),
+                "seconds": statistics.fmean(line["seconds"] for line in own),
+            }
+        )
+    return _results.markdown(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    table = genes(given.wheel)
+    lines = (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
+    done = {(line["seed"], line["way"]) for line in lines}
+    for seed in range(given.seeds):
+        for way in ("at once", "one by one"):
+            if (seed, way) in done:
+                continue
+            if way == "at once":
+                line = trained(table, LABELS, seed)
+            else:
+                line = merged([trained(table, [label], seed) for label in LABELS])
+            lines.append({**_results.machine(), "seed": seed, "way": way, **line})
+            RESULTS.write_text("".join(json.dumps(each) + "\n" for each in lines))
+            print(table_of(lines), flush=True)
+    print(table_of(lines))
+
+
+if __name__ == "__main__":
+    main()
