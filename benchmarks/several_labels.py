@@ -9,7 +9,7 @@ functions, of which a gene has four on average. A laboratory has the genes' phyl
 experiments (the first 79). A quarter of the rows tests. All else is the default.
 
 ``at once`` is one run of 14 labels; ``one by one`` is 14 runs of one, on the same rows. Finished
-runs are kept in results/several_labels.jsonl, a line a seed and way.
+runs are kept in results/several_labels_runs.jsonl, a line a seed and way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import dovetail as dt
 from benchmarks import _results
 
 MEMBER = "river/datasets/yeast.csv.gz"
-RESULTS = _results.FOLDER / "several_labels.jsonl"
+RESULTS = _results.FOLDER / "several_labels_runs.jsonl"
 LABELS = [f"Class{number}" for number in range(1, 15)]
 PROFILES = [f"Att{number}" for number in range(80, 104)]
 EXPRESSION = [f"Att{number}" for number in range(1, 80)]
@@ -93,29 +93,33 @@ def merged(each: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def table_of(lines: list[dict[str, Any]]) -> str:
-    """Means over seeds: a row a way."""
+def summary(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds: a row a way, and, of all at once, a row a label."""
     rows = []
     for way in ("at once", "one by one"):
         own = [line for line in lines if line["way"] == way]
-        if not own:
-            continue
-        means = {
-            what: statistics.fmean(100 * auc[what] for line in own for auc in line["auc"].values())
-            for what in MODELS
-        }
+        every = [auc for line in own for auc in line["auc"].values()]
         rows.append(
             {
-                "way": way,
-                "seeds": len(own),
-                **means,
-                "labels helped": statistics.fmean(len(line["helped"]) for line in own),
-                "messages": statistics.fmean(line["messages"] for line in own),
+                "what": f"all labels, {way}",
+                **_means(every),
+                "helped": statistics.fmean(len(line["helped"]) for line in own),
+                "messages": own[0]["messages"],
                 "MB": statistics.fmean(line["bytes"] / 1e6 for line in own),
                 "seconds": statistics.fmean(line["seconds"] for line in own),
             }
         )
-    return _results.markdown(rows)
+    own = [line for line in lines if line["way"] == "at once"]
+    for label in LABELS:
+        helped = sum(label in line["helped"] for line in own)
+        means = _means([line["auc"][label] for line in own])
+        empty = dict.fromkeys(("messages", "MB", "seconds"), "")
+        rows.append({"what": label, **means, "helped": helped, **empty})
+    return rows
+
+
+def _means(aucs: list[dict[str, float]]) -> dict[str, float]:
+    return {what: statistics.fmean(100 * auc[what] for auc in aucs) for what in MODELS}
 
 
 def main() -> None:
@@ -138,8 +142,10 @@ def main() -> None:
                 line = merged([trained(table, [label], seed) for label in LABELS])
             lines.append({**_results.machine(), "seed": seed, "way": way, **line})
             RESULTS.write_text("".join(json.dumps(each) + "\n" for each in lines))
-            print(table_of(lines), flush=True)
-    print(table_of(lines))
+            print(seed, way, line["seconds"], flush=True)
+    _results.write(
+        "several_labels", "AUC in % of fourteen labels, at once and one by one", summary(lines)
+    )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,14 @@ def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_example_of_several_labels_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    output = run((ROOT / "examples" / "several_labels.py").read_text(), tmp_path)
+    (line,) = re.findall(r"^heart failure +([\d.]+) +[\d.]+ +([\d.]+)$", output, re.MULTILINE)
+    assert float(line[1]) > float(line[0]) + 0.05  # cardiology knows pulse and shock
+    assert "p(fibrillation)" in output
+
+
+@pytest.mark.slow
 def test_the_walk_runs_from_top_to_bottom(tmp_path: Path) -> None:
     output = run((ROOT / "examples" / "walk.py").read_text(), tmp_path)
     right = float(re.findall(r"without a diagnosis: ([\d.]+)", output)[0])
