@@ -221,7 +221,8 @@ def planned(rows: list[dict[str, Any]]) -> dict[str, Any]:
     one, two = rows[-2], rows[-1]
     steps = (PLANNED - two["rows"]) / (two["rows"] - one["rows"])
     keys = ("Parquet MB", "processor s", "peak MiB")
-    grown = {key: two[key] + steps * (two[key] - one[key]) for key in keys}
+    grown: dict[str, Any] = {key: two[key] + steps * (two[key] - one[key]) for key in keys}
+    grown["training s"] = None
     each = grown["peak MiB"] * 2**20 / PLANNED / 40
     return {**two, **grown, "rows": PLANNED, "what": "planned", "bytes a value": each}
 
