@@ -4,7 +4,7 @@
 
 The forecast looks at the label owner's rows alone: does its score still rise with labels, and have
 many shared rows none? It is set beside the gain of the solo model over the best local model that
-is recorded of 25 settings (``results/bench/worth.jsonl``, five seeds each) and of the newcomer's
+is recorded of 25 settings (``results/bench/worth-sealed.jsonl``) and of the newcomer's
 twelve (``results/newcomer.jsonl``); a gain of a point or more counts. Nothing is trained but the
 forecast's own linear models.
 """
@@ -30,11 +30,11 @@ LEAST = 0.01
 def worth_cells() -> Iterator[tuple[str, float, Expected | None]]:
     """(Cell, gain, forecast) of each setting of the table ``worth``."""
     cells: dict[str, list[dict[str, Any]]] = {}
-    for line in (_results.FOLDER / "bench" / "worth.jsonl").read_text().splitlines():
+    for line in (_results.FOLDER / "bench" / "worth-sealed.jsonl").read_text().splitlines():
         row = json.loads(line)
         cells.setdefault(row["cell"], []).append(row)
     for cell, rows in cells.items():
-        gain = statistics.fmean(row["apfed-d"] - row["best-alone"] for row in rows)
+        gain = statistics.fmean(row["apfed-s"] - row["best-alone"] for row in rows)
         overrides = [rows[0]["set"]] if rows[0]["set"] else []
         found = dt.inspect(RUNS / rows[0]["run"], overrides=overrides, quiet=True)
         yield cell, gain, found.expected

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from rich.console import RenderableType
@@ -64,9 +63,8 @@ _MESSAGES_SHOWN = 8
 #: What was measured of joint models (benchmarks/results/bench/worth-sealed.jsonl; a test recomputes
 #: it).
 JOINT = (
-    "The joint model, with the partners there at each prediction, usually gains more than the solo "
-    "model: 11.4 points more than the best local model against 2.6, the medians of 25 measured "
-    "settings."
+    "In 25 measured settings the joint model, which needs the partners at each prediction, gained "
+    "11.4 points over the best local model, the solo model 2.6 (medians)."
 )
 
 Expecting = Callable[[Overlaps], Expected | None]
@@ -183,7 +181,7 @@ class Inspection(Shown):
             )
             return
         if self.expected is not None:
-            yield from map(terminal_text, self.verdict.split("\n"))
+            yield from map(terminal_text, self.expected.sentences())
             yield ""
         yield _expectations([fit.method for fit in self.fits if fit.applies])
         yield ""
@@ -564,7 +562,7 @@ def _method_table(fits: Sequence[Fit]) -> Table:
 
 def _expectations(fitting: Sequence[str]) -> Table:
     """Table of methods that fit: what receivers learn and what it gained, as was measured."""
-    table = plain_table("method", "what it shows", "what it is expected to gain")
+    table = plain_table("method", "others learn, by our audits", "gain, median of our settings")
     for variant, each in told().items():
         if each.gain and methods.method_of(variant).name in fitting:
             shows = "; ".join(each.shows)
@@ -573,19 +571,16 @@ def _expectations(fitting: Sequence[str]) -> Table:
 
 
 def _measured_text(method: str, variant: str | None) -> list[str]:
-    """What receivers of its messages learn by default settings, as audits found."""
+    """What limits what its messages reveal; and what audits found, if no table says it."""
     variant = SEALED if variant is None and method == "apfed" else variant
     known = told_of(variant or method)
-    lines = [f"  {line}" for line in known.shows]
-    if not lines:
-        return ["What they tell: dovetail audit RUN measures it."]
-    bounded = ["What bounds it, in a run file (priced by dovetail audit RUN --try):"]
-    bounded += [f"  {line}" for line in wrap(", ".join(known.bounds), 90)]
-    return [
-        "What they tell, by default settings (yours: dovetail audit RUN):",
-        *lines,
-        *(bounded if known.bounds else ()),
-    ]
+    lines = [] if known.gain else [f"  {line}" for line in known.shows]
+    if lines:
+        lines.insert(0, "What they reveal, by our audits:")
+    if known.bounds:
+        limits = ", ".join(known.bounds)
+        lines.append(f"Limited by: {limits} (dovetail audit RUN --try measures the cost)")
+    return lines or ["dovetail audit RUN measures what they reveal."]
 
 
 def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[RenderableType, ...]:

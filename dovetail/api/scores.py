@@ -126,7 +126,7 @@ def caption(num_seeds: int, intervals: bool) -> str:
     """What stands behind a score."""
     if num_seeds > 1:
         return f"mean ± std of {num_seeds} seeds"
-    return "in brackets: 95 % interval over draws of the test rows" if intervals else ""
+    return "in brackets: 95 % interval, bootstrap of the test rows" if intervals else ""
 
 
 class Scores(Mapping[str, Mapping[str, Value]]):

@@ -57,12 +57,12 @@ def align(
 
     dovetail align bank.toml --partners shop,lab --listen 0.0.0.0:7443
 
-    Or name the run file that says so.
+    Or name the run file with these settings.
 
-    Without an id in common, list match keys in every party file, such as
-    match = [["surname", "given", "birth_date"], ["sounds(surname)", "birth_date", "postcode"]]:
-    they are tried in order, each on the rows that none before has matched. To see beforehand what
-    they are worth: dovetail align shop.toml --dry-run (docs/alignment.md).
+    Without an id in common, list match keys in every party file, such as match = [["surname",
+    "given", "birth_date"], ["sounds(surname)", "birth_date", "postcode"]]: they are tried in order,
+    each on the rows that no earlier key has matched. To rate them beforehand: dovetail align
+    shop.toml --dry-run (docs/alignment.md).
     """
     precheck.check_files(parties)
     from dovetail.api import aligning

@@ -32,11 +32,10 @@ def audit(
 ) -> None:
     """Attack a run's own messages: what could each party learn of the others?
 
-    Trains the run again in this process, by its own settings and seeds, keeps what crosses, and
-    attacks it as an honest but curious receiver would; with --malicious also as a driver or a
-    partner that steers the other's training, within the limits of a site. Each figure stands
-    beside the same attack without messages; the verdict is none, low or high. audit.json and
-    audit.html, in the run's folder, have all of it.
+    Trains the run again in this process and attacks its messages as an honest but curious receiver
+    would; with --malicious also as a driver or partner that steers the other's training. Each
+    figure is compared with the same attack without messages; the verdict is none, low or high. The
+    result is in audit.json and audit.html in the run's folder.
 
     Nothing found is no proof that there is nothing to find.
     """

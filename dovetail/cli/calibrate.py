@@ -27,11 +27,11 @@ def calibrate(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit probabilities that mean what they say, and sets that hold the truth.
+    """Calibrate probabilities, and add prediction sets or intervals.
 
     Half of the rows calibrate the probabilities (temperature or isotonic), the other half judge it
-    and are kept for `dovetail predict --coverage 0.9`. All of it is written into the model's
-    folder, and is in what is exported and served from then on.
+    and are kept for `dovetail predict --coverage 0.9`. The result is written into the model's
+    folder, and applies to exports and the service, too.
     """
     from dovetail.models.model_folders import model_folder
     from dovetail.service.calibrating import calibrated

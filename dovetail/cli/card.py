@@ -25,8 +25,8 @@ def card(
 ) -> None:
     """Write a model's card: columns, rows, method, scores, groups, ledger, hashes.
 
-    card.json and card.md stand beside the model from then on. Scores of a run around it are there
-    anyway; DATA adds scores on its rows with 95 % intervals, and --by those of groups.
+    Writes card.json and card.md beside the model. DATA adds scores on its rows with 95 % intervals,
+    and --by those of groups.
     """
     from dovetail.models.card import card as make
     from dovetail.models.card import kept_heads, write_card

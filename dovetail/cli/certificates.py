@@ -90,10 +90,10 @@ def certificates(
 
     dovetail certificates shop --sign shop.csr
 
-    Before they end: dovetail certificates shop --renew. Without names: what there is, until when.
+    Before they end: dovetail certificates shop --renew. Without names: list the certificates.
 
-    A key that was lost: dovetail certificates shop --revoke, and crl.pem goes to everybody. Who
-    runs takes up new files within seconds, and drops a line whose certificate is on the list.
+    After a key was lost: dovetail certificates shop --revoke, and send crl.pem to everybody.
+    Running commands read new files within seconds, and close connections of revoked certificates.
     """
     from dovetail.network.certificates import host_name
     from dovetail.node import issuing
@@ -241,7 +241,7 @@ def _lines(result: dict[str, Any], folder: Folder) -> Iterator[str]:
             "any name: keep it on this machine, and back it up."
         )
     for name, party in result["parties"].items():
-        role = "driver, may listen" if party["driver"] else "site, may only dial"
+        role = "driver, may listen" if party["driver"] else "site, may only connect"
         hosts = f" on {', '.join(party['hosts'])}" if party["hosts"] else ""
         yield f"{name!r} ({role}{hosts}), until {party['expires']}"
         if party["has_key"]:

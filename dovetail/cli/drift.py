@@ -23,11 +23,11 @@ def drift(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell column by column how new rows differ from those of training.
+    """Report for each column how new rows differ from those of training.
 
-    Population stability index, Kolmogorov-Smirnov distance, missing and unseen values; an alarm
-    is what is large and no chance. With labels in DATA, the score now beside the score then. The
-    exit code is 1 where there is an alarm.
+    Population stability index, Kolmogorov-Smirnov distance, missing and unseen values; an alarm is
+    a difference that is large and not by chance. With labels in DATA, also the score now and at
+    training. The exit code is 1 if there is an alarm.
     """
     from dovetail.api.shown import plain_table, terminal_text
     from dovetail.cli.output import console

@@ -33,11 +33,11 @@ def explain(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which columns a model leans on, for all rows and for one.
+    """Show which columns a model relies on, for all rows and for one.
 
-    How much its score loses without a column, with 95 % intervals (of labelled rows); what each
-    column adds to what is said of a row (TreeSHAP, integrated gradients, or drawn orders); and the
-    mean of what is said along the first few columns.
+    Importance: how much the score falls if a column is permuted, with 95 % intervals (needs
+    labels). Contributions: what each column adds to a row's prediction (TreeSHAP, integrated
+    gradients or permutation Shapley). Dependence: the mean prediction along the first few columns.
     """
     from dovetail.errors import DataError
     from dovetail.models import load

@@ -29,8 +29,8 @@ def export(
     """Write a model as one ONNX file, with its preprocessing inside.
 
     Raw columns go in by name, class and probabilities (or the value) come out; onnxruntime needs
-    nothing else. The file is checked against the model before it is put in its place. Needs
-    pip install 'dovetail-fl[export]'.
+    nothing else. The file is compared with the model before it is written. Needs pip install
+    'dovetail-fl[export]'.
     """
     from dovetail.models.joined import open_model
     from dovetail.models.model_folders import model_folder

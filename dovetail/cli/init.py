@@ -57,10 +57,10 @@ def init(
     """Write a first party file and run file, from a table and a few answers.
 
     Looks at the table, proposes which column names each row, which is to be predicted and whether
-    it is a class or a number, and leaves out columns that teach nothing: ids, constants, names.
-    What is not said is asked; with --yes, or without a terminal, what is proposed is taken.
+    it is a class or a number, and leaves out columns that teach nothing: ids, constants, names. It
+    asks for what is not given; with --yes, or without a terminal, it takes what it proposes.
 
-    Who has the labels, with a partner on another machine:
+    The label owner, with a partner on another machine:
 
     dovetail init --table customers.csv --id customer --label bought --partners shop
 
@@ -68,8 +68,8 @@ def init(
 
     dovetail init --table visits.csv --id customer --role partner --driver bank
 
-    Writes NAME.toml, and of an owner run.toml; every key stands there, explained, with its default.
-    Both can be run as they are. Files that are there are not replaced without --force.
+    Writes NAME.toml, and for a label owner run.toml, with every key explained. Both can be run as
+    they are. Existing files are replaced only with --force.
     """
     precheck.check_table(table, out)
     from dovetail.cli.initial import Answers, run_init

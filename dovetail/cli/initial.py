@@ -110,12 +110,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         check_run(toml_tables(files["run.toml"], where="run.toml"), where="run.toml")
     _write(answers.out, files, force=force)
     print_line("")
-    print_line(
-        "\n".join(
-            f"Wrote {answers.out / each}: every key stands there with what it means"
-            for each in files
-        )
-    )
+    print_line("\n".join(f"Wrote {answers.out / each}, with every key explained" for each in files))
     print_line(_next(start, answers))
 
 

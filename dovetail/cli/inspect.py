@@ -30,8 +30,7 @@ def inspect(
     Reads every party's table; with --private, ids are compared only blinded and only counts shown.
 
     If one party has labels, a linear model of its own columns shows by cross-validation how its
-    score grows with labels. It is a weak hint of what partners are worth, and says how often it was
-    right.
+    score grows with labels: a weak hint of what partners are worth.
 
     A party that shares nothing reads "none", one whose policy does not agree to be counted
     "refused", one whose table lacks a column that its file names "column missing"; with

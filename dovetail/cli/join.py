@@ -77,18 +77,18 @@ def join(
     log: Log = LogKind.TEXT,
     quiet: Quiet = False,
 ) -> None:
-    """Go online as a party, and answer drivers until told to stop (Ctrl-C).
+    """Serve a party: answer drivers until Ctrl-C.
 
-    Dials the driver and stays, through failures of either side. Only what the party file's
-    [policy] allows is answered; refusals are shown and kept. No table leaves this machine: what
-    does is counted in STEM.site/ledger.jsonl.
+    Connects to the driver, and again after failures of either side. Only what the party file's
+    [policy] allows is answered; refusals are printed and logged. The table stays on this machine;
+    every message that leaves is a line of STEM.site/ledger.jsonl.
 
-    One process serves several drivers at once, and what the policy counts is counted in one place:
+    One process serves several drivers at once:
 
     dovetail join shop.toml --driver bank=bank.example.org:7443 --driver clinic=192.0.2.7:7443
 
-    Where no line can stay open, letters in a place that both sides reach do, and a job each night
-    can be all that a partner runs:
+    If no connection can stay open, use letters in a place that both sides reach; a job each night
+    is enough:
 
     dovetail join shop.toml --mailbox /mnt/shared/dovetail --once
     """

@@ -70,10 +70,9 @@ def ledger(
 
                                                  what was agreed, ran and was used
 
-    A line that was changed, removed, inserted or moved is named, and the exit code is 2. Lines
-    missing at the end, and a ledger written anew, show against a hash noted earlier, --noted HASH,
-    and against the heads that another party holds (heads/ beside its ledger). Of two ledgers every
-    message is looked up in the other, and the first line that differs is named.
+    A line that was changed, removed, inserted or moved is named, and the exit code is 2. Missing
+    lines at the end, or a rewritten ledger, show only against a hash noted earlier (--noted HASH)
+    or the heads that another party holds. For two ledgers the first line that differs is named.
     """
     word = files[0] if files[0] in WORDS else ""
     names = files[1:] if word else files

@@ -110,8 +110,8 @@ def predict(
 ) -> None:
     """Predict alone: the model's folder and a table are all it needs.
 
-    Gives the class and each class's probability (or the value) beside each row's id. Where the
-    table also has the label, says on standard error how right the predictions are.
+    Writes the class and each class's probability (or the value) for each row; --id adds the row's
+    id. If the table also has the label, the scores are printed on standard error.
 
     A label owner of FedOptimus predicts with data owners: with their networks beside its own, or,
     from a table of ids, with those on other machines that run `dovetail join` with it as driver:
@@ -119,13 +119,13 @@ def predict(
     dovetail predict north.site new.csv --party north.toml --partners clinic,lab
     --listen 0.0.0.0:7443
 
-    --mailbox PLACE asks them by letter, and waits until they have looked for it.
+    --mailbox PLACE asks them by letter, and waits for the answer.
 
-    Who does not come or answer is left out, and named. Rows that are not like those of training
-    are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
+    A partner that does not answer is left out, and named. A warning says if rows differ from those
+    of training (see dovetail drift). --coverage 0.9 needs dovetail calibrate.
 
-    A row with an unseen category, or with text for a number, refuses the whole table: --partial
-    predicts the others, and the column error says why that row is not predicted.
+    A row with an unseen category, or with text for a number, makes the command refuse the whole
+    table. With --partial the others are predicted, and the column error has the reason.
     """
     precheck.check_models([str(model)])
 

@@ -34,9 +34,9 @@ def propose(
 ) -> None:
     """Write a run as one page that every party reads and signs, before it begins.
 
-    The proposal is canonical JSON, named by its SHA-256; beside it stands the same as a page
-    (.md), and your own signature. Send it to the parties; each reviews it (dovetail review) and
-    sends its answer back, to stand beside it. Then:
+    The proposal is canonical JSON, named by its SHA-256; beside it are the same as a page (.md),
+    and your signature. Send it to the parties; each reviews it (dovetail review) and sends its
+    answer back. Put the answers beside it, then:
 
     dovetail train run.toml --proposal proposal.json
 

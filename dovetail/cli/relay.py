@@ -43,12 +43,12 @@ def relay(
     log: Log = LogKind.TEXT,
     quiet: Quiet = False,
 ) -> None:
-    """Keep letters for parties whose driver no connection reaches, until they are taken.
+    """Keep letters for parties that cannot hold a connection, until they are taken.
 
     Both sides name it, engine.place and --mailbox https://relay.example.org:443, and connect
-    outward. It answers whose requests are signed with a certificate of its own authority, and sees
-    names, times and sizes: letters are sealed by their senders. --no-mutual-tls lets them come by
-    way of proxies that open TLS. Needs pip install 'dovetail-fl[relay]'.
+    outward. It answers requests that are signed with a certificate of its authority, and sees
+    names, times and sizes: letters are encrypted by their senders. --no-mutual-tls allows proxies
+    that open TLS. Needs pip install 'dovetail-fl[relay]'.
     """
     from contextlib import ExitStack
     from functools import partial

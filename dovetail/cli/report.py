@@ -25,11 +25,11 @@ def report(
     hide_below: HideBelow = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page about runs: results, curves, who held what, what left whom.
+    """Write one page about runs: results, curves, inputs, data sent by each party.
 
     The page needs no network, follows light and dark, and prints. A folder of several seeds is one
-    run with spread; one that still trains shows what there is so far. With --hide-below 10, who
-    shares how many is told as inspect does: "none", "fewer than 10 (hidden)", or "column missing".
+    run with spread; one that still trains shows what there is so far. With --hide-below 10, small
+    numbers of shared samples are hidden.
     """
     precheck.check_runs(folders)
     from dovetail.cli.output import print_line

@@ -25,11 +25,11 @@ def review(
     site_folder: SiteFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a proposal, hold it against your own policy and table, and sign it or say no.
+    """Read a proposal, compare it with your policy and table, and sign or refuse it.
 
-    Shows the page, what differs from the last proposal of this driver, and whether your party file
-    goes with it. Your answer, signed with your certificate's key, is written beside the proposal,
-    as FILE.YOU.json, and kept in your site: send it back to the driver.
+    Shows the page, what differs from this driver's last proposal, and whether your party file fits.
+    Your answer, signed with your certificate's key, is written beside the proposal, as
+    FILE.YOU.json, and kept in your site: send it back to the driver.
 
     dovetail review proposal.json --party shop.toml
 

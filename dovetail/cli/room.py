@@ -40,18 +40,17 @@ def room(
     log: Log = LogKind.TEXT,
     quiet: Quiet = False,
 ) -> None:
-    """Open a page on this machine: what is asked of a party, or how runs stand.
+    """Open a page on this machine, for a party or for a driver's runs.
 
     dovetail room shop.toml --driver bank.example.org:7443
 
-    A data owner reads proposals there, what differs from its policy and from the last one, and
-    signs or refuses; sees who is connected, what has left and for whom, and what was refused; and
-    starts and stops answering.
+    A data owner reads, signs or refuses proposals, sees what has left and what was refused, and
+    starts and stops answering drivers.
 
     dovetail room out
 
-    A driver sees runs that wait, train and are done, side by side; reads reports and audits, tries
-    models, starts runs and stops them. Needs pip install 'dovetail-fl[serve]'.
+    A driver compares runs, reads reports and audits, tries models, and starts and stops runs. Needs
+    pip install 'dovetail-fl[serve]'.
     """
     from contextlib import nullcontext
 

@@ -57,15 +57,15 @@ def serve(
 ) -> None:
     """Answer predictions over HTTP: POST /predict with rows as JSON, CSV or Parquet.
 
-    GET / is a page to try one row; /schema, /health, /metrics and /card tell the rest. Listens on
-    this machine only, unless a token or certificates guard it. A model whose folder changes is
-    read again; requests go on. Needs pip install 'dovetail-fl[serve]'.
+    GET / is a page to try one row; /docs lists the rest. Listens on this machine only, unless a
+    token or certificates guard it. A model whose folder changes is read again. Needs pip install
+    'dovetail-fl[serve]'.
 
     A joint model asks its partners, which run `dovetail join`, about rows that have an id:
 
     dovetail serve out/run --party bank.toml --partners shop --listen 0.0.0.0:7443
 
-    Each answer says whether they had a part in it.
+    Each answer names the model that made it.
     """
     from dovetail.errors import ConfigError
 

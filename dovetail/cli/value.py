@@ -29,7 +29,7 @@ def value(
 ) -> None:
     """Rank the partners of a run by what they are worth to the party with labels.
 
-    Three measures, from cheap to dear, each with all before it:
+    Three measures, from cheap to expensive, each with those before it:
 
     mi: mutual information of a partner's columns with the labels; trains nothing.
 
@@ -39,16 +39,14 @@ def value(
     shapley: the test score gained, averaged over all orders in which partners could join; adds up
     to what all gain together. Trains a model for each set of partners, 2^partners.
 
-    Partners of APFed are valued twice: solo says what one is worth after it has left, joint while
-    it is there, by classic vertical learning. Partners who know something only together rank first
-    by joint alone. --no-joint halves the time.
+    Partners of APFed are valued twice: solo after they have left, joint while they are there, by
+    classic vertical learning. --no-joint halves the time.
 
-    Use mi to see whom to talk to, loo to see whom the model would miss, shapley to share a reward.
-    Below the spread over seeds a difference says little: --seeds 5.
+    Use mi to choose whom to talk to, loo to see whom the model would miss, shapley to share a
+    reward. Differences below the spread over seeds mean little: --seeds 5.
 
-    Trained sets are kept in value.jsonl in the run's folder, so that what was stopped goes on;
-    value.json has the result. Works for all variants of APFed, tvfl and fedoptimus, simulated or
-    with all party files in one place. --by mi trains nothing, so it is the same for all variants.
+    A command that was stopped goes on; value.json in the run's folder has the result. Works for all
+    variants of APFed, tvfl and fedoptimus, simulated or with all party files in one place.
     """
     precheck.check_run_or_folder(run, overrides)
     if out is not None and out.suffix not in (".csv", ".json"):

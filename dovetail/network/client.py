@@ -273,7 +273,7 @@ class _Line:
                     report(Event("connected", f"connected to {self.driver} at {self.address}"))
                     if greeting is not None:
                         report(greeting)
-                ended = Event("lost", f"{self.driver} has closed the line")
+                ended = Event("lost", f"{self.driver} has closed the connection")
                 if self.is_renewed():
                     ended = Event(
                         "lost",

@@ -132,8 +132,8 @@ def describe(site: Site, addresses: Mapping[str, str], site_folder: Path) -> Ite
             f"about one {policy.max_uses:,} times a run"
         )
     yield (
-        f"  begins     a run {policy.max_begins:,} time{'s' if policy.max_begins > 1 else ''}, "
-        f"{policy.max_runs_per_day:,} runs of {whose} in 24 hours, each with a new network"
+        f"  starts     {policy.max_runs_per_day:,} runs of {whose} in 24 hours, each "
+        f"{'once' if policy.max_begins == 1 else f'{policy.max_begins:,} times'}"
     )
     if policy.messages is not None:
         yield f"  messages   {', '.join(policy.messages) or 'none'}"

@@ -106,7 +106,7 @@ def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> JudgedView:
         f"{party}{of_seed}",
         text,
         TableView(
-            "95 % intervals are over draws of the test rows with replacement",
+            "95 % intervals: bootstrap resamples of the test rows",
             ("score", "", "95 % interval"),
             body,
             numbers=(1, 2),

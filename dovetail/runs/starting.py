@@ -79,7 +79,7 @@ def party_text(start: Start) -> str:
     return "\n".join(
         [
             f"# The party file of {start.name!r}: what it has and agrees to. It stays at its site.",
-            "# A key behind a # has its default, which stands in brackets. All keys, also of the",
+            "# Keys behind a # have their defaults, which are in brackets. All keys, also of the",
             "# methods' sections such as [apfed]: docs/party-file.md",
             "",
             "[party]",
@@ -105,7 +105,7 @@ def run_text(start: Start) -> str:
     }
     lines = [
         f"# What {start.name!r} trains: dovetail train run.toml",
-        "# A key behind a # has its default, which stands in brackets. All keys, also of the",
+        "# Keys behind a # have their defaults, which are in brackets. All keys, also of the",
         "# methods' sections such as [apfed]: docs/run-file.md",
         "",
         *_lines(_part(parts, "at the top"), values),

@@ -268,7 +268,7 @@ def test_parties_on_machines_of_their_own_train_the_same_model(
         partner.signal(signal.SIGINT)
     for name, partner in zip(("lab", "registry"), partners, strict=True):
         assert partner.ended() == 0
-        assert "clinic has closed the line" in partner.printed()
+        assert "clinic has closed the connection" in partner.printed()
         assert verify(federation.folder / f"{name}.site" / "ledger.jsonl").party == name
     verified = verify(federation.folder / "clinic.site" / "ledger.jsonl")
     assert verified.party == "clinic"

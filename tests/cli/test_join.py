@@ -853,7 +853,7 @@ def test_a_driver_that_returns_is_answered_again(
     first.wait(60)
     aligned = psi.align(first.engine("a1"), BANK_IDS)
     first.close()
-    shop.wait_for("bank has closed the line|lost the line|is not at")
+    shop.wait_for("bank has closed the connection|lost the line|is not at")
     second = listen("bank", first.port)
     second.wait(60)
     train(second.engine("a1/apfed/seed-0"), aligned.alignment)  # type: ignore[arg-type]

@@ -107,3 +107,9 @@ def test_a_command_of_a_function_has_its_parameters_and_defaults() -> None:
             assert name in command.parameters
             if parameter.default not in (inspect.Parameter.empty, ()):
                 assert command.parameters[name].default == parameter.default, name
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    line = [sys.executable, "-m", "dovetail", "--version"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert __version__ in done.stdout
