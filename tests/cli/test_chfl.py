@@ -472,7 +472,7 @@ RUNS = Path(__file__).parents[2] / "runs" / "chfl"
 
 def test_every_cell_of_the_tables_is_valid() -> None:
     names = grid_cells(RUNS / "tables.toml")
-    assert len(names) == 10
+    assert len(names) == 12
     for name in names:
         assert load_run(RUNS / f"tables.toml:{name}").method == "chfl"
 

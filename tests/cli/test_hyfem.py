@@ -305,7 +305,21 @@ def test_the_run_files_that_ship_are_valid() -> None:
             assert len(run.data.partition.party_names()) == (9 if "-12" in name else 6)
 
 
-@pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda file: file.name)
+def test_remark_3_runs_with_one_rate_and_schedule_for_all() -> None:
+    runs = [
+        load_run(RUNS / f"one-block.toml:{name}") for name in grid_cells(RUNS / "one-block.toml")
+    ]
+    assert (
+        len({(run.hyfem.learning_rate, run.hyfem.schedule, run.hyfem.rounds) for run in runs}) == 1
+    )
+    assert not any(run.recipes for run in runs)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in sorted(RUNS.glob("*.toml")) if file.name != "one-block.toml"],
+    ids=lambda file: file.name,
+)
 def test_the_papers_recipe_has_its_regularisers_and_a_constant_rate(file: Path) -> None:
     for name in grid_cells(file) or [""]:
         run = load_run(file.with_name(f"{file.name}:{name}" if name else file.name), recipe="paper")
