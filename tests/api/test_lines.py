@@ -115,7 +115,7 @@ def test_several_labels_are_one_question_to_a_partner_elsewhere(folder: Path) ->
     ledger = map(json.loads, (folder / "run" / "ledger.jsonl").read_text().splitlines())
     assert [each["count"] for each in ledger if each["message"] == "sealed.Begin"] == [1]
     assert list(run.models["clinic"].predict(clinic).columns) == ["ill", "pain"]
-    assert run.scores.to_dict()["joint model, partners present"]["auc_labels"] > 0.6
+    assert run.result["baselines"]["joint"]["auc_labels"] > 0.6
 
 
 @pytest.mark.network
