@@ -106,7 +106,10 @@ def test_mistakes_are_one_sentence(
 
 
 @pytest.mark.slow
-def test_inspect_tells_what_audits_found(dovetail: Any, write_run: Any) -> None:
+def test_inspect_tells_what_audits_found(
+    dovetail: Any, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
     done = dovetail("inspect", write_run())
     assert done.code == 0, done.err
     assert "columns, both ways: high on digits and on credit" in done.out
