@@ -23,7 +23,7 @@ COMMANDS = {
     "init": "Write a first party file and run file, from a table and a few answers.",
     "train": "Train what a run file describes; write the run's folder.",
     "propose": "Write a run as one page that every party reads and signs, before it begins.",
-    "review": "Read a proposal, hold it against your own policy and table, and sign it or say no.",
+    "review": "Read a proposal, compare it with your policy and table, and sign or refuse it.",
     "inspect": "Show which party holds what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",
     "survival": "Draw survival curves of all parties' rows, test groups, or fit a Cox regression.",
