@@ -210,7 +210,6 @@ def test_parties_on_a_cluster_train_the_same_bits(
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 
 
-@pytest.mark.skip(reason="passes alone in 39 s; not yet steady on a busy machine")
 @pytest.mark.usefixtures("brief_learners")
 def test_a_run_whose_machine_falls_ends_with_the_same_bits(
     cluster: Any, table: Path, tmp_path: Path
@@ -225,7 +224,7 @@ def test_a_run_whose_machine_falls_ends_with_the_same_bits(
             time.sleep(0.02)
         lose(cluster)
 
-    falls = threading.Thread(target=after_some_rounds)
+    falls = threading.Thread(target=after_some_rounds, daemon=True)
     falls.start()
     train_seeds(run_of("chfl", table, engine=engine), folder, (0,), resume=False)
     falls.join()
