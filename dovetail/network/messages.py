@@ -45,7 +45,7 @@ import typing
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
 from weakref import WeakKeyDictionary
@@ -158,9 +158,17 @@ Weights = Annotated[Tensor, Values(torch.float32, means="weights")]
 Numbers = Annotated[Tensor, Values(torch.float32, finite=False)]
 
 
+class _Frozen:
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
 @dataclass_transform(frozen_default=True, eq_default=False)
 @dataclass(frozen=True, eq=False)
-class Message:
+class Message(_Frozen):
     """Base of all messages; a subclass is a frozen dataclass, and needs no decorator.
 
     Its fields are tensors, ints, floats, bools, strings, or tuples of one of the last four. A
@@ -169,6 +177,8 @@ class Message:
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False)(cls)
+        # ``_Frozen`` does as these; a class that has them refuses the decorator, written by habit.
+        del cls.__setattr__, cls.__delattr__
 
     def check(self, **sizes: int) -> None:
         """Refuse tensors that are not as declared; a subclass refuses what else cannot be.

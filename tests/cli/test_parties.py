@@ -736,7 +736,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "clinic.toml",
         'label = "diagnosis"',
         'label = "diagnosis"\nblocks = {}',
-        r"party 'clinic' has no columns",
+        r"party 'clinic' has labels and no columns, so it has nothing to predict",
     ),
     "no column to help with": (
         "lab.toml",

@@ -8,6 +8,7 @@ import random
 import re
 import string
 import tracemalloc
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -176,6 +177,23 @@ def test_tensors_may_be_views_of_one_another() -> None:
 def test_a_graph_stays_behind() -> None:
     x = torch.ones(2, requires_grad=True) * 2
     assert not decode(encode(everything(x=x)), (Everything,)).x.requires_grad
+
+
+def test_a_message_is_frozen_with_the_decorator_and_without() -> None:
+    class Plain(Message):
+        number: int
+
+    @dataclass(frozen=True)
+    class Decorated(Message):
+        number: int
+
+    for kind in (Plain, Decorated):
+        made = kind(number=1)
+        with pytest.raises(FrozenInstanceError, match="cannot assign to field 'number'"):
+            made.number = 2  # type: ignore[misc]
+        with pytest.raises(FrozenInstanceError, match="cannot delete"):
+            del made.number
+        assert made.number == 1
 
 
 def test_a_message_without_fields_is_a_message() -> None:
