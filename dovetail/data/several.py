@@ -16,24 +16,30 @@ from dovetail.errors import DataError
 
 
 @dataclass(frozen=True)
-class MultiLabel:
-    """Labels that are yes or no each; a network's outputs are their log odds.
+class _Labels:
+    """One output of a network for each label.
 
     Attributes:
         labels: their names.
+        mean, scale: of what is explained: outputs as they are, log odds or standard deviations.
     """
 
     labels: tuple[str, ...]
 
-    kind: ClassVar[str] = "multilabel"
-    predicts: ClassVar[str] = "several labels"
-    #: What a network says is explained in log odds.
     mean: ClassVar[float] = 0.0
     scale: ClassVar[float] = 1.0
 
     @property
     def num_outputs(self) -> int:
         return len(self.labels)
+
+
+@dataclass(frozen=True)
+class MultiLabel(_Labels):
+    """Labels that are yes or no each; a network's outputs are their log odds."""
+
+    kind: ClassVar[str] = "multilabel"
+    predicts: ClassVar[str] = "several labels"
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
         """(N, L) as networks see them: as they are."""
@@ -49,27 +55,18 @@ class MultiLabel:
 
 
 @dataclass(frozen=True)
-class MultiTarget:
+class MultiTarget(_Labels):
     """Labels that are numbers; networks see each standardised.
 
     Attributes:
-        labels: their names.
         means, scales: (L,) of the training rows.
     """
 
-    labels: tuple[str, ...]
     means: tuple[float, ...]
     scales: tuple[float, ...]
 
     kind: ClassVar[str] = "multitarget"
     predicts: ClassVar[str] = "several numbers"
-    #: What a network says is explained in standard deviations.
-    mean: ClassVar[float] = 0.0
-    scale: ClassVar[float] = 1.0
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self.labels)
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
         """(N, L) as networks see them."""
