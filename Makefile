@@ -9,7 +9,7 @@ export DOVETAIL_DATA
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench docs pages lock clean
+.PHONY: help demo test test-all check keys bench docs pages lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ check: .venv/.installed  ## lint, formatting, types, and the language of the doc
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python .ci/words.py
+
+keys: .venv/.installed  ## what is written from the code: pages of keys, types of settings, keys.json
+	$(BIN)/python -m tools.keys
+	$(BIN)/python tests/cli/test_early.py
 
 bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/results/
 	@set -e; for script in $$(grep -l '^if __name__ == "__main__"' benchmarks/*.py | grep -v _tables); do \

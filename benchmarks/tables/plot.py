@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.tables.cells import Line, Run, Table, mean_and_spread
+from benchmarks.tables.panels import panels_svg
 from dovetail.files import read_toml
 from dovetail.methods.outcome import number
-from dovetail.report.panels import panels_svg
 from dovetail.runs import write_text
 
 

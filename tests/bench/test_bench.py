@@ -14,8 +14,8 @@ import pytest
 from benchmarks import tables as bench
 from benchmarks.tables import Cell, Figure, Job, Line, Run, Table, Times
 from benchmarks.tables import printing as benchrun
+from benchmarks.tables.panels import panels_svg
 from dovetail.errors import ConfigError
-from dovetail.report.panels import panels_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 TITLES = {"alone": "alone", "apfed-c": "APFed-C"}

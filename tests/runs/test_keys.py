@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.runs.keys import PAGES, page, party_file_parts, run_file_parts
+from dovetail.runs.keys import party_file_parts, run_file_parts
+from tools.keys import PAGES, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -14,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_of_keys_is_what_the_code_says(name: str) -> None:
     text = (DOCS / name).read_text()
-    assert page(name, text) == text, "write it anew: python -m dovetail.runs.keys"
+    assert page(name, text) == text, "write it anew: make keys"
 
 
 def test_every_key_of_both_files_has_a_meaning() -> None:

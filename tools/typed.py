@@ -1,6 +1,6 @@
-"""Settings of methods as types that editors complete: ``dovetail/api/settings.py``.
+"""Settings of methods as types that editors complete: ``dovetail/api/settings.pyi``.
 
-``python -m dovetail.runs.typed`` writes that file from the sections of run files and party files.
+``make keys`` writes that file from the sections of run files and party files.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import BaseModel, WrapValidator
 
 from dovetail import methods
 
-PATH = Path(__file__).parents[1] / "api" / "settings.py"
+PATH = Path(__file__).parents[1] / "dovetail" / "api" / "settings.pyi"
 
 _HEAD = '''"""Settings of methods, as editors and type checkers know them.
 
-Written by ``python -m dovetail.runs.typed`` from the sections of run files and party files; the
+Written by ``make keys`` from the sections of run files and party files; the
 pages of keys say what each means.
 """
 # ruff: noqa: E501
@@ -107,13 +107,3 @@ def _text(kind: Any, title: str, written: dict[str, str]) -> str:
         _write(name, kind, title, written)
         return name
     return "Any" if kind is Any else str(kind.__name__)
-
-
-def write() -> Path:
-    """Write the file; ``python -m dovetail.runs.keys`` does so, too."""
-    PATH.write_text(module_text(), encoding="utf-8")
-    return PATH
-
-
-if __name__ == "__main__":
-    print(write())

@@ -1,6 +1,6 @@
 """Settings of methods, as editors and type checkers know them.
 
-Written by ``python -m dovetail.runs.typed`` from the sections of run files and party files; the
+Written by ``make keys`` from the sections of run files and party files; the
 pages of keys say what each means.
 """
 # ruff: noqa: E501
