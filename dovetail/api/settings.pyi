@@ -3,7 +3,7 @@
 Written by ``make keys`` from the sections of run files and party files; the
 pages of keys say what each means.
 """
-# ruff: noqa: E501
+# ruff: noqa: E501, I001
 # fmt: off
 
 from __future__ import annotations

@@ -14,37 +14,17 @@ from dovetail.errors import ConfigError
 
 
 def align(
-    parties: Annotated[
-        list[Path], typer.Argument(help="Two party files (TOML) or more; or a run file.")
-    ],
-    partners: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Parties on other machines; then name your file only."),
-    ] = None,
+    parties: list[Path],
+    partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
     listen: Listen = None,
     certificates: Certificates = None,
-    wait: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds to wait for partners elsewhere. [until they come]"),
-    ] = None,
-    initiator: Annotated[
-        str | None, typer.Option(help="The party that starts. [the one with labels, or the first]")
-    ] = None,
-    count: Annotated[
-        bool, typer.Option("--count", help="Count what is shared; nobody learns which.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Rate one party's match keys at its site; send nothing."),
-    ] = False,
-    proposal: Annotated[
-        Path | None,
-        typer.Option(help="The proposal that all parties signed, of the run file that is named."),
-    ] = None,
-    hide_below: Annotated[
-        int, typer.Option(min=0, help="Hide numbers of shared rows below this, for handing on.")
-    ] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes for the arithmetic.")] = 1,
+    wait: Annotated[float | None, typer.Option(min=0)] = None,
+    initiator: str | None = None,
+    count: bool = False,
+    dry_run: bool = False,
+    proposal: Path | None = None,
+    hide_below: Annotated[int, typer.Option(min=0)] = 0,
+    workers: Annotated[int, typer.Option(min=1)] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +43,17 @@ def align(
     "given", "birth_date"], ["sounds(surname)", "birth_date", "postcode"]]: they are tried in order,
     each on the rows that no earlier key has matched. To rate them beforehand: dovetail align
     shop.toml --dry-run (docs/alignment.md).
+
+    Args:
+        parties: two party files (TOML) or more; or a run file.
+        partners: parties on other machines; then name your file only.
+        wait: seconds to wait for partners elsewhere; None: until they come.
+        initiator: the party that starts; None: the one with labels, or the first.
+        count: count what is shared; nobody learns which.
+        dry_run: rate one party's match keys at its site; send nothing.
+        proposal: the proposal that all parties signed, of the run file that is named.
+        hide_below: hide numbers of shared rows below this, for handing on.
+        workers: processes for the arithmetic.
     """
     precheck.check_files(parties)
     from dovetail.api import aligning

@@ -25,10 +25,7 @@ def audit(
     call: Callable[..., Any],
     run: RunOrFolder,
     overrides: RunKeys = None,
-    fail_over: Annotated[
-        str | None,
-        typer.Option(metavar="low|high", help="Exit with 1 at this verdict or a stronger one."),
-    ] = None,
+    fail_over: Annotated[str | None, typer.Option(metavar="low|high")] = None,
 ) -> None:
     """Attack a run's own messages: what could each party learn of the others?
 
@@ -38,6 +35,9 @@ def audit(
     result is in audit.json and audit.html in the run's folder.
 
     Nothing found is no proof that there is nothing to find.
+
+    Args:
+        fail_over: exit with 1 at this verdict or a stronger one.
     """
     if fail_over not in (None, *_FAIL_OVER):
         raise ConfigError(f"--fail-over takes low or high, got {fail_over!r}")

@@ -5,24 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from dovetail.cli.options import AllowUnseen, AsJson, LabelColumn, Quiet, TrainedModel
 
 
 def calibrate(
     model: TrainedModel,
-    data: Annotated[
-        Path, typer.Argument(help="Labelled rows that it was not trained on, and not tested on.")
-    ],
-    kind: Annotated[
-        Literal["temperature", "isotonic"] | None,
-        typer.Option(help="Of classes; isotonic is of two. [temperature]"),
-    ] = None,
+    data: Path,
+    kind: Literal["temperature", "isotonic"] | None = None,
     label: LabelColumn = None,
-    seed: Annotated[int, typer.Option(help="Which half of the rows is for which.")] = 0,
+    seed: int = 0,
     allow_unseen: AllowUnseen = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -32,6 +25,11 @@ def calibrate(
     Half of the rows calibrate the probabilities (temperature or isotonic), the other half judge it
     and are kept for `dovetail predict --coverage 0.9`. The result is written into the model's
     folder, and applies to exports and the service, too.
+
+    Args:
+        data: labelled rows that it was not trained on, and not tested on.
+        kind: of classes; isotonic is of two; None: temperature.
+        seed: which half of the rows is for which.
     """
     from dovetail.models.model_folders import model_folder
     from dovetail.service.calibrating import calibrated

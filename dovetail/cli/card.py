@@ -13,12 +13,8 @@ from dovetail.cli.options import AsJson, LabelColumn, Quiet, TrainedModel
 
 def card(
     model: TrainedModel,
-    data: Annotated[
-        Path | None, typer.Argument(help="Labelled rows that it was not trained on.")
-    ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Columns whose groups are scored apart.")
-    ] = None,
+    data: Annotated[Path | None, typer.Argument()] = None,
+    by: Annotated[str | None, typer.Option(metavar="A,B")] = None,
     label: LabelColumn = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -27,6 +23,10 @@ def card(
 
     Writes card.json and card.md beside the model. DATA adds scores on its rows with 95 % intervals,
     and --by those of groups.
+
+    Args:
+        data: labelled rows that it was not trained on.
+        by: columns whose groups are scored apart.
     """
     from dovetail.models.card import card as make
     from dovetail.models.card import kept_heads, write_card

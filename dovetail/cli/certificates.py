@@ -32,41 +32,21 @@ REASONS = (
 
 
 def certificates(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Parties' names. [none: list what --out has]")
-    ] = None,
-    driver: Annotated[
-        list[str] | None,
-        typer.Option(help="Which of them drives, so that the others dial it; repeat for several."),
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="An address the driver listens on, for other tools; repeat for several."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The folder of certificates.")] = Path("certificates"),
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 365,
-    request: Annotated[
-        bool, typer.Option("--request", help="Make my key here, and a request to be signed.")
-    ] = False,
-    sign: Annotated[Path | None, typer.Option(help="Sign this request of the party named.")] = None,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="New certificates; the old stay valid until they end.")
-    ] = False,
-    renew_ca: Annotated[
-        bool, typer.Option("--renew-ca", help="A new authority, believed beside the old one.")
-    ] = False,
-    revoke: Annotated[
-        bool, typer.Option("--revoke", help="Their certificates no longer count: a list for all.")
-    ] = False,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    driver: list[str] | None = None,
+    host: list[str] | None = None,
+    out: Path = Path("certificates"),
+    days: Annotated[int, typer.Option(min=1, max=3650)] = 365,
+    request: bool = False,
+    sign: Path | None = None,
+    renew: bool = False,
+    renew_ca: bool = False,
+    revoke: bool = False,
     reason: Annotated[
         str, typer.Option(help=f"Why they are revoked: {', '.join(REASONS)}.")
     ] = "keyCompromise",
-    serial: Annotated[
-        str | None, typer.Option(help="Revoke this certificate only, not all of the party's.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Make a new key in the place of the one there is.")
-    ] = False,
+    serial: str | None = None,
+    force: bool = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -94,6 +74,20 @@ def certificates(
 
     After a key was lost: dovetail certificates shop --revoke, and send crl.pem to everybody.
     Running commands read new files within seconds, and close connections of revoked certificates.
+
+    Args:
+        names: parties' names; None: list those in --out.
+        driver: which of them drives, so that the others dial it; repeat for several.
+        host: an address the driver listens on, for other tools; repeat for several.
+        out: the folder of certificates.
+        days: how long they are valid.
+        request: make my key here, and a request to be signed.
+        sign: sign this request of the party named.
+        renew: new certificates; the old stay valid until they end.
+        renew_ca: a new authority, believed beside the old one.
+        revoke: their certificates no longer count: a list for all.
+        serial: revoke this certificate only, not all of the party's.
+        force: make a new key in the place of the one there is.
     """
     from dovetail.network.certificates import host_name
     from dovetail.node import issuing

@@ -1,7 +1,9 @@
-"""A command of a Python function: names, types, defaults and help of its options are said there.
+"""A command is its annotated Python function: its parameters are the options, its docstring is the
+help.
 
-They are read from the function's source, as a type checker does, so that ``dovetail audit --help``
-and a mistake import no library.
+What a command does for a function of ``api/`` is said there: names, types, defaults and help of its
+options are read from that function's source, as a type checker does, so that ``dovetail audit
+--help`` and a mistake import no library.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -80,6 +83,41 @@ def command_of(
         return typed
 
     return decorate
+
+
+def documented(command: Command) -> Command:
+    """The command with the help that its docstring has; ``Args`` says what each option is.
+
+    A parameter without a default is an argument. One that is false by default is a flag.
+    """
+    about, _, args = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
+    help_of = dict(_help(f"\nArgs:\n{args}"))
+    parameters = inspect.signature(command, eval_str=True).parameters
+    typed = [_with_help(each, help_of.get(name)) for name, each in parameters.items()]
+    command.__doc__ = about
+    command.__annotations__ = {each.name: each.annotation for each in typed}
+    command.__signature__ = inspect.Signature(typed)  # type: ignore[attr-defined]
+    return command
+
+
+def _with_help(parameter: inspect.Parameter, text: str | None) -> inspect.Parameter:
+    """A parameter as Typer reads it; one that says its help itself stays as it is."""
+    if text is None:
+        return parameter
+    kind, info = parameter.annotation, None
+    if get_origin(kind) is Annotated:
+        kind, info = get_args(kind)
+    option: Any
+    if info is not None:
+        option = copy(info)
+    elif parameter.default is inspect.Parameter.empty:
+        option = typer.Argument()
+    elif parameter.default is False:
+        option = typer.Option(f"--{parameter.name.replace('_', '-')}")
+    else:
+        option = typer.Option()
+    option.help = text
+    return parameter.replace(annotation=Annotated[kind, option])
 
 
 def _of(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("out/demo"),
-    seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds to run; several show the spread.")
-    ] = 1,
+    out: Path = Path("out/demo"),
+    seeds: Annotated[int, typer.Option(min=1)] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -30,6 +28,10 @@ def demo(
     The lab leaves; the model stays. Beside it: the best local model, the joint model with the lab
     there, how much of the gain is kept, the paper's APFed-R and -C, and classic vertical learning
     with the lab present and gone.
+
+    Args:
+        out: the run's folder.
+        seeds: how many seeds to run; several show the spread.
     """
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores

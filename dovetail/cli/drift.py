@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,13 +12,9 @@ from dovetail.cli.options import AsJson, Quiet
 
 
 def drift(
-    model: Annotated[
-        Path, typer.Argument(help="A model's folder, RUN/models/PARTY, a RUN, or an .onnx file.")
-    ],
-    data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns.")],
-    then: Annotated[
-        float | None, typer.Option(help="The score that the model had; the card's if it has one.")
-    ] = None,
+    model: Path,
+    data: Path,
+    then: float | None = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -28,6 +23,11 @@ def drift(
     Population stability index, Kolmogorov-Smirnov distance, missing and unseen values; an alarm is
     a difference that is large and not by chance. With labels in DATA, also the score now and at
     training. The exit code is 1 if there is an alarm.
+
+    Args:
+        model: a model's folder, RUN/models/PARTY, a RUN, or an .onnx file.
+        data: CSV or Parquet with raw columns.
+        then: the score that the model had; the card's if it has one.
     """
     from dovetail.api.shown import plain_table, terminal_text
     from dovetail.cli.output import console

@@ -18,17 +18,12 @@ if TYPE_CHECKING:
 
 def explain(
     model: TrainedModel,
-    data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns, best labelled.")],
-    row: Annotated[
-        int | None,
-        typer.Option(min=0, help="Also tell what each column adds in this row, from 0."),
-    ] = None,
+    data: Path,
+    row: Annotated[int | None, typer.Option(min=0)] = None,
     label: LabelColumn = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with pictures.")] = None,
-    rows: Annotated[
-        int, typer.Option(min=1, help="Rows that are explained one by one, from the first.")
-    ] = 200,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    html: Path | None = None,
+    rows: Annotated[int, typer.Option(min=1)] = 200,
+    seed: int = 0,
     allow_unseen: AllowUnseen = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -38,6 +33,13 @@ def explain(
     Importance: how much the score falls if a column is permuted, with 95 % intervals (needs
     labels). Contributions: what each column adds to a row's prediction (TreeSHAP, integrated
     gradients or permutation Shapley). Dependence: the mean prediction along the first few columns.
+
+    Args:
+        data: CSV or Parquet with raw columns, best labelled.
+        row: also tell what each column adds in this row, from 0.
+        html: also write a page with pictures.
+        rows: rows that are explained one by one, from the first.
+        seed: of the draws.
     """
     from dovetail.errors import DataError
     from dovetail.models import load

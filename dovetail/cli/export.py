@@ -14,15 +14,10 @@ from dovetail.cli.options import AsJson, Quiet, TrainedModel
 
 def export(
     model: TrainedModel,
-    out: Annotated[Path, typer.Option(help="The file to write; its name ends in .onnx.")],
-    to: Annotated[Literal["onnx"], typer.Option(help="The format.")] = "onnx",
-    check: Annotated[
-        Path | None, typer.Option(help="Rows to compare on: the file must say what the model says.")
-    ] = None,
-    block: Annotated[
-        list[str] | None,
-        typer.Option(help="Of HyFEM: a block that the file reads; repeat for several. [all]"),
-    ] = None,
+    out: Annotated[Path, typer.Option()],
+    to: Literal["onnx"] = "onnx",
+    check: Path | None = None,
+    block: list[str] | None = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -31,6 +26,12 @@ def export(
     Raw columns go in by name, class and probabilities (or the value) come out; onnxruntime needs
     nothing else. The file is compared with the model before it is written. Needs pip install
     'dovetail-fl[export]'.
+
+    Args:
+        out: the file to write; its name ends in .onnx.
+        to: the format.
+        check: rows to compare on: the file must say what the model says.
+        block: of HyFEM: a block that the file reads; repeat for several; None: all.
     """
     from dovetail.models.joined import open_model
     from dovetail.models.model_folders import model_folder

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dovetail.cli import precheck
+from dovetail.cli.command import documented
 from dovetail.cli.options import (
     Align,
     AsJson,
@@ -26,9 +27,6 @@ from dovetail.cli.options import (
 )
 from dovetail.errors import ConfigError
 
-if TYPE_CHECKING:
-    pass
-
 flare = typer.Typer(
     name="flare",
     help=(
@@ -41,15 +39,14 @@ flare = typer.Typer(
 
 
 @flare.command("export")
+@documented
 def flare_export(
-    run: Annotated[Path, typer.Argument(help='A run file (TOML) with [engine] kind = "flare".')],
-    out: Annotated[Path, typer.Option(help="The job's folder; its name is the job's.")],
+    run: Path,
+    out: Annotated[Path, typer.Option()],
     recipe: Recipe = None,
     overrides: Overrides = None,
     seed: Seeds = None,
-    resume: Annotated[
-        str, typer.Option(metavar="JOB", help="Go on with the run of this job, by its id.")
-    ] = "",
+    resume: Annotated[str, typer.Option(metavar="JOB")] = "",
     align: Align = False,
     proposal: Signed = None,
     quiet: Quiet = False,
@@ -58,6 +55,11 @@ def flare_export(
 
     The job has the run file and names of classes; no code, no data and no path of this machine.
     Each site reads its own party file (dovetail flare site), and answers what its policy allows.
+
+    Args:
+        run: a run file (TOML) with [engine] kind = "flare".
+        out: the job's folder; its name is the job's.
+        resume: go on with the run of this job, by its id.
     """
     precheck.check_run(run, overrides)
     from dovetail.flare.export import write_job
@@ -82,26 +84,24 @@ def flare_export(
 
 
 @flare.command("site")
+@documented
 def flare_site(
-    folder: Annotated[
-        Path, typer.Argument(help="A site's or the server's folder, with startup/ and local/.")
-    ],
-    party: Annotated[
-        Path | None, typer.Option(help="Its party file; at the server that of who has the labels.")
-    ] = None,
-    driver: Annotated[
-        str | None,
-        typer.Option(help="At a site: who runs the server. [the one in policy.drivers]"),
-    ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="At the server: where runs are kept. [FOLDER/dovetail-runs]")
-    ] = None,
+    folder: Path,
+    party: Path | None = None,
+    driver: str | None = None,
+    runs: Path | None = None,
     quiet: Quiet = False,
 ) -> None:
     """Tell an NVFlare site which party it is, and let it run Dovetail's jobs.
 
     Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
     in local/resources.json.
+
+    Args:
+        folder: a site's or the server's folder, with startup/ and local/.
+        party: its party file; at the server that of who has the labels.
+        driver: at a site: who runs the server; None: the one in policy.drivers.
+        runs: at the server: where runs are kept; None: FOLDER/dovetail-runs.
     """
     from dovetail.flare.site import loose, prepare_site
     from dovetail.node.partyfile import open_site
@@ -122,15 +122,14 @@ def flare_site(
 
 
 @flare.command("simulate")
+@documented
 def flare_simulate(
-    run: Annotated[
-        Path, typer.Argument(help="A run file (TOML), with every party's file or with [data].")
-    ],
+    run: Path,
     out: RunOut = None,
     recipe: Recipe = None,
     overrides: Overrides = None,
     seed: Seeds = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was stopped.")] = False,
+    resume: bool = False,
     overwrite: Overwrite = False,
     align: Align = False,
     quiet: Quiet = False,
@@ -141,6 +140,10 @@ def flare_simulate(
     Made with `nvflare provision`, with mutual TLS, and gone at the end. Weights are those of
     `dovetail train` with the same seed. Of a run file with [data], each party's table and file are
     first split, into OUT-parties.
+
+    Args:
+        run: a run file (TOML), with every party's file or with [data].
+        resume: go on with what was stopped.
     """
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)

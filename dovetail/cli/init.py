@@ -12,46 +12,20 @@ from dovetail.cli.options import Quiet
 
 
 def init(
-    table: Annotated[
-        str | None,
-        typer.Option(help="A .csv or .parquet file, a SELECT or a database URL. [asked]"),
-    ] = None,
-    query: Annotated[
-        str | None, typer.Option(help="Of a database URL: a SELECT or a table's name.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Your party's name. [the table's]")] = None,
-    id_columns: Annotated[
-        list[str] | None,
-        typer.Option("--id", help="The column that names each row; repeat for several. [proposed]"),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="An owner's column to predict. [proposed]")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="classification or regression. [by the label]")
-    ] = None,
-    role: Annotated[
-        str | None,
-        typer.Option(help="owner (has the labels, trains) or partner (helps one who does)."),
-    ] = None,
-    partners: Annotated[
-        str | None, typer.Option(metavar="A,B", help="An owner's partners, by name. [none]")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Where partners dial in. [0.0.0.0:7443]"),
-    ] = None,
-    driver: Annotated[
-        str | None, typer.Option(help="A partner's: the name of the party that trains.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A partner's: where the driver listens.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path(),
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Take what is proposed; ask nothing.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    table: str | None = None,
+    query: str | None = None,
+    name: str | None = None,
+    id_columns: Annotated[list[str] | None, typer.Option("--id")] = None,
+    label: str | None = None,
+    task: str | None = None,
+    role: str | None = None,
+    partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
+    driver: str | None = None,
+    address: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
+    out: Path = Path(),
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    force: bool = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a first party file and run file, from a table and a few answers.
@@ -70,6 +44,22 @@ def init(
 
     Writes NAME.toml, and for a label owner run.toml, with every key explained. Both can be run as
     they are. Existing files are replaced only with --force.
+
+    Args:
+        table: a .csv or .parquet file, a SELECT or a database URL; None: asked.
+        query: of a database URL: a SELECT or a table's name.
+        name: your party's name; None: the table's.
+        id_columns: the column that names each row; repeat for several; None: proposed.
+        label: an owner's column to predict; None: proposed.
+        task: classification or regression; None: by the label.
+        role: owner (has the labels, trains) or partner (helps one who does).
+        partners: an owner's partners, by name; None: none.
+        listen: where partners dial in; None: 0.0.0.0:7443.
+        driver: a partner's: the name of the party that trains.
+        address: a partner's: where the driver listens.
+        out: the folder of the files.
+        yes: take what is proposed; ask nothing.
+        force: replace files that are there.
     """
     precheck.check_table(table, out)
     from dovetail.cli.initial import Answers, run_init

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from dovetail.cli import precheck
 from dovetail.cli.command import command_of
@@ -17,8 +15,8 @@ from dovetail.cli.output import print_line
 @command_of("api.inspecting:inspect", least={"hide_below": 0})
 def inspect(
     call: Callable[..., Any],
-    parties: Annotated[list[Path], typer.Argument(help="A run file, or party files (TOML).")],
-    html: Annotated[Path | None, typer.Option(help="Also write a page with the picture.")] = None,
+    parties: list[Path],
+    html: Path | None = None,
     overrides: RunKeys = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -35,6 +33,10 @@ def inspect(
     A party that shares nothing reads "none", one whose policy does not agree to be counted
     "refused", one whose table lacks a column that its file names "column missing"; with
     --hide-below 10, less than that "fewer than 10 (hidden)".
+
+    Args:
+        parties: a run file, or party files (TOML).
+        html: also write a page with the picture.
     """
     precheck.check_files(parties, overrides)
     inspection = call()

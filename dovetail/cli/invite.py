@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dovetail.cli.options import AsJson, Quiet
 from dovetail.errors import ConfigError
 
 
 def invite(
-    run: Annotated[Path, typer.Argument(help="A finished run of HyFEM, or its models/server.")],
-    party: Annotated[str, typer.Argument(help="The new party's file, or its name with --block.")],
-    block: Annotated[
-        list[str] | None,
-        typer.Option(help="A block that it has, where its file is not here; repeat for each."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The model's folder. [out/PARTY]")] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the model in this folder.")
-    ] = False,
+    run: Path,
+    party: str,
+    block: list[str] | None = None,
+    out: Path | None = None,
+    overwrite: bool = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,6 +24,13 @@ def invite(
     The part has the extractors of the party's blocks and a classifier over their features, as the
     server would predict from these blocks. No party is asked and nothing is trained. The party
     needs no label. Its blocks and columns must be those of the run.
+
+    Args:
+        run: a finished run of HyFEM, or its models/server.
+        party: the new party's file, or its name with --block.
+        block: a block that it has, where its file is not here; repeat for each.
+        out: the model's folder; None: out/PARTY.
+        overwrite: replace the model in this folder.
     """
     from dovetail.api.inviting import invite as cut
 

@@ -26,50 +26,16 @@ from dovetail.errors import ConfigError
 
 
 def join(
-    party: Annotated[Path, typer.Argument(help="A party file (TOML).")],
-    driver: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where the driver listens; of several, repeat it as NAME=HOST:PORT.",
-        ),
-    ] = None,
-    mailbox: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLACE",
-            help="Instead of a driver's address: where letters lie, as in its engine.place.",
-        ),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="With --mailbox: answer what lies there, and end.")
-    ] = False,
-    linger: Annotated[
-        float,
-        typer.Option(min=0, help="With --once: seconds to wait for more after each answer."),
-    ] = 0,
-    poll: Annotated[
-        float, typer.Option(min=0.1, help="With --mailbox: seconds from one look to the next.")
-    ] = 10,
+    party: Path,
+    driver: Annotated[list[str] | None, typer.Option(metavar="HOST:PORT")] = None,
+    mailbox: Annotated[str | None, typer.Option(metavar="PLACE")] = None,
+    once: bool = False,
+    linger: Annotated[float, typer.Option(min=0)] = 0,
+    poll: Annotated[float, typer.Option(min=0.1)] = 10,
     proxy_ca: ProxyCa = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
-    ] = None,
-    tls_name: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST",
-            help="The host in a driver's certificate, if a company's CA made it; or NAME=HOST.",
-        ),
-    ] = None,
-    proxy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="An HTTP proxy to CONNECT through, or none. [https_proxy of the environment]",
-        ),
-    ] = None,
+    name: str | None = None,
+    tls_name: Annotated[list[str] | None, typer.Option(metavar="HOST")] = None,
+    proxy: Annotated[str | None, typer.Option(metavar="URL")] = None,
     certificates: Certificates = None,
     site_folder: SiteFolder = None,
     device: Device = None,
@@ -91,6 +57,17 @@ def join(
     is enough:
 
     dovetail join shop.toml --mailbox /mnt/shared/dovetail --once
+
+    Args:
+        party: a party file (TOML).
+        driver: where the driver listens; of several, repeat it as NAME=HOST:PORT.
+        mailbox: instead of a driver's address: where letters lie, as in its engine.place.
+        once: with --mailbox: answer what lies there, and end.
+        linger: with --once: seconds to wait for more after each answer.
+        poll: with --mailbox: seconds from one look to the next.
+        name: the driver's name; None: the one in the party file's policy.drivers.
+        tls_name: the host in a driver's certificate, if a company's CA made it; or NAME=HOST.
+        proxy: an HTTP proxy to CONNECT through, or none; None: https_proxy of the environment.
     """
     from dovetail.network.addresses import (
         check_address,

@@ -32,27 +32,12 @@ _MOST_SHOWN = 20
 
 
 def ledger(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[verify|prove|check] [FILE...]", help="A party's ledger.jsonl, or its folder."
-        ),
-    ],
-    noted: Annotated[
-        str | None, typer.Option(metavar="HASH", help="A last hash of earlier; it must be there.")
-    ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="ca.pem of who must have signed heads.")
-    ] = None,
-    by: Annotated[
-        Path | None,
-        typer.Option(metavar="SITE", help="prove: of a party that holds heads. [the ledger's own]"),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="prove: where the proof is written.")] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="verify: a run's record.json; ledgers are held to it."),
-    ] = None,
+    files: Annotated[list[str], typer.Argument(metavar="[verify|prove|check] [FILE...]")],
+    noted: Annotated[str | None, typer.Option(metavar="HASH")] = None,
+    ca: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    by: Annotated[Path | None, typer.Option(metavar="SITE")] = None,
+    out: Path | None = None,
+    record: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what left a party and what came; verify, reconcile and prove its record.
@@ -73,6 +58,14 @@ def ledger(
     A line that was changed, removed, inserted or moved is named, and the exit code is 2. Missing
     lines at the end, or a rewritten ledger, show only against a hash noted earlier (--noted HASH)
     or the heads that another party holds. For two ledgers the first line that differs is named.
+
+    Args:
+        files: a party's ledger.jsonl, or its folder.
+        noted: a last hash of earlier; it must be there.
+        ca: the authority (ca.pem) of who must have signed heads.
+        by: with prove: of a party that holds heads; None: the ledger's own.
+        out: with prove: where the proof is written.
+        record: with verify: a run's record.json; ledgers are held to it.
     """
     word = files[0] if files[0] in WORDS else ""
     names = files[1:] if word else files

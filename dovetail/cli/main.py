@@ -92,10 +92,12 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
+        from dovetail.cli.command import documented
+
         command = getattr(module_of(cmd_name), cmd_name)
         if not isinstance(command, typer.Typer):
             function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
-            command.command(cmd_name)(function)
+            command.command(cmd_name)(documented(function))
         return typer.main.get_command(command)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -50,60 +50,22 @@ SHOWN = (
 
 def predict(
     model: TrainedModel,
-    data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns; .npz or folder.")],
-    images: Annotated[
-        Path | None,
-        typer.Option(help="Pictures of the rows, named by --id, of a model that takes both."),
-    ] = None,
-    party: Annotated[
-        Path | None,
-        typer.Option(help="A party file, which names the ids; whose --partners are asked."),
-    ] = None,
-    partners: Annotated[
-        str | None, typer.Option(metavar="A,B", help="The data owners, on other machines.")
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where data owners dial in.")
-    ] = None,
-    mailbox: Annotated[
-        str | None,
-        typer.Option(metavar="PLACE", help="Where letters to them lie, in the place of --listen."),
-    ] = None,
+    data: Path,
+    images: Path | None = None,
+    party: Path | None = None,
+    partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
+    mailbox: Annotated[str | None, typer.Option(metavar="PLACE")] = None,
     proxy_ca: ProxyCa = None,
     certificates: Certificates = None,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Seconds to wait for data owners, then without. [60; by letter: no end]",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(help="Seconds that an answer may take. [30; by letter: seven days]"),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A .csv or .parquet file. [standard output, as CSV]")
-    ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option("--id", help="The column of ids. [row number; with --party: that file's]"),
-    ] = None,
+    wait: Annotated[float | None, typer.Option(min=0)] = None,
+    timeout: float | None = None,
+    out: Path | None = None,
+    id_column: Annotated[str | None, typer.Option("--id")] = None,
     allow_unseen: AllowUnseen = False,
-    partial: Annotated[
-        bool,
-        typer.Option("--partial", help="Predict the usable rows; give a reason for each other."),
-    ] = False,
-    coverage: Annotated[
-        float | None,
-        typer.Option(help="Add the set of classes, or interval, that holds the truth so often."),
-    ] = None,
-    spreadsheet: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet", help="Put an apostrophe before texts that a spreadsheet would run."
-        ),
-    ] = False,
+    partial: bool = False,
+    coverage: float | None = None,
+    spreadsheet: bool = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -126,6 +88,21 @@ def predict(
 
     A row with an unseen category, or with text for a number, makes the command refuse the whole
     table. With --partial the others are predicted, and the column error has the reason.
+
+    Args:
+        data: CSV or Parquet with raw columns; .npz or folder.
+        images: pictures of the rows, named by --id, of a model that takes both.
+        party: a party file, which names the ids; whose --partners are asked.
+        partners: the data owners, on other machines.
+        listen: where data owners dial in.
+        mailbox: where letters to them lie, in the place of --listen.
+        wait: seconds to wait for data owners, then without; None: 60; by letter: no end.
+        timeout: seconds that an answer may take; None: 30; by letter: seven days.
+        out: a .csv or .parquet file; None: standard output, as CSV.
+        id_column: the column of ids; None: row number; with --party: that file's.
+        partial: predict the usable rows; give a reason for each other.
+        coverage: add the set of classes, or interval, that holds the truth so often.
+        spreadsheet: put an apostrophe before texts that a spreadsheet would run.
     """
     precheck.check_models([str(model)])
 

@@ -13,18 +13,12 @@ from dovetail.errors import ConfigError
 
 
 def propose(
-    run: Annotated[Path, typer.Argument(help='A run file (TOML) with [engine] kind = "stream".')],
-    purpose: Annotated[str, typer.Option(help="What the run is for, in a sentence.")],
-    out: Annotated[
-        Path, typer.Option(help="The proposal; its page for people goes beside it.")
-    ] = Path("proposal.json"),
-    days: Annotated[float, typer.Option(min=0.001, help="How long it may be run.")] = 30,
-    least_rows: Annotated[
-        int, typer.Option(min=1, help="Rows that each party brings in, at least.")
-    ] = 1,
-    attempts: Annotated[
-        int, typer.Option(min=1, help="How often each variant of a seed may be begun.")
-    ] = 3,
+    run: Path,
+    purpose: Annotated[str, typer.Option()],
+    out: Path = Path("proposal.json"),
+    days: Annotated[float, typer.Option(min=0.001)] = 30,
+    least_rows: Annotated[int, typer.Option(min=1)] = 1,
+    attempts: Annotated[int, typer.Option(min=1)] = 3,
     recipe: Recipe = None,
     overrides: RunKeys = None,
     seed: Seeds = None,
@@ -41,6 +35,14 @@ def propose(
     dovetail train run.toml --proposal proposal.json
 
     A party whose file has policy.approval = "signed" answers nothing else.
+
+    Args:
+        run: a run file (TOML) with [engine] kind = "stream".
+        purpose: what the run is for, in a sentence.
+        out: the proposal; its page for people goes beside it.
+        days: how long it may be run.
+        least_rows: rows that each party brings in, at least.
+        attempts: how often each variant of a seed may be begun.
     """
     if out.suffix != ".json":
         raise ConfigError(f"a proposal is a .json file, got --out {out}")

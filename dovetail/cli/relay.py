@@ -11,34 +11,16 @@ from dovetail.cli.options import Health, Log, LogKind, Quiet
 
 
 def relay(
-    certificates: Annotated[
-        Path, typer.Option(help="Folder of ca.pem, NAME.pem and NAME.key of the relay itself.")
-    ],
-    site_folder: Annotated[Path, typer.Option("--site", help="Where letters lie.")] = Path(
-        "relay.site"
-    ),
-    host: Annotated[str, typer.Option(help="Where it listens.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 443,
-    mutual_tls: Annotated[
-        bool,
-        typer.Option(
-            help="Ask for a certificate at the door, too; without, proxies that open TLS can be "
-            "passed: requests are signed in any case."
-        ),
-    ] = True,
-    max_mb: Annotated[
-        float, typer.Option(min=1, help="MiB that a party may leave before they are taken.")
-    ] = 1024,
-    max_letters: Annotated[
-        int, typer.Option(min=1, help="Letters that a party may leave before they are taken.")
-    ] = 1000,
-    max_days: Annotated[
-        float, typer.Option(min=0.01, help="Days after which a letter is removed, taken or not.")
-    ] = 30,
-    max_letter_mb: Annotated[float, typer.Option(min=1, help="MiB of one letter.")] = 256,
-    rate: Annotated[
-        float, typer.Option(min=0.1, help="Requests of a party a second, in the long run.")
-    ] = 50,
+    certificates: Annotated[Path, typer.Option()],
+    site_folder: Annotated[Path, typer.Option("--site")] = Path("relay.site"),
+    host: str = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 443,
+    mutual_tls: bool = True,
+    max_mb: Annotated[float, typer.Option(min=1)] = 1024,
+    max_letters: Annotated[int, typer.Option(min=1)] = 1000,
+    max_days: Annotated[float, typer.Option(min=0.01)] = 30,
+    max_letter_mb: Annotated[float, typer.Option(min=1)] = 256,
+    rate: Annotated[float, typer.Option(min=0.1)] = 50,
     health: Health = None,
     log: Log = LogKind.TEXT,
     quiet: Quiet = False,
@@ -49,6 +31,19 @@ def relay(
     outward. It answers requests that are signed with a certificate of its authority, and sees
     names, times and sizes: letters are encrypted by their senders. --no-mutual-tls allows proxies
     that open TLS. Needs pip install 'dovetail-fl[relay]'.
+
+    Args:
+        certificates: folder of ca.pem, NAME.pem and NAME.key of the relay itself.
+        site_folder: where letters lie.
+        host: where it listens.
+        port: 0 takes a free one.
+        mutual_tls: ask for a certificate at the door, too; without, proxies that open TLS can be
+            passed: requests are signed in any case.
+        max_mb: miB that a party may leave before they are taken.
+        max_letters: letters that a party may leave before they are taken.
+        max_days: days after which a letter is removed, taken or not.
+        max_letter_mb: miB of one letter.
+        rate: requests of a party a second, in the long run.
     """
     from contextlib import ExitStack
     from functools import partial

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.options import HideBelow, Quiet
 
 
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Run folders; several are shown side by side.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="The page. [report.html in the first folder]")
-    ] = None,
-    data: Annotated[
-        bool,
-        typer.Option("--data", help="Read the tables that runs name, to draw who held what."),
-    ] = False,
+    folders: list[Path],
+    out: Path | None = None,
+    data: bool = False,
     hide_below: HideBelow = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -30,6 +20,11 @@ def report(
     The page needs no network, follows light and dark, and prints. A folder of several seeds is one
     run with spread; one that still trains shows what there is so far. With --hide-below 10, small
     numbers of shared samples are hidden.
+
+    Args:
+        folders: run folders; several are shown side by side.
+        out: the page; None: report.html in the first folder.
+        data: read the tables that runs name, to draw who held what.
     """
     precheck.check_runs(folders)
     from dovetail.cli.output import print_line

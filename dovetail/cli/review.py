@@ -13,14 +13,10 @@ from dovetail.errors import ConfigError
 
 
 def review(
-    party: Annotated[Path, typer.Option(help="Your party file (TOML).")],
-    file: Annotated[
-        Path | None, typer.Argument(help="A proposal. [none: list what was agreed, and used]")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Sign without being asked.")] = False,
-    refuse: Annotated[
-        str | None, typer.Option(metavar="WHY", help="Say no, for this reason.")
-    ] = None,
+    party: Annotated[Path, typer.Option()],
+    file: Annotated[Path | None, typer.Argument()] = None,
+    yes: bool = False,
+    refuse: Annotated[str | None, typer.Option(metavar="WHY")] = None,
     certificates: Certificates = None,
     site_folder: SiteFolder = None,
     as_json: AsJson = False,
@@ -34,6 +30,12 @@ def review(
     dovetail review proposal.json --party shop.toml
 
     Without a proposal: all that were seen, who signed, and which runs began on them.
+
+    Args:
+        party: your party file (TOML).
+        file: a proposal; None: none: list what was agreed, and used.
+        yes: sign without being asked.
+        refuse: say no, for this reason.
     """
     if yes and refuse is not None:
         raise ConfigError("give --yes or --refuse, not both")

@@ -11,29 +11,14 @@ from dovetail.cli.options import Certificates, Health, Log, LogKind, Quiet, Site
 
 
 def room(
-    of: Annotated[
-        Path, typer.Argument(metavar="PARTY.toml|RUNS", help="A party file, or a folder of runs.")
-    ] = Path("out"),
-    driver: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Of a party: where its driver listens, as of dovetail join."
-        ),
-    ] = None,
-    run_files: Annotated[
-        Path, typer.Option(help="Of runs: the folder of run files that may be trained.")
-    ] = Path("."),
-    at_a_time: Annotated[int, typer.Option(min=1, help="Of runs: how many train at once.")] = 1,
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8450,
-    tls: Annotated[
-        Path | None,
-        typer.Option(help="ca.pem, NAME.pem, NAME.key: only who has a certificate is let in."),
-    ] = None,
-    identity_header: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The header in which a reverse proxy says who asks."),
-    ] = "",
+    of: Annotated[Path, typer.Argument(metavar="PARTY.toml|RUNS")] = Path("out"),
+    driver: Annotated[list[str] | None, typer.Option(metavar="HOST:PORT")] = None,
+    run_files: Path = Path("."),
+    at_a_time: Annotated[int, typer.Option(min=1)] = 1,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8450,
+    tls: Path | None = None,
+    identity_header: Annotated[str, typer.Option(metavar="NAME")] = "",
     certificates: Certificates = None,
     site_folder: SiteFolder = None,
     health: Health = None,
@@ -51,6 +36,16 @@ def room(
 
     A driver compares runs, reads reports and audits, tries models, and starts and stops runs. Needs
     pip install 'dovetail-fl[serve]'.
+
+    Args:
+        of: a party file, or a folder of runs.
+        driver: of a party: where its driver listens, as of dovetail join.
+        run_files: of runs: the folder of run files that may be trained.
+        at_a_time: of runs: how many train at once.
+        host: where to listen.
+        port: 0 takes a free one.
+        tls: folder of ca.pem, NAME.pem, NAME.key: only who has a certificate is let in.
+        identity_header: the header in which a reverse proxy says who asks.
     """
     from contextlib import nullcontext
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 
 class File(StrEnum):
@@ -18,8 +15,8 @@ class File(StrEnum):
 
 
 def schema(
-    file: Annotated[File, typer.Argument(help="Which file it describes.")],
-    out: Annotated[Path | None, typer.Option(help="Write it to this file. [print it]")] = None,
+    file: File,
+    out: Path | None = None,
 ) -> None:
     """Print the JSON Schema of run files or party files, for editors.
 
@@ -31,6 +28,10 @@ def schema(
     Zed, Neovim):
 
     #:schema ./run.schema.json
+
+    Args:
+        file: which file it describes.
+        out: write it to this file; None: print it.
     """
     from dovetail.network.retry import write_text
     from dovetail.runs.schema import schema_of

@@ -12,47 +12,22 @@ from dovetail.cli.options import Listen, Quiet
 
 
 def serve(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL", help="A model's folder, RUN or .onnx file; NAME=PATH."),
-    ],
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that requests must bear.")
-    ] = None,
-    certificates: Annotated[
-        Path | None,
-        typer.Option(help="ca.pem, NAME.pem, NAME.key: only who has a certificate is answered."),
-    ] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Rows that a request may have.")] = 20_000,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Bytes of its body.")] = 16 * 2**20,
-    max_requests: Annotated[
-        int, typer.Option(min=1, help="Requests at a time; more are told 503.")
-    ] = 512,
-    watch: Annotated[
-        float, typer.Option(min=0, help="Seconds between looks for a changed model; 0: never.")
-    ] = 2.0,
-    party: Annotated[
-        Path | None, typer.Option(help="Of a joint model: your party file; partners are asked.")
-    ] = None,
-    partners: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Its partners, on other machines.")
-    ] = None,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL")],
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    token_file: Path | None = None,
+    certificates: Path | None = None,
+    max_rows: Annotated[int, typer.Option(min=1)] = 20_000,
+    max_bytes: Annotated[int, typer.Option(min=1)] = 16 * 2**20,
+    max_requests: Annotated[int, typer.Option(min=1)] = 512,
+    watch: Annotated[float, typer.Option(min=0)] = 2.0,
+    party: Path | None = None,
+    partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
     listen: Listen = None,
     mailbox: Annotated[str | None, typer.Option(hidden=True)] = None,
-    partner_certificates: Annotated[
-        Path | None,
-        typer.Option(help="What partners are met with. [certificates/NAME beside the party file]"),
-    ] = None,
-    ids: Annotated[
-        Path | None,
-        typer.Option(help="A table with the ids that may be asked about. [the party file's]"),
-    ] = None,
-    within: Annotated[
-        float,
-        typer.Option(min=0.01, help="Seconds that partners have; then the model alone answers."),
-    ] = 1.0,
+    partner_certificates: Path | None = None,
+    ids: Path | None = None,
+    within: Annotated[float, typer.Option(min=0.01)] = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Answer predictions over HTTP: POST /predict with rows as JSON, CSV or Parquet.
@@ -66,6 +41,23 @@ def serve(
     dovetail serve out/run --party bank.toml --partners shop --listen 0.0.0.0:7443
 
     Each answer names the model that made it.
+
+    Args:
+        models: a model's folder, RUN or .onnx file; NAME=PATH.
+        host: where to listen.
+        port: 0 takes a free one.
+        token_file: a file with the token that requests must bear.
+        certificates: folder of ca.pem, NAME.pem, NAME.key: only who has a certificate is answered.
+        max_rows: rows that a request may have.
+        max_bytes: bytes of its body.
+        max_requests: requests at a time; more are told 503.
+        watch: seconds between looks for a changed model; 0: never.
+        party: of a joint model: your party file; partners are asked.
+        partners: its partners, on other machines.
+        partner_certificates: what partners are met with; None: certificates/NAME beside the party
+            file.
+        ids: a table with the ids that may be asked about; None: the party file's.
+        within: seconds that partners have; then the model alone answers.
     """
     from dovetail.errors import ConfigError
 

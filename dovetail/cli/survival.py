@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.options import AsJson, Overwrite, Quiet, RunKeys, RunOut
@@ -14,7 +11,7 @@ from dovetail.errors import ConfigError
 
 
 def survival(
-    run: Annotated[Path, typer.Argument(help='A run file with method = "kaplan-meier" or "cox".')],
+    run: Path,
     out: RunOut = None,
     overrides: RunKeys = None,
     overwrite: Overwrite = False,
@@ -32,6 +29,9 @@ def survival(
     (curves.csv, coefficients.csv), curves.svg and ledger.jsonl (what left each party). Parties
     allow it by "survival" in algorithms of their policy; with [engine] kind = "stream" they run
     `dovetail join`.
+
+    Args:
+        run: a run file with method = "kaplan-meier" or "cox".
     """
     precheck.check_run(run, overrides)
     from dovetail.api.progress import talk_of

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dovetail.cli.options import AsJson, Quiet, TrainedModel
 
 
 def track(
     model: TrainedModel,
-    out: Annotated[
-        Path | None, typer.Option(help="Only write the folder that MLflow serves; log nothing.")
-    ] = None,
-    uri: Annotated[str | None, typer.Option(help="MLflow's. [its own choice]")] = None,
-    experiment: Annotated[str, typer.Option(help="Under which it is listed.")] = "dovetail",
-    name: Annotated[str | None, typer.Option(help="Of the model. [the folder's]")] = None,
+    out: Path | None = None,
+    uri: str | None = None,
+    experiment: str = "dovetail",
+    name: str | None = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -27,6 +22,12 @@ def track(
 
     It is a pyfunc without any pickle: MLflow imports Dovetail, which reads the model's folder.
     `mlflow models serve -m URI` answers then. Needs pip install 'dovetail-fl[track]'.
+
+    Args:
+        out: only write the folder that MLflow serves; log nothing.
+        uri: MLflow's; None: its own choice.
+        experiment: under which it is listed.
+        name: of the model; None: the folder's.
     """
     from dovetail.models.model_folders import model_folder
     from dovetail.service.flavour import log_mlflow, save_mlflow

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.options import (
@@ -30,27 +27,16 @@ from dovetail.errors import ConfigError
 
 
 def train(
-    run: Annotated[Path, typer.Argument(help="A run file (TOML), or FILE:CELL of a grid file.")],
+    run: Path,
     out: RunOut = None,
     recipe: Recipe = None,
     overrides: Overrides = None,
     seed: Seeds = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with what was stopped; skip seeds that finished."),
-    ] = False,
+    resume: bool = False,
     overwrite: Overwrite = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(help="Watch it in tensorboard or mlflow; repeat for both. [run file]"),
-    ] = None,
+    track: list[str] | None = None,
     proposal: Signed = None,
-    search: Annotated[
-        int | None,
-        typer.Option(
-            help="First try so many settings on validation rows, keep the best. [run file]"
-        ),
-    ] = None,
+    search: int | None = None,
     ray: Ray = None,
     health: Health = None,
     log: Log = LogKind.TEXT,
@@ -70,6 +56,12 @@ def train(
     Under torchrun, several processes share the steps of CHFL's and HyFEM's parties, one a GPU.
 
     With --ray, a search's trials and several seeds are computed on the cores of a Ray cluster.
+
+    Args:
+        run: a run file (TOML), or FILE:CELL of a grid file.
+        resume: go on with what was stopped; skip seeds that finished.
+        track: watch it in tensorboard or mlflow; repeat for both; None: run file.
+        search: first try so many settings on validation rows, keep the best; None: run file.
     """
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)

@@ -18,14 +18,9 @@ from dovetail.errors import ConfigError
 def value(
     call: Callable[..., Any],
     run: RunOrFolder,
-    partners: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Value these; the others always take part. [all]"),
-    ] = None,
+    partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
     overrides: RunKeys = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write a .csv or .json file for other tools.")
-    ] = None,
+    out: Path | None = None,
 ) -> None:
     """Rank the partners of a run by what they are worth to the party with labels.
 
@@ -47,6 +42,10 @@ def value(
 
     A command that was stopped goes on; value.json in the run's folder has the result. Works for all
     variants of APFed, tvfl and fedoptimus, simulated or with all party files in one place.
+
+    Args:
+        partners: value these; the others always take part; None: all.
+        out: also write a .csv or .json file for other tools.
     """
     precheck.check_run_or_folder(run, overrides)
     if out is not None and out.suffix not in (".csv", ".json"):
