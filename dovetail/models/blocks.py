@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dovetail.errors import ConfigError, ModelError
+from dovetail.errors import ConfigError
+from dovetail.models.as_json import AsJson, of_kind
 from dovetail.models.networks import (
     EncoderSpec,
     Shape,
-    encoder_from_json,
     output_shape,
 )
 
 
 @dataclass(frozen=True)
-class SmallCnn:
+class SmallCnn(AsJson):
     """Convolution with stride 2 and ReLU for each of ``channels``, then one pooling layer.
 
     The stride does what max pooling does elsewhere, in a third to a half of the time.
@@ -40,6 +40,8 @@ class SmallCnn:
         centred: pixels, of 0 to 1, are made -2 to 2 first: they have a mean near 0 and a deviation
             near 1 then, with which a few hundred gradient steps learn far more.
     """
+
+    kind: ClassVar[str] = "small-cnn"
 
     channels: tuple[int, ...] = (16, 32)
     kernel: int = 3
@@ -68,9 +70,6 @@ class SmallCnn:
             before = after
         return nn.Sequential(*layers, _Pool(self.pool), nn.Flatten())
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "small-cnn", **asdict(self)}
-
 
 class _Centre(nn.Module):
     """0..1 -> -2..2."""
@@ -95,7 +94,7 @@ class _Pool(nn.Module):
 
 
 @dataclass(frozen=True)
-class ResNet:
+class ResNet(AsJson):
     """He et al. 2016 without its head, and one pooling layer; for a GPU.
 
     Attributes:
@@ -105,9 +104,11 @@ class ResNet:
         kind: of 18 layers or of 34, by how many pairs of convolutions a stage has.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ("resnet-18", "resnet-34")
+
     width: int = 64
     stem: Literal["small", "large"] = "small"
-    kind: Literal["resnet-18", "resnet-34"] = "resnet-18"
+    kind: Literal["resnet-18", "resnet-34"] = "resnet-18"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.stem not in ("small", "large"):
@@ -139,9 +140,6 @@ class ResNet:
             before = after
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "width": self.width, "stem": self.stem}
-
 
 #: Pairs of convolutions in each stage, He et al. 2016, Table 1.
 _PAIRS = {"resnet-18": (2, 2, 2, 2), "resnet-34": (3, 4, 6, 3)}
@@ -170,15 +168,14 @@ class _Residual(nn.Module):
 
 
 @dataclass(frozen=True)
-class Unchanged:
+class Unchanged(AsJson):
     """Features are the block itself, flattened (Theta_m = I in Remark 3.1): nothing to train."""
+
+    kind: ClassVar[str] = "unchanged"
 
     def encoder(self, input_shape: Shape) -> nn.Flatten:
         """(B, ...) -> (B, D)."""
         return nn.Flatten()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "unchanged"}
 
 
 Extractor = EncoderSpec | SmallCnn | ResNet | Unchanged
@@ -190,20 +187,8 @@ def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
     Raises:
         ModelError: an unknown kind.
     """
-    match stored.get("kind"):
-        case "small-cnn":
-            channels, centred = tuple(stored["channels"]), stored.get("centred", False)
-            return SmallCnn(channels, int(stored["kernel"]), int(stored["pool"]), bool(centred))
-        case "resnet-18" | "resnet-34" as kind:
-            return ResNet(int(stored["width"]), stored["stem"], kind)
-        case "unchanged":
-            return Unchanged()
-        case "perceptron" | "convolutional" | "own":
-            return encoder_from_json(dict(stored))
-    raise ModelError(
-        "an extractor is 'perceptron', 'convolutional', 'small-cnn', 'resnet-18', 'resnet-34' or "
-        f"'unchanged', got {stored.get('kind')!r}; copy the whole folder again"
-    )
+    extractor: Extractor = of_kind(Extractor, stored)
+    return extractor
 
 
 def num_features(extractor: Extractor, input_shape: Shape) -> int:
@@ -372,7 +357,7 @@ def _extract_together(extractors: Sequence[nn.Module], x: Sequence[Tensor]) -> l
 
 
 @dataclass(frozen=True)
-class BlocksSpec:
+class BlocksSpec(AsJson):
     """What rebuilds a ``BlocksNetwork`` without its weights.
 
     Attributes:
@@ -385,6 +370,7 @@ class BlocksSpec:
     """
 
     kind: ClassVar[str] = "blocks"
+    unsaid: ClassVar[tuple[str, ...]] = ("of",)
 
     blocks: tuple[str, ...]
     shapes: tuple[Shape, ...]
@@ -425,38 +411,6 @@ class BlocksSpec:
             classifier(sum(features), self.widths, self.num_outputs),
             self.of,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "blocks": list(self.blocks),
-            "shapes": [list(shape) for shape in self.shapes],
-            "extractors": [extractor.to_json() for extractor in self.extractors],
-            "widths": list(self.widths),
-            "num_outputs": self.num_outputs,
-            **({"of": self.of} if self.of else {}),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> BlocksSpec:
-        """The spec that ``to_json`` stored.
-
-        Raises:
-            ModelError: fields that are missing or cannot be.
-        """
-        try:
-            return cls(
-                tuple(str(name) for name in stored["blocks"]),
-                tuple(tuple(int(size) for size in shape) for shape in stored["shapes"]),
-                tuple(extractor_from_json(each) for each in stored["extractors"]),
-                tuple(int(width) for width in stored["widths"]),
-                int(stored["num_outputs"]),
-                int(stored.get("of", 0)),  # absent before features could be scaled
-            )
-        except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
-            raise ModelError(
-                f"the model's network of blocks cannot be read ({error}); save the model again"
-            ) from None
 
 
 def _image(input_shape: Shape, what: str) -> Shape:

@@ -18,8 +18,8 @@ Letters: B rows, F features, C classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -27,7 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dovetail.errors import ConfigError, ModelError
+from dovetail.errors import ConfigError
+from dovetail.models.as_json import AsJson
 from dovetail.models.networks import OwnNetwork, output_shape
 
 Join = Literal["sum", "input"]
@@ -194,7 +195,7 @@ class Columns(nn.Module):
 
 
 @dataclass(frozen=True)
-class ColumnsSpec:
+class ColumnsSpec(AsJson):
     """What rebuilds a ``Columns`` without its weights.
 
     Attributes:
@@ -208,6 +209,7 @@ class ColumnsSpec:
     """
 
     kind: ClassVar[str] = "columns"
+    unsaid: ClassVar[tuple[str, ...]] = ("own",)
 
     common: tuple[int, ...]
     unique: tuple[int, ...]
@@ -260,37 +262,6 @@ class ColumnsSpec:
     def build(self) -> Columns:
         """The network with random weights."""
         return self.join_columns(self.build_common(), self.build_unique())
-
-    def to_json(self) -> dict[str, Any]:
-        stored = asdict(replace(self, own=None))
-        if self.own is None:
-            del stored["own"]
-        else:
-            stored["own"] = self.own.to_json()
-        return {"kind": self.kind, **{k: _listed(value) for k, value in stored.items()}}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> ColumnsSpec:
-        """The spec that ``to_json`` stored.
-
-        Raises:
-            ModelError: fields that are missing or cannot be.
-        """
-        try:
-            return cls(
-                common=tuple(int(index) for index in stored["common"]),
-                unique=tuple(int(index) for index in stored["unique"]),
-                widths=tuple(int(width) for width in stored["widths"]),
-                num_outputs=int(stored["num_outputs"]),
-                mu=float(stored["mu"]),
-                join=stored["join"],
-                gated=bool(stored.get("gated", False)),  # absent before there were gates
-                own=OwnNetwork.again(str(stored["own"]["name"])) if "own" in stored else None,
-            )
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise ModelError(
-                f"the model's network of columns cannot be read ({error}); save the model again"
-            ) from None
 
 
 def _linears(num_inputs: int, widths: Sequence[int], num_outputs: int) -> list[nn.Linear]:

@@ -5,21 +5,21 @@ Letters: L labelled rows, J smoothers, P ciphertexts, V and W bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.as_json import AsJson
 from dovetail.models.networks import Shape
 from dovetail.models.patches import Patches, PatchesSpec
-from dovetail.models.smoothers import Kernels, Smoother, Smoothing, smoother_of
+from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 
 
 @dataclass(frozen=True)
-class SealedTargets:
+class SealedTargets(AsJson):
     """How encrypted targets lie in ciphertexts, and how weights are made whole.
 
     Attributes:
@@ -41,13 +41,6 @@ class SealedTargets:
     target_bytes: int
     key_bytes: int
     nonce_bytes: int
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> SealedTargets:
-        values = {name: stored[name] for name in cls.__dataclass_fields__}
-        for name in ("exponents", "blurs"):
-            values[name] = tuple(int(each) for each in values[name])
-        return cls(**values)
 
 
 class KeptSmoothing(nn.Module):
@@ -76,7 +69,7 @@ class KeptSmoothing(nn.Module):
 
 
 @dataclass(frozen=True)
-class SmoothingSpec:
+class SmoothingSpec(AsJson):
     """The sizes of a ``KeptSmoothing``; stands where a data owner's network does."""
 
     kind: ClassVar[str] = "sealed-smoothing"
@@ -108,23 +101,3 @@ class SmoothingSpec:
             view,
         )
         return KeptSmoothing(smoothing, self.sizes)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "smoothers": [asdict(each) for each in self.smoothers],
-            "num_bins": self.num_bins,
-            "least_rows": self.least_rows,
-            "sizes": asdict(self.sizes),
-            "pictures": None if self.pictures is None else asdict(self.pictures),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> SmoothingSpec:
-        return cls(
-            tuple(smoother_of(each["kernel"], each["ridge"]) for each in stored["smoothers"]),
-            int(stored["num_bins"]),
-            float(stored["least_rows"]),
-            SealedTargets.from_json(stored["sizes"]),
-            PatchesSpec.from_json(pictures) if (pictures := stored.get("pictures")) else None,
-        )

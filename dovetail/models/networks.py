@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,16 @@ from torch import Tensor, nn
 from dovetail.data.installed import TRUSTED, imported, is_trusted, tensor_of, trust
 from dovetail.data.stored import let_go
 from dovetail.errors import ConfigError, ModelError
+from dovetail.models.as_json import AsJson, of_kind
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Perceptron:
+class Perceptron(AsJson):
     """Linear and ReLU for each width; inputs of any shape are flattened first."""
+
+    kind: ClassVar[str] = "perceptron"
 
     widths: tuple[int, ...]
 
@@ -46,13 +50,12 @@ class Perceptron:
             nn.Unflatten(1, output_shape),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "perceptron", "widths": list(self.widths)}
-
 
 @dataclass(frozen=True)
-class Convolutional:
+class Convolutional(AsJson):
     """Convolution and ReLU for each of ``channels``; the feature map is not pooled."""
+
+    kind: ClassVar[str] = "convolutional"
 
     channels: tuple[int, ...]
     kernels: tuple[int, ...]
@@ -138,12 +141,9 @@ class Convolutional:
             shapes.append((channels, height, width))
         return shapes
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "convolutional", **asdict(self)}
-
 
 @dataclass(frozen=True, eq=False)
-class OwnNetwork:
+class OwnNetwork(AsJson):
     """An encoder of a user's own: any torch module, with what it gives flattened into a code.
 
     A Lightning module's ``forward`` and a Hugging Face model do as they are: see ``tensor_of``.
@@ -153,6 +153,8 @@ class OwnNetwork:
         made: the module, of which each party and seed trains a copy; or a class or function that
             makes one from the shape of a row.
     """
+
+    kind: ClassVar[str] = "own"
 
     name: str
     made: Any
@@ -224,7 +226,11 @@ class OwnNetwork:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "own", "name": self.name}
+        return {"kind": self.kind, "name": self.name}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> OwnNetwork:
+        return cls.again(str(stored["name"]))
 
 
 class _FirstTensor(nn.Module):
@@ -251,7 +257,7 @@ TABLE_4 = Convolutional(channels=(16, 32, 64), kernels=(5, 4, 5), strides=(1, 2,
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(AsJson):
     """The task-related module: Linear, ReLU and dropout for each hidden width, then Linear."""
 
     widths: tuple[int, ...] = ()
@@ -269,32 +275,15 @@ class Head:
             code_width = width
         return nn.Sequential(*layers, nn.Linear(code_width, num_outputs))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"widths": list(self.widths), "dropout": self.dropout}
 
-
-def encoder_from_json(stored: dict[str, Any]) -> EncoderSpec:
+def encoder_from_json(stored: Mapping[str, Any]) -> EncoderSpec:
     """The encoder that ``to_json`` described.
 
     Raises:
         ModelError: an unknown kind.
     """
-    match stored.get("kind"):
-        case "perceptron":
-            return Perceptron(tuple(stored["widths"]))
-        case "convolutional":
-            return Convolutional(
-                tuple(stored["channels"]),
-                tuple(stored["kernels"]),
-                tuple(stored["strides"]),
-                int(stored["padding"]),
-            )
-        case "own":
-            return OwnNetwork.again(str(stored["name"]))
-    raise ModelError(
-        f"an encoder is 'perceptron', 'convolutional' or 'own', got {stored.get('kind')!r}; "
-        "copy the whole folder again"
-    )
+    encoder: EncoderSpec = of_kind(EncoderSpec, stored)
+    return encoder
 
 
 def network_input(x: Tensor, device: torch.device | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.models.as_json import AsJson, of_kind
 from dovetail.models.blocks import ResNet
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.kept_smoothing import SmoothingSpec
@@ -81,7 +82,7 @@ class EncodedNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class StripCnn:
+class StripCnn(AsJson):
     """One convolution and two fully connected layers, for a strip of an image.
 
     Attributes:
@@ -90,6 +91,8 @@ class StripCnn:
         stride: along the height and the width.
         hidden: width of the first fully connected layer; the second one's is E.
     """
+
+    kind: ClassVar[str] = "strip-cnn"
 
     channels: int = 16
     kernel: int = 3
@@ -119,13 +122,12 @@ class StripCnn:
         conv = nn.Conv2d(inputs, self.channels, self.kernel, self.stride, self.kernel // 2)
         return DenseNetwork(conv, (self.channels * positions, self.hidden, embedding))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "strip-cnn", **asdict(self), "stride": list(self.stride)}
-
 
 @dataclass(frozen=True)
-class ColumnsMlp:
+class ColumnsMlp(AsJson):
     """Linear and ReLU for each of ``widths``, then one linear layer; for columns."""
+
+    kind: ClassVar[str] = "columns-mlp"
 
     widths: tuple[int, ...] = (64,)
 
@@ -137,12 +139,9 @@ class ColumnsMlp:
         """(B, ...) -> (B, E)."""
         return DenseNetwork(None, (math.prod(input_shape), *self.widths, embedding))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "columns-mlp", "widths": list(self.widths)}
-
 
 @dataclass(frozen=True)
-class EncodedMlp:
+class EncodedMlp(AsJson):
     """A ``ColumnsMlp`` on numbers as bins beside themselves, and a linear layer beside both.
 
     Attributes:
@@ -179,12 +178,9 @@ class EncodedMlp:
         widths = (encoding.num_outputs, *self.widths, embedding)
         return EncodedNetwork(encoding, DenseNetwork(None, widths, skip=True))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
-
 
 @dataclass(frozen=True)
-class MembersSpec:
+class MembersSpec(AsJson):
     """Several networks of one kind, each of which gives its part of the embedding.
 
     Attributes:
@@ -200,21 +196,13 @@ class MembersSpec:
     def __post_init__(self) -> None:
         if self.members < 1:
             raise ConfigError(f"members are 1 or more, got {self.members}")
+        if isinstance(self.member, MembersSpec | BottomsSpec | SmoothingSpec):
+            raise ConfigError(f"members are single networks, got {self.member.kind!r}")
 
     def build(self, input_shape: Shape, embedding: int) -> MembersNetwork:
         """(B, ...) -> (B, E)."""
         width = embedding // self.members
         return MembersNetwork([self.member.build(input_shape, width) for _ in range(self.members)])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "member": self.member.to_json(), "members": self.members}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> MembersSpec:
-        member = bottom_from_json(stored["member"])
-        if isinstance(member, MembersSpec | BottomsSpec | SmoothingSpec):
-            raise ModelError("members have no members of their own; copy the whole folder again")
-        return cls(member, int(stored["members"]))
 
 
 class MembersNetwork(nn.Module):
@@ -233,12 +221,14 @@ _ROWS_FOR_BINS = 20_000
 
 
 @dataclass(frozen=True)
-class OwnerResNet:
+class OwnerResNet(AsJson):
     """A ResNet-18 for small images and a linear layer; for a GPU.
 
     Attributes:
         width: channels of the first stage.
     """
+
+    kind: ClassVar[str] = "owner-resnet"
 
     width: int = 64
 
@@ -254,12 +244,9 @@ class OwnerResNet:
         features = ResNet(self.width).encoder(input_shape)
         return nn.Sequential(features, nn.Linear(8 * self.width, embedding))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "owner-resnet", "width": self.width}
-
 
 @dataclass(frozen=True)
-class OwnBottom:
+class OwnBottom(AsJson):
     """A network of a data owner's own, and a linear layer from what it gives.
 
     Attributes:
@@ -278,6 +265,10 @@ class OwnBottom:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "name": self.network.name}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> OwnBottom:
+        return cls(OwnNetwork.again(str(stored["name"])))
 
 
 #: Of FedOptimus' data owners, and of partners of APFed-D and APFed-S.
@@ -299,41 +290,15 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
     Raises:
         ModelError: an unknown kind.
     """
-    match stored.get("kind"):
-        case "strip-cnn":
-            height, width = stored["stride"]
-            return StripCnn(
-                int(stored["channels"]),
-                int(stored["kernel"]),
-                (int(height), int(width)),
-                int(stored["hidden"]),
-            )
-        case "columns-mlp":
-            return ColumnsMlp(tuple(stored["widths"]))
-        case EncodedMlp.kind:
-            return EncodedMlp(tuple(stored["widths"]), int(stored["bins"]), int(stored["num_bins"]))
-        case "owner-resnet":
-            return OwnerResNet(int(stored["width"]))
-        case OwnBottom.kind:
-            return OwnBottom(OwnNetwork.again(str(stored["name"])))
-        case MembersSpec.kind:
-            return MembersSpec.from_json(stored)
-        case BottomsSpec.kind:
-            return BottomsSpec.from_json(stored)
-        case SmoothingSpec.kind:
-            return SmoothingSpec.from_json(stored)
-    raise ModelError(
-        "a bottom network is 'strip-cnn', 'columns-mlp', 'encoded-mlp', 'owner-resnet', "
-        "'own-bottom', 'members', 'stacked-bottoms' or 'sealed-smoothing', got "
-        f"{stored.get('kind')!r}; copy the whole folder again"
-    )
+    bottom: BottomSpec = of_kind(BottomSpec, stored)
+    return bottom
 
 
 # --- The top network ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TopSpec:
+class TopSpec(AsJson):
     """ReLU and Linear for each hidden width, then once more to the outputs.
 
     The mean of the embeddings passes a ReLU first: without it the bottoms' last layer and this
@@ -349,6 +314,7 @@ class TopSpec:
     """
 
     kind: ClassVar[str] = "top"
+    unsaid: ClassVar[tuple[str, ...]] = ("skip", "members")
 
     embedding: int
     widths: tuple[int, ...]
@@ -377,23 +343,6 @@ class TopSpec:
         for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
         return nn.Sequential(*layers)
-
-    def to_json(self) -> dict[str, Any]:
-        fields = {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
-        for name, plain in (("skip", False), ("members", 1)):
-            if fields[name] == plain:  # as tops were kept that could have no other
-                del fields[name]
-        return fields
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> TopSpec:
-        return cls(
-            int(stored["embedding"]),
-            tuple(stored["widths"]),
-            int(stored["num_outputs"]),
-            bool(stored.get("skip", False)),
-            int(stored.get("members", 1)),
-        )
 
 
 class MembersTop(nn.Module):
@@ -467,7 +416,7 @@ def mean_embedding(embeddings: Sequence[Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OwnersSpec:
+class OwnersSpec(AsJson):
     """What rebuilds an ``OwnersNetwork`` without its weights.
 
     Attributes:
@@ -496,24 +445,6 @@ class OwnersSpec:
             for spec, shape in zip(self.bottoms, self.shapes, strict=True)
         ]
         return OwnersNetwork(self.owners, bottoms, self.top.build())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "owners": list(self.owners),
-            "shapes": [list(shape) for shape in self.shapes],
-            "bottoms": [spec.to_json() for spec in self.bottoms],
-            "top": self.top.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> OwnersSpec:
-        return cls(
-            tuple(stored["owners"]),
-            tuple(tuple(shape) for shape in stored["shapes"]),
-            tuple(bottom_from_json(bottom) for bottom in stored["bottoms"]),
-            TopSpec.from_json(stored["top"]),
-        )
 
 
 # --- What a data owner keeps -------------------------------------------------------------------

@@ -14,14 +14,14 @@ Letters: N pictures of C channels and H x W pixels, P patches, E pixels of a pat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.as_json import AsJson
 from dovetail.models.smoothers import Kernels
 
 #: What kernels see of pictures: patches, as here, or pixels.
@@ -38,7 +38,7 @@ _LEARNT_FROM, _LEARNT_PATCHES, _AT_ONCE, _FOR_KERNELS = 2000, 20_000, 256, 4000
 
 
 @dataclass(frozen=True)
-class PatchesSpec:
+class PatchesSpec(AsJson):
     """The sizes of ``Patches``.
 
     Attributes:
@@ -84,10 +84,6 @@ class PatchesSpec:
     @property
     def num_columns(self) -> int:
         return self.patterns * math.prod(self.parts)
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> PatchesSpec:
-        return cls(**{name: int(stored[name]) for name in cls.__dataclass_fields__})
 
 
 class Patches(nn.Module):

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.as_json import AsJson
 from dovetail.models.learners.encoding import FURTHEST, PiecewiseLinear
 
 Kernel = Literal["linear", "radial", "trees", "mean"]
@@ -45,7 +46,7 @@ _SCALED_ON = 2000
 
 
 @dataclass(frozen=True)
-class Smoother:
+class Smoother(AsJson):
     """A kernel and the strength of its ridge."""
 
     kernel: Kernel

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.as_json import AsJson
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners.assisted_joint import AssistedSpec
@@ -19,7 +20,6 @@ from dovetail.models.networks import (
     EncoderSpec,
     Head,
     Shape,
-    encoder_from_json,
     output_shape,
 )
 from dovetail.models.owners import OwnersSpec, TopSpec
@@ -63,7 +63,7 @@ class EncoderHeadNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class EncoderHead:
+class EncoderHead(AsJson):
     """An encoder and the head on its codes."""
 
     kind: ClassVar[str] = "encoder-head"
@@ -78,25 +78,6 @@ class EncoderHead:
         device = next(encoder.parameters()).device
         code_width = math.prod(output_shape(encoder, self.input_shape, device))
         return EncoderHeadNetwork(encoder, self.head.build(code_width, self.num_outputs))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "encoder": self.encoder.to_json(),
-            "head": self.head.to_json(),
-            "input_shape": list(self.input_shape),
-            "num_outputs": self.num_outputs,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> EncoderHead:
-        head = stored["head"]
-        return cls(
-            encoder_from_json(stored["encoder"]),
-            Head(tuple(head["widths"]), head["dropout"]),
-            tuple(stored["input_shape"]),
-            int(stored["num_outputs"]),
-        )
 
 
 #: Every kind of network that a model can be saved with.

@@ -255,7 +255,7 @@ class Holder(Party):
         self._encode(dict(zip(names, begin.encodings, strict=True)), wire)
         try:
             extractors = tuple(extractor_from_json(json.loads(text)) for text in begin.extractors)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, AttributeError, DovetailError) as error:
             raise MessageError(f"{wire}: it cannot be read ({error})") from None
         _check_size(wire, extractors)
         return BlocksSpec(

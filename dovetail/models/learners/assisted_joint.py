@@ -7,22 +7,23 @@ Letters: B rows, M teachers, K folds, C outputs, F inputs (C of the own model, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.as_json import AsJson
 from dovetail.models.learners.assisted import Assisted, Inputs
-from dovetail.models.learners.joint import JointSpec, WithPartners, common_fields
+from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import mean_outputs
 
 
 @dataclass(frozen=True)
-class Answers:
+class Answers(AsJson):
     """How a partner's encrypted answers of one run are read.
 
     Attributes:
@@ -46,17 +47,6 @@ class Answers:
             or any(not -1000 < each < 1000 for each in self.exponents)
         ):
             raise ModelError(f"answers cannot be read by {self}; copy the folder again")
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Answers:
-        return cls(
-            int(stored["labelled"]),
-            int(stored["columns"]),
-            int(stored["block"]),
-            int(stored["classes"]),
-            float(stored["unit"]),
-            tuple(int(each) for each in stored["exponents"]),
-        )
 
 
 class AssistedJoint(WithPartners):
@@ -162,29 +152,3 @@ class AssistedSpec(JointSpec):
 
     def build(self) -> AssistedJoint:
         return AssistedJoint(self, self.alone.build(), self.solo.build())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            **self._common(),
-            "alone": self.alone.to_json(),
-            "own": self.own,
-            "numbers": list(self.numbers),
-            "answers": [asdict(each) for each in self.answers],
-            "teachers": self.teachers,
-            "folds": self.folds,
-            "temperature": self.temperature,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> AssistedSpec:
-        return cls(
-            **common_fields(stored),
-            alone=EnsembleSpec.from_json(stored["alone"]),
-            own=float(stored["own"]),
-            numbers=tuple(int(each) for each in stored["numbers"]),
-            answers=tuple(Answers.from_json(each) for each in stored["answers"]),
-            teachers=int(stored["teachers"]),
-            folds=int(stored["folds"]),
-            temperature=float(stored["temperature"]),
-        )

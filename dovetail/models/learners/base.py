@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models.learners.rows import Rows
-from dovetail.models.learners.specs import EnsembleSpec, MemberSpec
+from dovetail.models.learners.specs import EnsembleSpec
 
 
 def _all_saw_all(_x_NF: Tensor) -> Tensor:
@@ -80,4 +80,3 @@ class Chosen(Learner, Protocol):
     """A learner that files name."""
 
     title: ClassVar[str]  # what a table calls it
-    member: ClassVar[type[MemberSpec]]  # what its networks are rebuilt from

@@ -21,7 +21,7 @@ from torch import Tensor
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
-from dovetail.models.learners.specs import EnsembleSpec, MemberSpec
+from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.losses import Loss
 from dovetail.models.threads import side_by_side
 
@@ -71,7 +71,6 @@ class Boosting:
 
     name: ClassVar[str] = "boosting"
     title: ClassVar[str] = "boosted trees, local"
-    member: ClassVar[type[MemberSpec]] = BoostingSpec
 
     trees: tuple[Trees, ...] | None = None
     max_trees: int = 4000

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.learners.member import MemberSpec
 
 #: What ``decision_type`` says besides "missing goes left": a test on categories, or on missing
 #: values. No learner here grows such trees.
@@ -313,7 +314,7 @@ def _numbers(text: str, name: str, counts_T: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class BoostingSpec:
+class BoostingSpec(MemberSpec):
     """The text's length and what goes in and out."""
 
     kind: ClassVar[str] = "boosting"
@@ -327,23 +328,12 @@ class BoostingSpec:
         return BoostedTrees(self.num_features, self.num_outputs, self.text_bytes, self.num_scores)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "num_features": self.num_features,
-            "num_outputs": self.num_outputs,
-            "text_bytes": self.text_bytes,
-            **(
-                {}
-                if self.num_scores == _num_scores(self.num_outputs)
-                else {"num_scores": self.num_scores}
-            ),
-        }
+        stored = super().to_json()
+        if self.num_scores == _num_scores(self.num_outputs):
+            del stored["num_scores"]
+        return stored
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> BoostingSpec:
-        return cls(
-            int(stored["num_features"]),
-            int(stored["num_outputs"]),
-            int(stored["text_bytes"]),
-            int(stored.get("num_scores", _num_scores(int(stored["num_outputs"])))),
-        )
+        usual = _num_scores(int(stored["num_outputs"]))
+        return super().from_json({"num_scores": usual, **stored})

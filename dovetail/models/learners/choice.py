@@ -18,15 +18,12 @@ from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
-from dovetail.models.learners.specs import MEMBERS, EnsembleSpec
 from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
 
 #: Name -> learner, as users choose it.
 LEARNERS: Mapping[str, Chosen] = {
     learner.name: learner for learner in (Linear(), Boosting(), Network())
 }
-MEMBERS |= {learner.member.kind: learner.member for learner in LEARNERS.values()}
-MEMBERS[EnsembleSpec.kind] = EnsembleSpec
 
 #: Their names, as files write them.
 LearnerName = Literal["linear", "boosting", "network"]

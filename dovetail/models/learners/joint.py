@@ -10,13 +10,14 @@ Letters: B rows, F features, K members, D code width, C outputs, E codes of a pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
+from dovetail.models.as_json import AsJson
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
@@ -42,7 +43,7 @@ class Bottoms(nn.Module):
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(AsJson):
     """The sizes of one stack's bottom at one party.
 
     Attributes:
@@ -79,15 +80,6 @@ class Part:
         members, _, num_outputs = bottom.linear.shape
         return cls(members, len(encoding.column_M), tuple(widths), num_outputs)
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Part:
-        return cls(
-            int(stored["members"]),
-            int(stored["bins"]),
-            tuple(int(width) for width in stored["widths"]),
-            int(stored["num_outputs"]),
-        )
-
 
 def _bottoms(parts: Sequence[Part], num_features: int) -> Bottoms:
     built = [part.build(num_features) for part in parts]
@@ -95,7 +87,7 @@ def _bottoms(parts: Sequence[Part], num_features: int) -> Bottoms:
 
 
 @dataclass(frozen=True)
-class BottomsSpec:
+class BottomsSpec(AsJson):
     """The sizes of a partner's ``Bottoms``; stands where a data owner's network does."""
 
     kind: ClassVar[str] = "stacked-bottoms"
@@ -111,13 +103,6 @@ class BottomsSpec:
         if not self.parts or embedding != sum(part.embedding for part in self.parts):
             raise ModelError(f"its codes are not {embedding} wide; copy the whole folder again")
         return _bottoms(self.parts, torch.Size(input_shape).numel())
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "parts": [_part_json(part) for part in self.parts]}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> BottomsSpec:
-        return cls(tuple(Part.from_json(part) for part in stored["parts"]))
 
 
 class WithPartners(nn.Module):
@@ -219,7 +204,7 @@ def blended(outputs: Sequence[Tensor], *, regression: bool) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointSpec:
+class JointSpec(AsJson):
     """What a model that predicts with partners is rebuilt from.
 
     Attributes:
@@ -241,29 +226,6 @@ class JointSpec:
     def widths(self) -> dict[str, int]:
         """Partner -> E of what it answers."""
         raise NotImplementedError
-
-    def _common(self) -> dict[str, Any]:
-        """Its fields here, JSON-ready."""
-        return {
-            "block": self.block,
-            "num_features": self.num_features,
-            "partners": list(self.partners),
-            "partial": self.partial,
-            "regression": self.regression,
-            "solo": self.solo.to_json(),
-        }
-
-
-def common_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of every ``JointSpec``, as they were stored."""
-    return {
-        "block": str(stored["block"]),
-        "num_features": int(stored["num_features"]),
-        "partners": tuple(str(name) for name in stored["partners"]),
-        "partial": bool(stored["partial"]),
-        "regression": bool(stored["regression"]),
-        "solo": EnsembleSpec.from_json(stored["solo"]),
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,29 +279,3 @@ class StacksSpec(JointSpec):
             for stack, part in enumerate(self.own)
         ]
         return Joint(self, _bottoms(self.own, self.num_features), tops, self.solo.build())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            **self._common(),
-            "own": [_part_json(part) for part in self.own],
-            "parts": [[_part_json(part) for part in parts] for parts in self.parts],
-            "copies": self.copies,
-            "used": list(self.used),
-            "temperature": self.temperature,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> StacksSpec:
-        return cls(
-            **common_fields(stored),
-            own=tuple(Part.from_json(part) for part in stored["own"]),
-            parts=tuple(tuple(Part.from_json(part) for part in parts) for parts in stored["parts"]),
-            copies=int(stored["copies"]),
-            used=tuple(int(stack) for stack in stored["used"]),
-            temperature=float(stored["temperature"]),
-        )
-
-
-def _part_json(part: Part) -> dict[str, Any]:
-    return {**asdict(part), "widths": list(part.widths)}

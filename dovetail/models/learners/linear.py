@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.linear_model import LinearSpec
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
-from dovetail.models.learners.specs import EnsembleSpec, MemberSpec
+from dovetail.models.learners.specs import EnsembleSpec
 
 #: More values than this are not kept in double, but made so many rows at a time.
 _MOST_DOUBLES, _ROWS_AT_ONCE = 50_000_000, 50_000
@@ -38,7 +38,6 @@ class Linear:
 
     name: ClassVar[str] = "linear"
     title: ClassVar[str] = "linear, local"
-    member: ClassVar[type[MemberSpec]] = LinearSpec
 
     penalties: tuple[float, ...] = _PENALTIES
     max_iterations: int = 200

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
+from dovetail.models.learners.member import MemberSpec
+
 
 @dataclass(frozen=True)
-class LinearSpec:
+class LinearSpec(MemberSpec):
     """One weight a feature and output, and an intercept an output."""
 
     kind: ClassVar[str] = "linear"
@@ -20,14 +21,3 @@ class LinearSpec:
 
     def build(self) -> nn.Linear:
         return nn.Linear(self.num_features, self.num_outputs)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "num_features": self.num_features,
-            "num_outputs": self.num_outputs,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> LinearSpec:
-        return cls(int(stored["num_features"]), int(stored["num_outputs"]))

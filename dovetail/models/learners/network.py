@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, mean_loss
-from dovetail.models.learners.specs import EnsembleSpec, MemberSpec
+from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import StackedNetwork, StackedSpec
 from dovetail.models.learners.vertical import StackedConfig, copies_of, fit_stacked
 
@@ -22,7 +22,6 @@ class Network:
 
     name: ClassVar[str] = "network"
     title: ClassVar[str] = "network, local"
-    member: ClassVar[type[MemberSpec]] = StackedSpec
 
     config: StackedConfig = field(default_factory=StackedConfig)
 

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
-from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
-
-
-class MemberSpec(Protocol):
-    """A frozen dataclass of numbers; ``build`` gives (B, F) -> (B, C)."""
-
-    kind: ClassVar[str]
-
-    def build(self) -> nn.Module: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self: ...
+from dovetail.models.learners.member import MemberSpec
+from dovetail.models.learners.stacked import Weights, weighted_outputs
 
 
 class Ensemble(nn.Module):
@@ -55,7 +43,7 @@ class Ensemble(nn.Module):
 
 
 @dataclass(frozen=True)
-class EnsembleSpec:
+class EnsembleSpec(MemberSpec):
     """Members of any kind, and their mean; by weights that sum to 1, if there are any.
 
     Attributes:
@@ -64,6 +52,7 @@ class EnsembleSpec:
     """
 
     kind: ClassVar[str] = "ensemble"
+    unsaid: ClassVar[tuple[str, ...]] = ("weights",)
 
     members: tuple[MemberSpec, ...]
     num_outputs: int
@@ -99,29 +88,6 @@ class EnsembleSpec:
             weights=self.weights,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        stored = {
-            "kind": self.kind,
-            "members": [member.to_json() for member in self.members],
-            "num_outputs": self.num_outputs,
-            "regression": self.regression,
-            "temperature": self.temperature,
-        }
-        if self.weights is None:
-            return stored
-        return {**stored, "weights": np.array(self.weights).tolist()}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> EnsembleSpec:
-        weights = stored.get("weights")
-        return cls(
-            tuple(_member(member) for member in stored["members"]),
-            int(stored["num_outputs"]),
-            bool(stored["regression"]),
-            float(stored["temperature"]),
-            None if weights is None else frozen(weights),
-        )
-
 
 def _sum_to_one(weights: Weights, members: int, outputs: int) -> bool:
     given = np.array(weights, dtype=np.float64)
@@ -132,14 +98,3 @@ def _sum_to_one(weights: Weights, members: int, outputs: int) -> bool:
     return bool(
         least.all() and (given <= 1).all() and (np.abs(given.sum(axis=0) - 1) <= 1e-3).all()
     )
-
-
-#: Every kind of member of an ensemble: the learners', as ``choice.py`` enters them, and itself.
-MEMBERS: dict[str, type[MemberSpec]] = {}
-
-
-def _member(stored: Mapping[str, Any]) -> MemberSpec:
-    kind = stored.get("kind")
-    if not isinstance(kind, str) or kind not in MEMBERS:
-        raise ModelError(f"a member is of a kind among {', '.join(MEMBERS)}, got {kind!r}")
-    return MEMBERS[kind].from_json(stored)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dovetail.errors import ModelError
 from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.member import MemberSpec
 
 
 class Stack(nn.Module):
@@ -151,7 +152,7 @@ class StackedNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class StackedSpec:
+class StackedSpec(MemberSpec):
     """The sizes of a ``StackedNetwork``."""
 
     kind: ClassVar[str] = "stacked"
@@ -173,25 +174,3 @@ class StackedSpec:
         width = self.widths[-1] if self.widths else 0
         top = Top(self.members, 1, width, self.num_outputs)
         return StackedNetwork(encoding, bottom, top, regression=self.regression)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "members": self.members,
-            "num_features": self.num_features,
-            "num_bins": self.num_bins,
-            "widths": list(self.widths),
-            "num_outputs": self.num_outputs,
-            "regression": self.regression,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> StackedSpec:
-        return cls(
-            int(stored["members"]),
-            int(stored["num_features"]),
-            int(stored["num_bins"]),
-            tuple(int(width) for width in stored["widths"]),
-            int(stored["num_outputs"]),
-            bool(stored["regression"]),
-        )
