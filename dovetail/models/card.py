@@ -368,105 +368,68 @@ def _with_intervals(
 
 def markdown(written: Mapping[str, Any]) -> str:
     """The card as a page of Markdown; nothing in it is markup, whatever columns are called."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(loader=PackageLoader("dovetail.models"), undefined=StrictUndefined)
+    made.filters |= {"cell": lambda text: text.replace("|", "\\|"), "json": json.dumps}
     written = _plain(written)
-    task = written["task"]
-    what = "a number"
-    if task["kind"] == "classification":
-        what = f"one of {', '.join(map(str, task['classes'][:20]))}"
-    elif task["kind"] == "survival":
-        what = f"when an event comes, up to {task['cuts'][-1]:g}"
-    elif "labels" in task:
-        shown = ", ".join(map(str, task["labels"][:20]))
-        what = f"{len(task['labels'])} labels at once: {shown}"
-    lines = [
-        f"# Model card: {written['label']} at {written['party']}",
-        "",
-        f"Predicts {written['label']}: {what}. Method {written['method']}, learner "
-        f"{written['learner'] or written['network']}, seed {written['seed']}, written "
-        f"{written['written']}"
-        + (f", from {written['trained_rows']:,} rows." if written["trained_rows"] else "."),
-        "",
-    ]
-    scores = written.get("scores")
+    scores, run = written.get("scores"), written.get("run")
+    rows: dict[str, list[list[str]]] = {"ranges": [_range(entry) for entry in written["columns"]]}
     if scores:
-        lines += [f"## Scores on {scores['rows']:,} rows", ""]
-        lines += _table(
-            ["", *scores["all"]],
-            [["all rows", *map(_shown, scores["all"].values())]]
-            + [
-                [f"{column} = {group} ({entry['rows']})"]
-                + [_shown(entry.get(name)) for name in scores["all"]]
-                for column, groups in scores["groups"].items()
-                for group, entry in groups.items()
-            ],
-        )
-        if "calibration_error" in scores:
-            lines += [f"Expected calibration error: {scores['calibration_error']:.4f}.", ""]
-        if "survival" in scores:
-            lines += _survival(scores["survival"])
-    run = written.get("run")
+        rows["score_rows"] = [["all rows", *map(_shown, scores["all"].values())]] + [
+            [
+                f"{column} = {group} ({entry['rows']})",
+                *(_shown(entry.get(n)) for n in scores["all"]),
+            ]
+            for column, groups in scores["groups"].items()
+            for group, entry in groups.items()
+        ]
+        curves = scores.get("survival", {"curve": (), "calibration": ()})
+        rows["curve"] = [[f"{at['time']:g}", *_said(at)] for at in curves["curve"]]
+        rows["curve_groups"] = [
+            [f"{horizon['time']:g}", str(each["rows"]), *_said(each)]
+            for horizon in curves["calibration"]
+            for each in horizon["groups"]
+        ]
     if run:
-        lines += ["## In its run", ""]
-        rows = [["this model", *map(_number, run["scores"].values())]]
-        rows += [
-            [name, *(_number(entry.get(each)) for each in run["scores"])]
-            for name, entry in run["baselines"].items()
+        models = {"this model": run["scores"], **run["baselines"]}
+        rows["run_rows"] = [
+            [name, *(_number(each.get(score)) for score in run["scores"])]
+            for name, each in models.items()
         ]
-        lines += _table(["", *run["scores"]], rows)
-        lines += [f"- {each}" for each in run["warnings"]]
-        ledger = run["ledger"]
-        if ledger:
-            lines += ["", "## What left whom", ""]
-            if "head" in ledger:
-                lines += [f"The party's own record ends in {ledger['head']}.", ""]
-            else:
-                lines += _table(
-                    ["from -> to", "messages", "bytes"],
-                    [
-                        [way, str(entry["messages"]), f"{entry['bytes']:,}"]
-                        for way, entry in ledger["sent"].items()
-                    ],
-                )
-                lines += [f"Record: {ledger['lines']} lines, sha256 {ledger['sha256']}.", ""]
-        for party, head in written["heads"].items():
-            lines += [f"- the record of {party}, line {head['lines']}: {head['hash']}"]
-        if written["proposal"]:
-            lines += ["", f"Of the proposal {written['proposal']}, which all parties signed."]
-        lines += ["", "## Audit", "", *_audited(run["audit"]), ""]
-    if written.get("private"):
-        spent = written["private"]
-        lines += ["## Privacy of its training rows", ""]
-        lines += [
-            f"Trained by DP-SGD: epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g} of a "
-            f"row, after {spent['releases']} visits.",
-            "",
+        rows["sent"] = [
+            [way, str(entry["messages"]), f"{entry['bytes']:,}"]
+            for way, entry in (run["ledger"] or {}).get("sent", {}).items()
         ]
-    if written["calibration"]:
-        lines += ["## Calibration", "", f"`{json.dumps(written['calibration'])}`", ""]
-    lines += ["## Columns", ""]
-    lines += _table(
-        ["column", "kind", "range", "missing"], [_range(entry) for entry in written["columns"]]
-    )
-    lines += ["## Hashes and versions", ""]
-    lines += [f"- {name}: {digest}" for name, digest in written["hash"].items()]
-    lines += [f"- {name} {text}" for name, text in written["versions"].items()]
-    return "\n".join(lines) + "\n"
+        rows["found"] = [
+            [
+                f"{each['observer']} of {each['owner']}",
+                f"{each['target']} from {each['channel']}",
+                f"{each['advantage']:.3f}",
+                each["verdict"],
+            ]
+            for each in (run["audit"] or {}).get("findings", ())
+        ]
+    values = {"scores": None, "run": None, "private": None, **written, **rows}
+    page = made.get_template("card.md").render(values, predicts=_predicts(written["task"]))
+    return page.rstrip("\n") + "\n"
 
 
-def _survival(scores: Mapping[str, Any]) -> list[str]:
-    """The mean curve beside Kaplan and Meier's, and calibration in groups of rows at horizons."""
-    rows = [[f"{at['time']:g}", _number(at["said"]), _number(at["was"])] for at in scores["curve"]]
-    groups = [
-        [f"{horizon['time']:g}", str(each["rows"]), _number(each["said"]), _number(each["was"])]
-        for horizon in scores["calibration"]
-        for each in horizon["groups"]
-    ]
-    return [
-        *("Share without event: mean of what the model says, and Kaplan and Meier's.", ""),
-        *_table(["by", "said", "Kaplan and Meier"], rows),
-        *("The same in groups of rows by what the model says.", ""),
-        *_table(["by", "rows", "said", "Kaplan and Meier"], groups),
-    ]
+def _predicts(task: Mapping[str, Any]) -> str:
+    """What a model says, in words."""
+    if task["kind"] == "classification":
+        return f"one of {', '.join(map(str, task['classes'][:20]))}"
+    if task["kind"] == "survival":
+        return f"when an event comes, up to {task['cuts'][-1]:g}"
+    if "labels" in task:
+        shown = ", ".join(map(str, task["labels"][:20]))
+        return f"{len(task['labels'])} labels at once: {shown}"
+    return "a number"
+
+
+def _said(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Share without event: what the model says, and Kaplan and Meier's."""
+    return _number(entry["said"]), _number(entry["was"])
 
 
 def _plain(value: Any) -> Any:
@@ -479,28 +442,6 @@ def _plain(value: Any) -> Any:
         return value
     text = " ".join(value.replace("&", "&amp;").replace("<", "&lt;").split())
     return re.sub(r"([\\`\[\]])", r"\\\1", text)
-
-
-def _audited(audit: Mapping[str, Any] | None) -> list[str]:
-    if not audit:
-        return ["None was made (dovetail audit)."]
-    rows = [
-        [
-            f"{finding['observer']} of {finding['owner']}",
-            f"{finding['target']} from {finding['channel']}",
-            f"{finding['advantage']:.3f}",
-            finding["verdict"],
-        ]
-        for finding in audit["findings"]
-    ]
-    table = _table(["who could learn of whom", "what", "advantage", "verdict"], rows)
-    return [f"Verdict: {audit['verdict']}.", "", *table]
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    head = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
-    return [*head, *(f"| {' | '.join(row)} |" for row in escaped), ""]
 
 
 def _shown(entry: Mapping[str, Any] | None) -> str:

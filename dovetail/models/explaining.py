@@ -32,13 +32,12 @@ from dovetail.data.vectors import VectorColumn
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
-from dovetail.models.metrics import headline, headline_score, score
+from dovetail.models.metrics import SCORES, headline, headline_score, score
 from dovetail.models.shown import html_table
 from dovetail.models.threads import one_thread
 
 How = Literal["trees", "gradients", "orders"]
 
-_LOSSES = ("rmse", "mae", "log_loss", "poisson_deviance", "gamma_deviance", "pinball")
 #: Pieces of a path of integrated gradients at first, and how often one is halved at most, until a
 #: row's pieces sum to what is said of it, but for this part of what there is to share.
 _PIECES, _MOST_HALVINGS, _LEFT = 4, 12, 0.01
@@ -282,7 +281,7 @@ def _importance(
     rng: np.random.Generator,
 ) -> tuple[float, tuple[Importance, ...]]:
     name = headline(model.task)
-    sign = -1 if name in _LOSSES else 1
+    sign = 1 if SCORES[name] else -1
     outputs = model.outputs(x)
     scores = score(model.task, outputs, labels_N)
     one_class = name not in scores

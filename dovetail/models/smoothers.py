@@ -332,11 +332,3 @@ def _cut(weights_BL: Tensor, least_rows: float) -> Tensor:
 
 #: Rows whose kernels are in memory at once.
 _ROWS_AT_ONCE = 4096
-
-
-def carried_by(weights_BL: Tensor) -> Tensor:
-    """(B,) how many rows carry each mean, 1 / sum w^2."""
-    sizes = weights_BL.abs()
-    share = sizes / sizes.sum(dim=1, keepdim=True).clamp(min=1e-30)
-    carried: Tensor = 1 / share.square().sum(dim=1).clamp(min=1e-30)
-    return carried

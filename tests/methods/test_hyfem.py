@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from objective import objective
 from torch import Tensor, nn
 
 from dovetail.data import (
@@ -26,7 +27,6 @@ from dovetail.federated import Local, train
 from dovetail.methods import hyfem
 from dovetail.models import Perceptron, generator
 from dovetail.models.blocks import Extractor, Unchanged
-from dovetail.models.matching import objective
 from dovetail.network import Checkpoint, InProcess, Message
 
 TASK = Classification(("no", "yes", "perhaps"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from objective import objective
 from scipy.optimize import linear_sum_assignment
 
 from dovetail.errors import ConfigError
@@ -270,7 +271,7 @@ def test_matching_by_distance_and_averaging_never_raise_the_classifier_part(seed
     )
 
     def value(assignments: list[Assignment], w_0: list[np.ndarray]) -> float:
-        return matching.objective(parties, assignments, SIZES, weights, w_0)
+        return objective(parties, assignments, SIZES, weights, w_0)
 
     averaged = matching.average(parties, before, SIZES, weights)
     assert value(before, averaged) <= value(before, server) + 1e-12

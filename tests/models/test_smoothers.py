@@ -15,11 +15,16 @@ from dovetail.models.smoothers import (
     Kernels,
     Smoother,
     Smoothing,
-    carried_by,
     spread_out,
 )
 
 KINDS = get_args(Kernel)
+
+
+def carried_by(weights_BL: Tensor) -> Tensor:
+    """(B,) how many rows carry each mean, 1 / sum w^2."""
+    share = weights_BL.abs() / weights_BL.abs().sum(dim=1, keepdim=True).clamp(min=1e-30)
+    return 1 / share.square().sum(dim=1).clamp(min=1e-30)
 
 
 def table(rows: int = 80, columns: int = 4) -> Tensor:

@@ -1,30 +1,24 @@
-"""What a run of APFed-S comes to at the label owner: alone, teacher, student, joint scores.
-
-Everything here is the label owner's own work, when partners have answered. Nothing is chosen on
-test rows: their numbers are read when all is chosen.
-"""
+"""APFed-S at the label owner: its rounds, and the joint model of what partners answered."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from dovetail.federated import Epoch, Federation, ending_announced
 from dovetail.methods.apfed import second_question
-from dovetail.methods.apfed.distilling import Distilling, joint_decision
-from dovetail.methods.baselines import features, held_out_decision, judged_rows, majority_of
-from dovetail.methods.outcome import Observer, Outcome, about_decision, numbers
-from dovetail.models import derive_seed
-from dovetail.models.learners import LEARNERS, Fitted, best_of, fit_all
+from dovetail.methods.apfed.distilling import Distilling, Help, own_models
+from dovetail.models.learners import Fitted
 from dovetail.models.learners.assisted import num_targets
 from dovetail.models.learners.assisted_joint import Answers, AssistedJoint, AssistedSpec
 from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
-from dovetail.models.learners.distil import Distilled, Owner, Teacher, distil
-from dovetail.models.recovered import recovered_share
+from dovetail.models.learners.distil import Owner
+from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.network import Checkpoint, Engine
 
 #: Standard errors of held-out rows that the first numbers gain where more are asked for.
@@ -109,9 +103,7 @@ def _alone(
 ) -> tuple[dict[str, Fitted], Fitted]:
     """Every learner of own columns, and the best; trained once a run."""
     if active.alone is None:
-        rows = judged_rows(owner.labelled_rows())
-        fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
-        active.alone = fitted, best_of(fitted, rows)
+        active.alone = own_models(work, owner)
     return active.alone
 
 
@@ -121,7 +113,7 @@ def network_of(
     joint: JointTeacher,
     alone: Fitted,
     solo: Fitted,
-) -> AssistedJoint:
+) -> tuple[WithPartners, JointSpec]:
     """The joint model as the label owner keeps it; the keys are kept apart."""
     spec = AssistedSpec(
         block=work.block,
@@ -138,131 +130,44 @@ def network_of(
         folds=len(joint.members[0].weights_KCF),
         temperature=joint.joint.temperature,
     )
-    return AssistedJoint.of(spec, alone.network, solo.network, joint.inputs, joint.members)
+    kept = AssistedJoint.of(spec, alone.network, solo.network, joint.inputs, joint.members)
+    return kept, spec
 
 
-def finish(
-    work: Distilling, active: second_question.Active, engine: Engine, observe: Observer
-) -> Outcome:
-    """When partners have answered, all that the label owner does by itself."""
-    owner, name = work.owner(), work.name
-    started = time.perf_counter()
-    rows = judged_rows(owner.labelled_rows())
+def help_of(work: Distilling, active: second_question.Active, owner: Owner) -> Help:
+    """What came of partners' answers."""
     fitted, alone = _alone(work, active, owner)
     joint = joint_of(active, owner, alone)
-    done = None
-    if joint is not None:
-        done = distil(owner, joint.teacher, alone, work.students, seed=work.seed)
-    solo = alone if done is None else done.solo
-    outcome = Outcome(ledger=engine.ledger)
-    outcome.about["distilled"] = _about(active, owner, joint, alone, done, work.labels)
-    run = {"run": engine.run} if engine.run else {}
-    choice = done.choice if done is not None and done.pays else "alone"
-    decision = held_out_decision(work.decision_settings, work.task, solo, rows)
-    outcome.models[name] = work.model(
-        solo.network, solo.spec, "apfed-s", learner=choice, **run, **about_decision(decision)
+    smoothers = (len(each["exponents"]) for each in active.answers.values())
+    per_smoother = num_targets(owner.num_outputs, regression=owner.regression)
+    why = "too few rows are both labelled and shared"
+    return Help(
+        variant="apfed-s",
+        fitted=fitted,
+        alone=alone,
+        teacher=None if joint is None else joint.joint,
+        students_teacher=None if joint is None else joint.teacher,
+        joint=None if joint is None else partial(network_of, work, active, joint, alone),
+        tested=partial(_of_test_rows, active) if active.tested else None,
+        report={
+            "partners": list(active.partners),
+            "lost": dict(active.lost),
+            "asked_more": list(active.asked_more),
+            "numbers_per_row": max(smoothers, default=len(active.smoothers)) * per_smoother,
+        },
+        why=why if active.partners else "no partner answered",
+        lost={} if active.numbers else active.lost,
+        epoch=2,
     )
-    together = None
-    if joint is not None:
-        together = network_of(work, active, joint, alone, solo)
-        kept = about_decision(joint_decision(work, owner, joint.joint))
-        outcome.joint = work.joint_model(together, together.spec, "apfed-s", **run, **kept)
-        outcome.keys = dict(active.keys)
-    if work.test is not None:
-        _score(
-            work,
-            outcome,
-            owner,
-            active,
-            together,
-            None if joint is None else joint.joint,
-            solo=solo,
-            alone=alone,
-            fitted=fitted,
-        )
-    line: dict[str, Any] = {
-        "epoch": 2,
-        "seconds": time.perf_counter() - started,
-        "steps": 1,
-        **numbers(outcome.scores.get("apfed-s", {}).get(name, {})),
-    }
-    if active.lost and not active.numbers:
-        line |= {"missed": dict.fromkeys(active.lost, 1), "reasons": dict(active.lost)}
-    observe("apfed-s", 2, line)
-    return outcome
 
 
-def _about(
-    active: second_question.Active,
-    owner: Owner,
-    joint: JointTeacher | None,
-    alone: Fitted,
-    done: Distilled | None,
-    labels: Sequence[str],
-) -> dict[str, Any]:
-    """What a report says of how it went; JSON-ready."""
-    about: dict[str, Any] = {
-        "alone": alone.learner,
-        "choice": "alone",
-        "pays": False,
-        "partners": list(active.partners),
-        "lost": dict(active.lost),
-        "asked_more": list(active.asked_more),
-        "numbers_per_row": max(
-            (len(each["exponents"]) for each in active.answers.values()),
-            default=len(active.smoothers),
-        )
-        * num_targets(owner.num_outputs, regression=owner.regression),
-    }
-    if joint is None or done is None:
-        why = "too few rows are both labelled and shared"
-        return {**about, "why": why if active.partners else "no partner answered"}
-    return about | done.report(joint.joint, owner, labels)
-
-
-def _score(
-    work: Distilling,
-    outcome: Outcome,
-    owner: Owner,
-    active: second_question.Active,
-    joint: AssistedJoint | None,
-    teacher: Teacher | None,
-    *,
-    solo: Fitted,
-    alone: Fitted,
-    fitted: Mapping[str, Fitted],
-) -> None:
-    """Everything's scores on the same test rows, and the recovered share."""
-    x, rows = features(work.tested.joined()), judged_rows(owner.labelled_rows())
-    models = {"apfed-s": solo, "best-alone": alone, **fitted}
-    outputs = {what: each.outputs(x) for what, each in models.items()}
-    outputs["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
-    for what, each in outputs.items():
-        model = models.get(what)
-        decision = (
-            None
-            if model is None
-            else held_out_decision(work.decision_settings, work.task, model, rows)
-        )
-        outcome.scores[what] = {work.name: work.scored(what, each, decision=decision)}
-    if joint is None or teacher is None or not active.tested:
-        return
+def _of_test_rows(
+    active: second_question.Active, joint: WithPartners | None, alone_RC: Tensor
+) -> Tensor:
+    """(R, C) what the joint model says of test rows, NaN where no partner answered."""
+    assert isinstance(joint, AssistedJoint)
     z_RZ = torch.cat(list(active.tested.values()), dim=1)
-    tested = (~z_RZ.isnan()).any(dim=1).nonzero().flatten()
-    if not len(tested):
-        return
+    tested, outputs_RC = (~z_RZ.isnan()).any(dim=1), torch.full_like(alone_RC, torch.nan)
     with torch.no_grad():
-        together = joint.from_numbers(outputs["best-alone"][tested], z_RZ[tested])
-    decision = joint_decision(work, owner, teacher)
-    scored = work.scored("joint", together, tested, decision=decision)
-    if len(tested) < len(x):
-        scored["rows"] = float(len(tested))
-    outcome.scores["joint"] = {work.name: scored}
-    outcome.about["recovered"] = recovered_share(
-        work.task,
-        work.tested.required_labels[tested],
-        solo=outputs["apfed-s"][tested],
-        alone=outputs["best-alone"][tested],
-        joint=together,
-        seed=derive_seed(work.seed, "recovered"),
-    )
+        outputs_RC[tested] = joint.from_numbers(alone_RC[tested], z_RZ[tested])
+    return outputs_RC

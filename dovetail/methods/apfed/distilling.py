@@ -1,4 +1,4 @@
-"""What a run of APFed-D comes to at the label owner: alone, teacher, student, joint model, scores.
+"""What a run of APFed-D or -S comes to at the label owner: alone, student, joint model, scores.
 
 Everything here is the label owner's own work; messages are sent by ``teaching`` alone. Nothing is
 chosen on test rows: they are asked about when all is chosen.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -49,24 +49,13 @@ from dovetail.models.learners import (
 )
 from dovetail.models.learners.distil import (
     DistilConfig,
-    Distilled,
     Owner,
     Teacher,
-    choose_teacher,
 )
 from dovetail.models.learners.distil import (
     distil as distilled,
 )
-from dovetail.models.learners.joint import (
-    Bottoms,
-    Joint,
-    JointSpec,
-    Part,
-    StacksSpec,
-    blended,
-    fold_means,
-)
-from dovetail.models.learners.stacked import mean_outputs
+from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Engine
@@ -280,165 +269,122 @@ def train_alone(work: Distilling, variant: str, observe: Observer) -> Outcome:
     return outcome
 
 
-def finish(work: Distilling, active: distil.Active, engine: Engine, observe: Observer) -> Outcome:
-    """When the teacher is trained, all that the label owner does by itself."""
-    owner, name, number = work.owner(), work.name, active.number
-    started = time.perf_counter()
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Help:
+    """What came of partners' part in a run, as APFed-D and APFed-S each have it.
+
+    Attributes:
+        variant: which of them.
+        fitted, alone: every learner of own columns, and the best of them.
+        teacher: what the joint model says; None: there is no joint model.
+        students_teacher: what students learn from; None: as ``teacher``.
+        joint: solo model -> what the label owner keeps of the joint model; None: nothing.
+        tested: the joint model and outputs of ``alone`` for test rows -> (N, C) what it says of
+            them, NaN where no partner answered; None: partners were not asked about them.
+        report: of who took part.
+        why: there is no teacher, or "".
+        lost: partner -> why it was left out, if nobody is left.
+        epoch: the number of the epoch that is the student's.
+    """
+
+    variant: str
+    fitted: Mapping[str, Fitted]
+    alone: Fitted
+    teacher: Teacher | None
+    students_teacher: Teacher | None = None
+    joint: Callable[[Fitted], tuple[WithPartners, JointSpec]] | None = None
+    tested: Callable[[WithPartners | None, Tensor], Tensor] | None = None
+    report: Mapping[str, Any]
+    why: str
+    lost: Mapping[str, str]
+    epoch: int
+
+
+def own_models(work: Distilling, owner: Owner) -> tuple[dict[str, Fitted], Fitted]:
+    """Every learner of own columns, and the best."""
     rows = judged_rows(owner.labelled_rows())
     fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
-    alone = best_of(fitted, rows)
-    done, teacher = _distil(work, active, owner, alone)
-    solo = alone if done is None else done.solo
+    return fitted, best_of(fitted, rows)
+
+
+def finish(
+    work: Distilling, owner: Owner, help: Help, engine: Engine, observe: Observer, started: float
+) -> Outcome:
+    """All that the label owner does by itself, when partners have done their part."""
+    variant, teacher, alone = help.variant, help.teacher, help.alone
+    report = {"alone": alone.learner, "choice": "alone", "pays": False, **help.report}
+    solo, choice = alone, "alone"
+    if teacher is None:
+        report["why"] = help.why
+    else:
+        taught_by = help.students_teacher or teacher
+        done = distilled(owner, taught_by, alone, work.students, seed=work.seed)
+        solo, choice = done.solo, done.choice if done.pays else "alone"
+        report |= done.report(teacher, owner, work.labels)
     outcome = Outcome(ledger=engine.ledger)
-    outcome.about["distilled"] = _report(active, teacher, alone, done, work.labels)
+    outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
-    choice = done.choice if done is not None and done.pays else "alone"
-    decision = held_out_decision(work.decision_settings, work.task, solo, rows)
-    kept = about_decision(decision)
-    outcome.models[name] = work.model(
-        solo.network, solo.spec, "apfed-d", learner=choice, **run, **kept
+    rows = judged_rows(owner.labelled_rows())
+    kept = about_decision(held_out_decision(work.decision_settings, work.task, solo, rows))
+    outcome.models[work.name] = work.model(
+        solo.network, solo.spec, variant, learner=choice, **run, **kept
     )
-    if teacher is not None and work.config.exchange == "gradients":
-        network, spec = _joint(work, active, teacher, solo)
+    network = None
+    if teacher is not None and help.joint is not None:
+        network, spec = help.joint(solo)
         kept = about_decision(joint_decision(work, owner, teacher))
-        outcome.joint = work.joint_model(network, spec, "apfed-d", **run, **kept)
+        outcome.joint = work.joint_model(network, spec, variant, **run, **kept)
     if work.test is not None:
-        _score(work, outcome, owner, active, teacher, solo=solo, alone=alone, fitted=fitted)
+        _score(work, outcome, owner, help, solo, network)
     line: dict[str, Any] = {
-        "epoch": number + 1,
+        "epoch": help.epoch,
         "seconds": time.perf_counter() - started,
         "steps": 1,
-        **numbers(outcome.scores.get("apfed-d", {}).get(name, {})),
+        **numbers(outcome.scores.get(variant, {}).get(work.name, {})),
     }
-    if active.lost and not active.partners:  # nobody is left: this step is without them, too
-        line |= {"missed": dict.fromkeys(active.lost, 1), "reasons": dict(active.lost)}
-    observe("apfed-d", number + 1, line)
+    if help.lost:  # nobody is left: this step is without them, too
+        line |= {"missed": dict.fromkeys(help.lost, 1), "reasons": dict(help.lost)}
+    observe(variant, help.epoch, line)
     return outcome
-
-
-def _distil(
-    work: Distilling, active: distil.Active, owner: Owner, alone: Fitted
-) -> tuple[Distilled | None, Teacher | None]:
-    """The student, and the teacher that was chosen; None where there is none."""
-    if active.teacher_outputs is None:
-        return None, None
-    outputs = {
-        stack: fold_means(outputs, active.copies, regression=work.regression)
-        for stack, outputs in active.teacher_outputs.train.items()
-    }
-    teacher = choose_teacher(outputs, owner)
-    done = distilled(owner, teacher, alone, work.students, seed=work.seed)
-    return done, teacher
-
-
-def _report(
-    active: distil.Active,
-    teacher: Teacher | None,
-    alone: Fitted,
-    done: Distilled | None,
-    labels: Sequence[str],
-) -> dict[str, Any]:
-    """What a report says of how it went; JSON-ready."""
-    report: dict[str, Any] = {
-        "alone": alone.learner,
-        "choice": "alone",
-        "pays": False,
-        "partners": list(active.partners),
-        "lost": dict(active.lost),
-    }
-    if teacher is None or done is None:
-        return {**report, "why": active.why_not}
-    return report | done.report(teacher, active.owner, labels)
-
-
-def _joint(
-    work: Distilling, active: distil.Active, teacher: Teacher, solo: Fitted
-) -> tuple[Joint, StacksSpec]:
-    """The label owner's part of the joint model; partners have theirs."""
-    stacks = list(work.config.teachers)
-    taught = [active.taught[name] for name in stacks]
-    parts_here = tuple(each.stack.part() for each in taught)
-    parts = tuple(
-        tuple(
-            Part(
-                parts_here[index].members,
-                0,
-                (width,) if width else (),
-                parts_here[index].num_outputs,
-            )
-            for index, width in enumerate(active.code_widths[partner])
-        )
-        for partner in active.partners
-    )
-    used = range(len(stacks)) if teacher.name not in stacks else [stacks.index(teacher.name)]
-    held = active.train.held(active.partners)[:, active.rows_N]
-    spec = StacksSpec(
-        block=work.block,
-        num_features=work.train.joined()[0].numel(),
-        partners=active.partners,
-        partial=not bool(held.all()),
-        regression=work.regression,
-        solo=solo.spec,
-        own=parts_here,
-        parts=parts,
-        copies=active.copies,
-        used=tuple(used),
-        temperature=teacher.temperature,
-    )
-    bottoms = Bottoms(
-        [each.stack.encoding for each in taught], [each.stack.bottom for each in taught]
-    )
-    network = Joint(spec, bottoms, [each.top for each in taught], solo.network)
-    return network.eval(), spec
 
 
 def _score(
     work: Distilling,
     outcome: Outcome,
     owner: Owner,
-    active: distil.Active,
-    teacher: Teacher | None,
-    *,
+    help: Help,
     solo: Fitted,
-    alone: Fitted,
-    fitted: Mapping[str, Fitted],
+    network: WithPartners | None,
 ) -> None:
     """Everything's scores on the same test rows, and the recovered share."""
-    name = work.train.name
-    x = features(work.tested.joined())
-    outputs = {"apfed-d": solo.outputs(x), "best-alone": alone.outputs(x)}
-    outputs |= {learner: each.outputs(x) for learner, each in fitted.items()}
-    outputs["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
-    rows = judged_rows(owner.labelled_rows())
-    decisions = {
-        what: held_out_decision(work.decision_settings, work.task, each, rows)
-        for what, each in {"apfed-d": solo, "best-alone": alone, **fitted}.items()
-    }
-    scores = {
-        what: work.scored(what, outputs, decision=decisions.get(what))
-        for what, outputs in outputs.items()
-    }
-    if (
-        active.teacher_outputs is not None
-        and active.teacher_outputs.test is not None
-        and teacher is not None
-    ):
-        joint = _teacher_says(active, active.teacher_outputs.test, teacher)
-        tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
-        if len(tested):
-            decision = joint_decision(work, owner, teacher)
-            scores["joint"] = work.scored("joint", joint[tested], tested, decision=decision)
-            if len(tested) < len(x):
-                scores["joint"]["rows"] = float(len(tested))
-            outcome.about["recovered"] = recovered_share(
-                work.task,
-                work.tested.required_labels[tested],
-                solo=outputs["apfed-d"][tested],
-                alone=outputs["best-alone"][tested],
-                joint=joint[tested],
-                seed=derive_seed(work.seed, "recovered"),
-            )
-    outcome.scores |= {what: {name: each} for what, each in scores.items()}
+    x, rows = features(work.tested.joined()), judged_rows(owner.labelled_rows())
+    models = {help.variant: solo, "best-alone": help.alone, **help.fitted}
+    outputs = {what: each.outputs(x) for what, each in models.items()}
+    for what, each in models.items():
+        decision = held_out_decision(work.decision_settings, work.task, each, rows)
+        scored = work.scored(what, outputs[what], decision=decision)
+        outcome.scores[what] = {work.name: scored}
+    majority = majority_of(owner.labelled_rows()).expand(len(x), -1)
+    outcome.scores["majority"] = {work.name: work.scored("majority", majority)}
+    if help.teacher is None or help.tested is None:
+        return
+    joint = help.tested(network, outputs["best-alone"])
+    tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
+    if not len(tested):
+        return
+    decision = joint_decision(work, owner, help.teacher)
+    scored = work.scored("joint", joint[tested], tested, decision=decision)
+    if len(tested) < len(x):
+        scored["rows"] = float(len(tested))
+    outcome.scores["joint"] = {work.name: scored}
+    outcome.about["recovered"] = recovered_share(
+        work.task,
+        work.tested.required_labels[tested],
+        solo=outputs[help.variant][tested],
+        alone=outputs["best-alone"][tested],
+        joint=joint[tested],
+        seed=derive_seed(work.seed, "recovered"),
+    )
 
 
 def joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> FittedThreshold | None:
@@ -451,12 +397,3 @@ def joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> FittedTh
     return replace(work.decision_settings, calibrate=None).decision(
         work.task, held_out_RC[judged], owner.targets_RC[judged].argmax(dim=1)
     )
-
-
-def _teacher_says(active: distil.Active, outputs: Mapping[str, Tensor], teacher: Teacher) -> Tensor:
-    """(N, C) of rows that nobody learned from, as ``Joint`` says it."""
-    regression = active.owner.regression
-    used: Sequence[str] = [teacher.name] if teacher.name in outputs else list(outputs)
-    folds = [fold_means(outputs[stack], active.copies, regression=regression) for stack in used]
-    outputs_KNC = blended(folds, regression=regression) / teacher.temperature
-    return mean_outputs(outputs_KNC, regression=regression)

@@ -6,6 +6,7 @@ Each says who answers, who drives, and what is scored and kept. A new one is a c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import assisting, second_question, teaching
+from dovetail.methods.apfed import assisting, distilled, second_question, teaching
 from dovetail.methods.apfed.distilling import ALONE, finish
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData, labels_of
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
@@ -339,8 +340,11 @@ class Distilled(ApfedVariant):
         return teaching.train(variant_run.driver, variant_run.network, variant_run.checkpoint)
 
     def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        started = time.perf_counter()
         work = distilling(variant_run.training, owner_of(variant_run), seed)
-        outcome = finish(work, variant_run.driver, variant_run.network, observe)
+        owner = work.owner()
+        help = distilled.help_of(work, variant_run.driver, owner)
+        outcome = finish(work, owner, help, variant_run.network, observe, started)
         if spent := [
             {"from": name, "to": work.name, "what": "columns", **partner.released.report()}
             for name, partner in variant_run.parties.items()
@@ -392,9 +396,13 @@ class Sealed(ApfedVariant):
         )
 
     def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        started = time.perf_counter()
         work = distilling(variant_run.training, owner_of(variant_run), seed)
-        outcome = assisting.finish(work, variant_run.driver, variant_run.network, observe)
+        owner = work.owner()
+        help = assisting.help_of(work, variant_run.driver, owner)
+        outcome = finish(work, owner, help, variant_run.network, observe, started)
         if outcome.joint is not None:  # those that are elsewhere keep their own at its site
+            outcome.keys = dict(variant_run.driver.keys)
             outcome.bottoms = {
                 name: partner.bottom_model()
                 for name, partner in variant_run.parties.items()
