@@ -189,7 +189,6 @@ def _scored(
         party_rows.task,
         outputs,
         test_labels,
-        learning_rate=0.0,
         last=True,
         decision=decision,
     )

@@ -23,12 +23,10 @@ from dovetail.files import did_you_mean
 from dovetail.methods.base import SILENT, Progress, Run
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.limits import names_samples
-from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
 from dovetail.methods.released import Once, released_columns
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
-from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Message
 
 H = TypeVar("H")
@@ -109,14 +107,12 @@ class LocalData:
         inputs = {self.block: self.input}
         return Model(self.name, self.task, network, spec, {self.block: shape}, inputs, about)
 
-    def scores(
-        self, model: Model, *, last: bool = False, decision: FittedThreshold | None = None
-    ) -> Scores:
-        """Scores of a model on the rows that only test; none without any."""
+    def tested(self, model: Model) -> tuple[Tensor, Tensor] | None:
+        """What a model says of the rows that only test, and their labels; None without any."""
         if self.test is None or not len(self.test[1]):
-            return {}
+            return None
         x_NF, labels_N = self.test
-        return judged(self.task, model.outputs(x_NF), labels_N, last=last, decision=decision)
+        return model.outputs(x_NF), labels_N
 
     def local_rows(self) -> LocalRows:
         """What it has for a model alone."""

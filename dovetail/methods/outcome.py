@@ -165,34 +165,27 @@ def score_party(
     outputs: Tensor,
     labels: Tensor,
     *,
-    learning_rate: float,
+    learning_rate: float | None = None,
     last: bool = False,
     decision: FittedThreshold | None = None,
 ) -> dict[str, Any]:
     """A party's scores on its test rows: the few that are told as training goes on, or, of the
     last, all of them and their details.
 
+    Args:
+        learning_rate: that may be too high; None: it has none.
+        decision: what the last are calibrated by.
+
     Raises:
         TrainingError: outputs that are not finite: the last step of an epoch led astray.
     """
     num_lost = int((~outputs.isfinite().all(dim=1)).sum())
     if num_lost:
+        rate = "" if learning_rate is None else f"; lower the learning_rate ({learning_rate})"
         raise TrainingError(
             f"party {party!r}: after training {what!r} its outputs are not finite on "
-            f"{num_lost} of {len(outputs)} test rows; lower the learning_rate ({learning_rate})"
+            f"{num_lost} of {len(outputs)} test rows{rate}"
         )
-    return judged(task, outputs, labels, last=last, decision=decision)
-
-
-def judged(
-    task: Task,
-    outputs: Tensor,
-    labels: Tensor,
-    *,
-    last: bool,
-    decision: FittedThreshold | None = None,
-) -> dict[str, Any]:
-    """Few scores, or, of the last, all of them and their details."""
     if not last:
         return {**score(task, outputs, labels)}
     threshold = None

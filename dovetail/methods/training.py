@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from dovetail.data import Task
 from dovetail.errors import ConfigError
 from dovetail.federated import Driver, Local, Party, Played, train
 from dovetail.methods.base import Loaded, Run
@@ -28,6 +29,7 @@ from dovetail.methods.outcome import (
     Scores,
     about_decision,
     metrics_of,
+    score_party,
 )
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold, ThresholdSettings
@@ -59,6 +61,12 @@ class Kind(Protocol):
 
     def driver(self, variant: str, settings: Any, seed: int) -> Driver:
         """What drives a variant."""
+
+
+def learning_rate_of(side: Party | Driver) -> float | None:
+    """Of whoever trains by settings that have one."""
+    rate: float | None = getattr(getattr(side, "config", None), "learning_rate", None)
+    return rate
 
 
 class Variant:
@@ -156,10 +164,26 @@ class Variant:
     ) -> Scores:
         """A party's scores on its test rows, as it is now, with details of the last; none without
         any rows."""
-        model = party.model()
-        if model is None:
+        tested = self.tested(party, local_data)
+        if tested is None:
             return {}
-        return dict(local_data.scores(model, last=last, decision=decision))
+        task, rate = getattr(party, "task", local_data.task), learning_rate_of(party)
+        outputs, labels = tested
+        return score_party(
+            party.name,
+            name,
+            task,
+            outputs,
+            labels,
+            learning_rate=rate,
+            last=last,
+            decision=decision,
+        )
+
+    def tested(self, party: Party, local_data: Any) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of a party's test rows, as it is now; None without any."""
+        model = party.model()
+        return None if model is None else local_data.tested(model)
 
     def validate(self, party: Party, local_data: Any) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of a party's validation rows, as it is now; None without any."""
@@ -204,7 +228,7 @@ class Variant:
                 local_data,
                 variant_run.name,
                 last=last,
-                decision=variant_run.decisions.get(name) if last else None,
+                decision=variant_run.decisions.get(name),
             )
             for name, local_data in variant_run.party_data.items()
         }
@@ -473,6 +497,26 @@ class VariantRun:
             means = metrics_of(validated)
             line["validation"] = means.get("accuracy", means.get("rmse", means.get("c_index")))
         return line
+
+    def score(
+        self, party: str, task: Task, outputs: Tensor, labels: Tensor, *, last: bool, name: str = ""
+    ) -> Scores:
+        """What a model says of a party's rows, scored.
+
+        Args:
+            name: of what is scored; "": the variant.
+        """
+        rate, decision = learning_rate_of(self.driver), self.decisions.get(party)
+        return score_party(
+            party,
+            name or self.name,
+            task,
+            outputs,
+            labels,
+            learning_rate=rate,
+            last=last,
+            decision=decision,
+        )
 
     def spent(self) -> list[dict[str, Any]]:
         """What noised releases have cost so far: of each sender to each receiver, where any is."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor
-
 from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import assisting, distilled, second_question, teaching
@@ -31,7 +29,7 @@ from dovetail.methods.apfed.training_data import (
     train_unasked,
 )
 from dovetail.methods.limits import limited
-from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
+from dovetail.methods.outcome import Observer, Outcome, Scores
 from dovetail.methods.section import encoder_spec, narrowed
 from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
@@ -158,16 +156,8 @@ class Paper(ApfedVariant):
         if local_data.test is None or local_data.test.labels is None:
             return {}
         outputs = variant_run.driver.model().outputs(local_data.test.joined())
-        scores = score_party(
-            local_data.name,
-            variant_run.name,
-            local_data.task,
-            outputs,
-            local_data.test.labels,
-            learning_rate=variant_run.driver.config.learning_rate,
-            last=last,
-            decision=variant_run.decisions.get(local_data.name) if last else None,
-        )
+        name, labels = local_data.name, local_data.test.labels
+        scores = variant_run.score(name, local_data.task, outputs, labels, last=last)
         return {variant_run.name: {local_data.name: scores}}
 
     def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:
@@ -274,11 +264,10 @@ class Vertical(ApfedVariant):
         labels = labels_of(local_data.test)
         for substitute, outputs in predict_alone(owner, local_data.test.joined()).items():
             name = SUBSTITUTES[substitute]
-            scores[name] = {
-                local_data.name: self._score(
-                    variant_run, local_data, name, outputs, labels, last=True
-                )
-            }
+            score = variant_run.score(
+                local_data.name, local_data.task, outputs, labels, last=True, name=name
+            )
+            scores[name] = {local_data.name: score}
         return scores
 
     def _together(
@@ -300,26 +289,10 @@ class Vertical(ApfedVariant):
         outputs = vertical.predict(
             variant_run.driver, variant_run.network, test.joined()[rows], samples
         )
-        scores = self._score(
-            variant_run, local_data, variant_run.name, outputs, test.labels[rows], last=last
+        scores = variant_run.score(
+            local_data.name, local_data.task, outputs, test.labels[rows], last=last
         )
-        return scores if len(rows) == test.num_rows else {**scores, "rows": len(rows)}
-
-    def _score(
-        self,
-        variant_run: VariantRun,
-        local_data: LabelOwnerData,
-        what: str,
-        outputs: Tensor,
-        labels: Tensor,
-        *,
-        last: bool,
-    ) -> dict[str, Any]:
-        rate = variant_run.driver.config.learning_rate
-        scores = score_party(
-            local_data.name, what, local_data.task, outputs, labels, learning_rate=rate, last=last
-        )
-        return dict(scores)
+        return {**scores} if len(rows) == test.num_rows else {**scores, "rows": len(rows)}
 
 
 # --- APFed-D -------------------------------------------------------------------------------------

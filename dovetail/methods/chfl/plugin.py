@@ -28,7 +28,6 @@ from dovetail.methods.chfl.variant_settings import (
     Search,
     chosen,
     pool,
-    scores_of,
     trained_model,
     variant_config,
 )
@@ -47,7 +46,7 @@ from dovetail.methods.local_data import (
     local_scale,
 )
 from dovetail.methods.method import Method
-from dovetail.methods.outcome import Observer, Scores
+from dovetail.methods.outcome import Observer
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import (
     GivenNetwork,
@@ -58,7 +57,6 @@ from dovetail.methods.section import (
 )
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
-from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine
 from dovetail.privacy import PrivateSteps
 from dovetail.privacy.dropout import QUORUM
@@ -279,18 +277,13 @@ class ChflVariant(Variant):
         assert isinstance(party, chfl.Member)
         return trained_model(party, name)
 
-    def test(
-        self,
-        party: Party,
-        local_data: chfl.ChflData,
-        name: str = "",
-        *,
-        last: bool = False,
-        decision: FittedThreshold | None = None,
-    ) -> Scores:
-        """A party's scores on its test rows, as it is now; none without any."""
+    def tested(self, party: Party, local_data: chfl.ChflData) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of its test rows."""
         assert isinstance(party, chfl.Member)
-        return scores_of(party, name, last=last, decision=decision)
+        x, rows = party.prepared.test, party.data.test
+        if x is None or rows is None or rows.labels is None or not len(rows.labels):
+            return None
+        return party.model().outputs(x), rows.labels
 
     def validate(self, party: Party, local_data: chfl.ChflData) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of its validation rows."""

@@ -15,10 +15,9 @@ from dovetail.data import PartyData, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.search import Trial, search_grid
-from dovetail.methods.outcome import Observer, Scores, score_party
+from dovetail.methods.outcome import Observer
 from dovetail.methods.training import Training
 from dovetail.models import Model
-from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine
 from dovetail.network.checkpoint import load_state
 
@@ -226,29 +225,4 @@ def pool(party_data: Mapping[str, chfl.ChflData]) -> chfl.ChflData:
         train=joined([local_data.train for local_data in party_data.values()]),
         validation=joined(validation) if validation else None,
         test=joined(tests) if tests else None,
-    )
-
-
-def scores_of(
-    member: chfl.Member,
-    variant: str = "",
-    *,
-    last: bool = False,
-    decision: FittedThreshold | None = None,
-) -> Scores:
-    """A member's scores on its test rows, of its model as it is now; none without rows."""
-    x, rows = member.prepared.test, member.data.test
-    if x is None or rows is None or rows.labels is None or not len(rows.labels):
-        return {}
-    rate = member.config.learning_rate
-    outputs, what = member.model().outputs(x), variant or member.config.method
-    return score_party(
-        member.name,
-        what,
-        member.task,
-        outputs,
-        rows.labels,
-        learning_rate=rate,
-        last=last,
-        decision=decision,
     )

@@ -21,7 +21,7 @@ from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.masked import UNASKED, SummingSettings
 from dovetail.methods.fedoptimus.separately import Separately
-from dovetail.methods.outcome import DecisionSettings, Scores, score_party
+from dovetail.methods.outcome import DecisionSettings, Scores
 from dovetail.methods.training import VariantRun
 from dovetail.models import Model, Secret
 from dovetail.models.decisions import FittedThreshold
@@ -406,16 +406,8 @@ def scores_of(
         ):
             # After an average all label owners have one model, so that one of them is enough.
             known[first] = joint.outputs(part)
-        scores[name] = score_party(
-            name,
-            variant_run.name,
-            labels.task,
-            known[first],
-            labels.scored[part],
-            learning_rate=variant_run.settings.learning_rate,
-            last=last,
-            decision=variant_run.decisions.get(name) if last else None,
-        )
+        outputs, truth = known[first], labels.scored[part]
+        scores[name] = variant_run.score(name, labels.task, outputs, truth, last=last)
     return scores
 
 

@@ -13,6 +13,8 @@ from dovetail.data import PartyData, TableEncoder, summarise
 from dovetail.errors import ConfigError
 from dovetail.methods.baselines import LocalRows, features
 from dovetail.methods.local_data import MemberData
+from dovetail.methods.outcome import outputs_of
+from dovetail.models import Model
 from dovetail.privacy import Budget, PrivateSteps
 
 
@@ -52,6 +54,12 @@ class HyfemData(MemberData):
     def is_tested(self) -> bool:
         """Whether it has test rows."""
         return self.test is not None and self.test.labels is not None and self.test.num_rows > 0
+
+    def tested(self, model: Model) -> tuple[Tensor, Tensor] | None:
+        """What a model says of its test rows, and their labels; None without any."""
+        if self.test is None or self.test.labels is None or not self.test.num_rows:
+            return None
+        return outputs_of(model, self.test), self.test.labels
 
     def local_rows(self) -> LocalRows:
         """What a party has for a model alone: all its blocks side by side."""

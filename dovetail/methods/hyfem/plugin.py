@@ -33,7 +33,6 @@ from dovetail.methods.hyfem.variant_settings import (
     Recipe,
     described_model,
     party_model,
-    scores_of,
     variant_config,
 )
 from dovetail.methods.local_data import (
@@ -53,7 +52,6 @@ from dovetail.methods.section import PartyName, Section, narrowed, own_network, 
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model, OwnNetwork, Perceptron
 from dovetail.models.blocks import Extractor, ResNet, SmallCnn, Unchanged
-from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Checkpoint, Engine
 from dovetail.privacy import PrivateSteps
 
@@ -393,47 +391,23 @@ class HyfemVariant(Variant):
         assert isinstance(party, hyfem.Member)
         return party.held_out()
 
-    def test(
-        self,
-        party: Party,
-        local_data: hyfem.HyfemData,
-        name: str = "",
-        *,
-        last: bool = False,
-        decision: FittedThreshold | None = None,
-    ) -> Scores:
-        """A party's scores on its test rows, as it is now; none without any."""
+    def tested(self, party: Party, local_data: hyfem.HyfemData) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of its test rows."""
         assert isinstance(party, hyfem.Member)
-        rate = party.config.learning_rate
-        return scores_of(
-            party.name,
-            party.model(),
-            local_data,
-            what="hyfem",
-            learning_rate=rate,
-            last=last,
-            decision=decision,
-        )
+        return local_data.tested(party.model())
 
     def scored(
         self, variant_run: VariantRun, *, last: bool = False
     ) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores; the server's too, if all blocks are here."""
-        name, driver, settings = variant_run.name, variant_run.driver, variant_run.settings
+        name, driver = variant_run.name, variant_run.driver
         whole = whole_of(variant_run.training.loaded.data, variant_run.training.party_data)
         whole = whole if whole is not None and whole.is_tested else None
 
         def scored(party: str, model: Model, local_data: hyfem.HyfemData) -> Scores:
-            rate = settings.config.learning_rate
-            return scores_of(
-                party,
-                model,
-                local_data,
-                what=name,
-                learning_rate=rate,
-                last=last,
-                decision=variant_run.decisions.get(party) if last else None,
-            )
+            tested = local_data.tested(model)
+            assert tested is not None
+            return variant_run.score(party, model.task, *tested, last=last)
 
         if name == "pooled" and whole is None:
             return {}

@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 from dovetail.data import Input, TableEncoder, Task
 from dovetail.federated import Driver
 from dovetail.methods import hyfem
-from dovetail.methods.outcome import Scores, outputs_of, score_party
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
-from dovetail.models.decisions import FittedThreshold
 from dovetail.network import Engine, Message, Pending, State
 
 R = TypeVar("R", bound=Message)
@@ -163,29 +161,4 @@ def described_model(
         model,
         inputs={block: known[block] for block in model.shapes if block in known},
         about={**about, "label": label} if label else about,
-    )
-
-
-def scores_of(
-    name: str,
-    model: Model,
-    local_data: hyfem.HyfemData,
-    *,
-    what: str,
-    learning_rate: float,
-    last: bool = False,
-    decision: FittedThreshold | None = None,
-) -> Scores:
-    """A model's scores on this party's test rows; none without rows."""
-    if local_data.test is None or local_data.test.labels is None or not local_data.test.num_rows:
-        return {}
-    return score_party(
-        name,
-        what,
-        model.task,
-        outputs_of(model, local_data.test),
-        local_data.test.labels,
-        learning_rate=learning_rate,
-        last=last,
-        decision=decision,
     )
