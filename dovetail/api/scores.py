@@ -6,16 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rich.box import HEAVY_HEAD, Box
+from rich.console import RenderableType
+from rich.table import Table
+
 from dovetail import methods
+from dovetail.api.shown import Shown, line, printed
 from dovetail.errors import ConfigError
 from dovetail.models.metrics import SCORES, on_rows, shown_first
 from dovetail.models.recovered import recovered_text
+from dovetail.models.shown import html_table
 from dovetail.privacy import spent_text
+from dovetail.report.chart import Spread, dots
+from dovetail.report.views import render
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
 
 #: One score: a number, or its mean and spread over seeds.
 Value = float | Mapping[str, float]
@@ -129,7 +135,7 @@ def caption(num_seeds: int, intervals: bool) -> str:
     return "in brackets: 95 % interval, bootstrap of the test rows" if intervals else ""
 
 
-class Scores(Mapping[str, Mapping[str, Value]]):
+class Scores(Shown, Mapping[str, Mapping[str, Value]]):
     """Row -> score -> its value, on the test rows; mean and spread where there are several seeds.
 
     Args:
@@ -137,7 +143,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
 
     Attributes:
         names: the scores that any row has.
-        shown: the one or two of them that are printed.
+        shown_scores: the one or two of them that are printed.
         notes: what stands below the table: what of the partners' help stays, and warnings.
     """
 
@@ -146,7 +152,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         self._num_seeds = len(result.get("seeds", [0]))
         self.names = [name for name in SCORES if any(name in row for row in self._rows.values())]
         self.notes = tuple(notes(result)) if self.names else (UNTESTED, *notes(result))
-        self.shown = shown_first(self.names)
+        self.shown_scores = shown_first(self.names)
         self._intervals = result_intervals(result)
 
     def __getitem__(self, row: str) -> Mapping[str, Value]:
@@ -185,43 +191,32 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         return pandas.DataFrame.from_dict(self.to_dict(), orient="index")
 
     def __repr__(self) -> str:
-        if not self.names:
-            return "\n".join(self.notes)
-        lines = [[on_rows(self.shown), *self.shown]]
-        lines += [[title, *self._cells(title)] for title in self]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-        text = "\n".join(
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-            for line in lines
-        )
-        return "\n".join(filter(None, [text, self._caption, *self.notes]))
+        return printed(self._parts(None), width=200)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        from rich.text import Text
+    def shown(self) -> Iterator[RenderableType]:
+        return self._parts(HEAVY_HEAD)
 
+    def _parts(self, box: Box | None) -> Iterator[RenderableType]:
+        """The table, in lines of this kind, and what stands below it."""
         if self.names:
-            yield self._table()
-        for note in self.notes:
-            yield Text(note, no_wrap=True, overflow="ignore")
-
-    def _table(self) -> Table:
-        from rich.table import Table
-
-        table = Table(caption=self._caption or None, title_justify="left", caption_justify="left")
-        table.add_column(on_rows(self.shown))
-        for name in self.shown:
-            table.add_column(name, justify="right")
-        for title in self:
-            table.add_row(title, *self._cells(title))
-        return table
+            table = Table(
+                caption=self._caption or None,
+                caption_justify="left",
+                box=box,
+                pad_edge=box is not None,
+            )
+            for name in (on_rows(self.shown_scores), *self.shown_scores):
+                table.add_column(name, justify="right" if table.columns else "left")
+            for title in self:
+                table.add_row(title, *self._cells(title))
+            yield table
+        yield from map(line, self.notes)
 
     def _cells(self, title: str) -> list[str]:
         row, intervals = self[title], self._intervals.get(title, {})
         return [
-            cell(row.get(name), intervals.get(name) if name == self.shown[0] else None)
-            for name in self.shown
+            cell(row.get(name), intervals.get(name) if name == self.shown_scores[0] else None)
+            for name in self.shown_scores
         ]
 
     @property
@@ -232,59 +227,20 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         if not self.names:
             return below
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.shown)
-        body = "".join(
-            f'<tr><th style="text-align:left">{escape(title)}</th>'
-            + "".join(f"<td>{text}</td>" for text in self._cells(title))
-            + "</tr>"
-            for title in self
-        )
-        caption = f"<caption>{self._caption}</caption>" if self._caption else ""
-        return (
-            f'<table>{caption}<thead><tr><th style="text-align:left">{on_rows(self.shown)}</th>'
-            f"{head}</tr></thead><tbody>{body}</tbody></table>{below}"
-        )
+        rows = [(title, *self._cells(title)) for title in self]
+        head = (on_rows(self.shown_scores), *self.shown_scores)
+        return html_table(rows, head=head, note=self._caption) + below
 
     def picture(self) -> str:
         """The first score of each row as a dot on one axis, with its spread: an SVG."""
-        if not self.shown:
+        if not self.shown_scores:
             return ""
-        name = self.shown[0]
-        shown: list[tuple[str, float, float]] = []
+        name = self.shown_scores[0]
+        rows = []
         for title, row in self.items():
             value = row.get(name)
-            if isinstance(value, Mapping):
-                shown.append((title, value["mean"], value["std"]))
-            elif value is not None:
-                shown.append((title, value, 0.0))
-        low = min(mean - std for _, mean, std in shown)
-        high = max(mean + std for _, mean, std in shown)
-        room = (high - low or 1.0) * 0.05
-        low, high = low - room, high + room
-
-        def at(value: float) -> str:
-            return f"{300 + 380 * (value - low) / (high - low):.1f}"
-
-        parts = []
-        for index, (title, mean, std) in enumerate(shown):
-            y = 22 * index + 12
-            weight = ' font-weight="bold"' if index == 0 else ""
-            cut = title if len(title) <= 46 else title[:45] + "…"
-            parts.append(
-                f'<text x="290" y="{y + 4}" text-anchor="end"{weight}>{escape(cut)}</text>'
-                f'<line x1="300" x2="680" y1="{y}" y2="{y}" opacity=".2"/>'
-                f'<line x1="{at(mean - std)}" x2="{at(mean + std)}" y1="{y}" y2="{y}" '
-                'stroke-width="5" stroke-linecap="round" opacity=".35"/>'
-                f'<circle cx="{at(mean)}" cy="{y}" r="{6 if index == 0 else 4}"/>'
-                f'<text x="690" y="{y + 4}">{mean:.3f}</text>'
-            )
-        height = 22 * len(shown) + 4
-        summary = "; ".join(f"{title}: {mean:.3f}" for title, mean, _ in shown)
-        return (
-            f'<svg viewBox="0 0 740 {height}" width="740" style="max-width:100%;height:auto" '
-            'font-size="12" font-family="sans-serif" fill="currentColor" stroke="none" role="img" '
-            f'aria-label="{escape(name)} {on_rows(self.shown)}. {escape(summary)}">'
-            f'<g stroke="currentColor">{"".join(parts)}</g></svg>'.replace(
-                "<text ", '<text stroke="none" '
-            )
-        )
+            if value is not None:
+                both = value if isinstance(value, Mapping) else {"mean": value, "std": 0.0}
+                cut = title if len(title) <= 46 else title[:45] + "…"
+                rows.append(Spread(cut, f"{both['mean']:.3f}", both["mean"], both["std"]))
+        return render("scores.svg", drawn=dots(f"{name} {on_rows(self.shown_scores)}", rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from io import StringIO
 from unicodedata import category
@@ -39,14 +39,20 @@ class Shown:
         yield from self.shown()
 
     def __repr__(self) -> str:
-        console = Console(file=StringIO(), width=WIDTH, color_system=None, soft_wrap=False)
-        with console.capture() as captured:
-            for each in self.shown():
-                console.print(each, highlight=False, markup=False)
-        return "\n".join(line.rstrip() for line in captured.get().rstrip().split("\n"))
+        return printed(self.shown())
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
+
+
+def printed(parts: Iterable[RenderableType], *, width: int = WIDTH) -> str:
+    """What a terminal of this width would show, as plain text."""
+    console = Console(file=StringIO(), width=width, color_system=None, soft_wrap=False)
+    with console.capture() as captured:
+        for each in parts:
+            whole = isinstance(each, Text) and bool(each.no_wrap)
+            console.print(each, highlight=False, markup=False, soft_wrap=whole)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip().split("\n"))
 
 
 def framed(page: str, *, height: int) -> str:

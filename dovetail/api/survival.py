@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.table import Table
+
 from dovetail.api.fit import Parties, fit
 from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
+from dovetail.api.shown import Shown, line
 from dovetail.errors import ConfigError
 from dovetail.network.retry import write_text
 from dovetail.privacy import spent_text
@@ -18,7 +22,6 @@ from dovetail.report.curves import steps_chart, svg_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console, ConsoleOptions, RenderableType
 
     from dovetail.api.run import Run
 
@@ -28,7 +31,7 @@ _NAMES = ("group", "time", "at_risk", "events", "censored", "survival", "low", "
 _SHOWN = 12
 
 
-class Curves:
+class Curves(Shown):
     """Kaplan and Meier's curves of all parties' rows together, and the log-rank test.
 
     Args:
@@ -92,18 +95,10 @@ class Curves:
             )
         yield from self.notes
 
-    def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        from rich.table import Table
-        from rich.text import Text
-
+    def shown(self) -> Iterator[RenderableType]:
         table = Table()
         for name in (self._group or "group", *_NAMES[1:6], "95 % limits"):
-            table.add_column(name, justify="left" if name == (self._group or "group") else "right")
+            table.add_column(name, justify="right" if table.columns else "left")
         for name in self.medians:
             rows = [row for row in self.rows if row["group"] == name]
             for row in rows[:: max(1, len(rows) // _SHOWN)]:
@@ -111,11 +106,10 @@ class Curves:
                 limits = f"{row['low']:.3f} to {row['high']:.3f}"
                 table.add_row(name, *numbers, f"{row['survival']:.3f}", limits)
         yield table
-        for line in self._lines():
-            yield Text(line, no_wrap=True, overflow="ignore")
+        yield from map(line, self._lines())
 
 
-class Coefficients:
+class Coefficients(Shown):
     """Cox regression of all parties' rows together.
 
     Args:
@@ -157,20 +151,13 @@ class Coefficients:
         """Write ``coefficients.csv``."""
         _write(Path(folder) / "coefficients.csv", tuple(self.rows[0]), self.rows)
 
-    def __repr__(self) -> str:
-        lines = [
-            f"{row['column']}: hazard ratio {row['hazard_ratio']:.3f} ({row['low']:.3f} to "
-            f"{row['high']:.3f}), p = {row['p']:.3g}"
-            for row in self.rows
-        ]
-        return "\n".join([*lines, *self.notes])
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        from rich.text import Text
-
-        yield Text(repr(self), no_wrap=True, overflow="ignore")
+    def shown(self) -> Iterator[RenderableType]:
+        for row in self.rows:
+            yield line(
+                f"{row['column']}: hazard ratio {row['hazard_ratio']:.3f} ({row['low']:.3f} to "
+                f"{row['high']:.3f}), p = {row['p']:.3g}"
+            )
+        yield from map(line, self.notes)
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Points
 from dovetail.models.devices import device as device_of
+from dovetail.models.shown import html_table
 from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup, threads_for
@@ -119,11 +119,8 @@ class Values(Shown):
         yield line(f"Values: {self.folder / 'value.json'}")
 
     def _repr_html_(self) -> str:
-        head, *rows = ([escape(text) for text in row] for row in self._cells())
-        lines = [f"<tr>{''.join(f'<th>{text}</th>' for text in head)}</tr>"]
-        lines += [f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in rows]
-        caption = f"<caption>{escape(text)}</caption>" if (text := self._caption()) else ""
-        return f"<table>{caption}{''.join(lines)}</table>"
+        head, *rows = self._cells()
+        return html_table(rows, head=head, note=self._caption() or "")
 
     def _measures(self) -> list[str]:
         first = next(iter(self.result["partners"].values()))

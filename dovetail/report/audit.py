@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from dovetail.audit.measured import told
@@ -156,12 +155,61 @@ def _cost(audit: Mapping[str, Any]) -> TableView:
 
 
 @dataclass(frozen=True)
+class _Mark:
+    """A defence as a dot; its place in per cent of the plot."""
+
+    name: str
+    text: str
+    x: str
+    y: str
+    verdict: str
+    sends: bool
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """Defences: score against the largest share that is gained.
+
+    Attributes:
+        left, below: numbers of the axes.
+        verdicts: verdict -> where it begins.
+    """
+
+    marks: Sequence[_Mark]
+    left: Sequence[Tick]
+    below: Sequence[Tick]
+    verdicts: Mapping[str, str]
+
+
+def _cloud(cells: Sequence[Mapping[str, Any]], score: Callable[[Any], float]) -> _Cloud:
+    worst = [max(0.0, cell["worst"]) for cell in cells]
+    scores = [score(cell) for cell in cells]
+    across, upright = ticks(0.0, max([*worst, 0.25])), ticks(min(scores), max(scores))
+
+    def x_of(value: float) -> str:
+        return f"{100 * value / across[-1]:.2f}"
+
+    def y_of(value: float) -> str:
+        return f"{100 * (upright[-1] - value) / (upright[-1] - upright[0]):.2f}"
+
+    return _Cloud(
+        [
+            _Mark(
+                cell["name"], f"{y:.3f}", x_of(x), y_of(y), cell["verdict"], bool(cell["advantage"])
+            )
+            for cell, x, y in zip(cells, worst, scores, strict=True)
+        ],
+        [Tick(y_of(each), f"{each:.3g}") for each in upright],
+        [Tick(x_of(each), f"{each:.0%}") for each in across],
+        {"low": x_of(LOW_FROM), "high": x_of(HIGH_FROM)},
+    )
+
+
+@dataclass(frozen=True)
 class _Tried:
     """Defences: a dot for each, and their table."""
 
-    marks: Sequence[Mapping[str, str]]
-    left: Sequence[Tick]
-    below: Sequence[Tick]
+    cloud: _Cloud
     table: TableView
     recommended: str
     limit: str
@@ -187,26 +235,8 @@ def _tried(tried: Mapping[str, Any]) -> _Tried:
             ]
         )
     head = ("defence", "held-out rows", "test rows", *names, "verdict", "epsilon", "guarantee")
-    held = [cell["held_out"] for cell in cells]
-    worst = [max(0.0, cell["worst"]) for cell in cells]
-    x_marks, y_marks = ticks(0.0, max([*worst, 0.2]), 5), ticks(min(held), max(held), 5)
-
-    def at(value: float, marks: Sequence[float]) -> float:
-        return 100 * (value - marks[0]) / (marks[-1] - marks[0])
-
-    marks = [
-        {
-            "x": f"{at(x, x_marks):.2f}",
-            "y": f"{100 - at(y, y_marks):.2f}",
-            "name": cell["name"],
-            "colour": str(_rank(cell["verdict"])),
-        }
-        for cell, x, y in zip(cells, worst, held, strict=True)
-    ]
     return _Tried(
-        marks,
-        [Tick(f"{100 - at(each, y_marks):.2f}", f"{each:.3g}") for each in y_marks],
-        [Tick(f"{at(each, x_marks):.2f}", f"{each:.0%}") for each in x_marks],
+        _cloud(cells, lambda cell: float(cell["held_out"])),
         TableView("Defences: what each costs and leaves", head, rows, range(1, 3 + len(names))),
         tried["recommended"] or "",
         tried["limit"],
@@ -267,9 +297,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-#: Of the drawing: its size, and where its axes stand.
-_WIDE, _HIGH, _LEFT, _TOP, _PLOT, _DEEP = 860, 400, 60, 30, 420, 310
-
 #: Colours of the verdicts, told apart by those who see few, too.
 _COLOURS = {"none": "#1b7f5c", "low": "#b07a00", "high": "#b3261e"}
 
@@ -279,55 +306,8 @@ def defences_svg(tried: Mapping[str, Any]) -> str:
 
     Dashed lines are models that nobody helped; dotted ones are where "low" and "high" begin.
     """
-    cells = [each for each in tried["cells"] if each["advantage"]]
-    asks_nobody = [each for each in tried["cells"] if not each["advantage"]]
-    alone = [_worth(each) for each in asks_nobody]
-    worth = [_worth(each) for each in cells]
-    rows, columns = (
-        ticks(min([*worth, *alone]), max([*worth, *alone]), 5),
-        ticks(0.0, max([0.25, *(each["worst"] for each in cells)]), 5),
-    )
-
-    def x_of(value: float) -> float:
-        return _LEFT + _PLOT * (max(value, 0.0) - columns[0]) / (columns[-1] - columns[0])
-
-    def y_of(value: float) -> float:
-        return _TOP + _DEEP * (rows[-1] - value) / (rows[-1] - rows[0])
-
-    def text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
-
-    def line(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
-        return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" fill="none" {more}/>'
-
-    grid = 'stroke="#8884"'
-    bottom, right = _TOP + _DEEP, _LEFT + _PLOT
-    parts = []
-    for mark in rows:
-        parts.append(line(_LEFT, y_of(mark), right, y_of(mark), grid))
-        parts.append(text(_LEFT - 6, y_of(mark) + 4, f"{mark:.3g}", "end"))
-    for mark in columns:
-        parts.append(text(x_of(mark), bottom + 18, f"{mark:.0%}", "middle"))
-    for verdict, mark in (("low", LOW_FROM), ("high", HIGH_FROM)):
-        more = f'stroke="{_COLOURS[verdict]}" stroke-dasharray="2 4"'
-        parts.append(line(x_of(mark), _TOP, x_of(mark), bottom, more))
-    for each, value in zip(asks_nobody, alone, strict=True):
-        parts.append(text(right, y_of(value) - 5, each["name"], "end", ' font-size="10"'))
-        more = 'stroke="#666" stroke-dasharray="7 4"'
-        parts.append(line(_LEFT, y_of(value), right, y_of(value), more))
-    for index, (cell, value) in enumerate(zip(cells, worth, strict=True), 1):
-        x, y, colour = x_of(cell["worst"]), y_of(value), _COLOURS[cell["verdict"]]
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{colour}"/>')
-        parts.append(text(x, y + 3.5, str(index), "middle", ' fill="#fff" font-size="10"'))
-        label = f"{index}  {cell['name']}: {value:.3f}, {cell['verdict']}"
-        parts.append(text(right + 20, _TOP + 18 * index, label))
-    parts.append(text(_LEFT, _TOP - 12, "score on test rows; dashed: without messages"))
-    parts.append(text(_LEFT, bottom + 38, "largest share of the unknown that is gained"))
-    head = f'viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'
-    style = 'font-family="system-ui, sans-serif" font-size="12" fill="#555"'
-    attributes = f'role="img" aria-label="defences of {escape(tried["variant"])}, as tabled beside"'
-    xmlns = 'xmlns="http://www.w3.org/2000/svg"'
-    return f"<svg {xmlns} {head} {style} {attributes}>\n" + "\n".join(parts) + "\n</svg>\n"
+    cloud = _cloud(tried["cells"], _worth)
+    return render("defences.svg", cloud=cloud, variant=tried["variant"], colours=_COLOURS)
 
 
 def _worth(cell: Mapping[str, Any]) -> float:

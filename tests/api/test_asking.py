@@ -166,7 +166,7 @@ def test_a_run_says_what_its_partners_are_worth(run: dt.Run, tmp_path: Path) -> 
     assert run.value(by="loo", quiet=True).partners == values.partners
     assert (run.folder / "value.jsonl").read_bytes() == kept  # not trained again
     assert "leave-one-out" in repr(values)
-    assert "<td>lab</td>" in values._repr_html_()
+    assert ">lab</th>" in values._repr_html_()
     rows = values.save(tmp_path / "values.csv").read_text(encoding="utf-8").splitlines()
     assert [row.split(",")[0] for row in rows] == ["partner", "lab"]
     with pytest.raises(ConfigError, match="--by takes mi, loo, shapley"):
