@@ -353,8 +353,7 @@ def _second(time: str) -> str:
 
 def _verdict(verified: Verified) -> str:
     text = f"unbroken: {verified.num_lines:,} lines, last hash {verified.last_hash}"
-    if verified.tree is not None:
-        text += f"\nroot of its tree of {verified.tree.size:,} lines {verified.root}"
+    text += f"\nroot of its tree of {verified.num_lines:,} lines {verified.root}"
     if verified.unfinished_bytes:
         text += (
             f"\nAfter them stand {verified.unfinished_bytes} bytes of a line that was not "

@@ -26,9 +26,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography import x509
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from dovetail.errors import ConfigError, MessageError, NetworkError
 from dovetail.network.certificates import certificate_name, make_folder
@@ -66,28 +67,26 @@ class Told(Message):
     account: str = ""  # site/record.py
 
 
+_Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 @dataclass(frozen=True)
 class Head:
-    """Where one party's ledger stood: lines, hash of the last, size and root of its tree.
+    """Where one party's ledger stood: lines, hash of the last, root of the tree over all."""
 
-    Of an older version, no tree: its root is "".
-    """
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     of: str
-    lines: int
-    hash: str
-    time: str
-    proof: str = ""
-    size: int = 0
-    root: str = ""
+    lines: Annotated[int, Field(strict=True)]
+    hash: _Digest
+    time: Annotated[str, Field(max_length=40)]
+    root: _Digest
+    proof: Annotated[str, Field(pattern="^([0-9a-f]{2})*$")] = ""
 
     def statement(self) -> bytes:
         """What is signed."""
-        if self.root:
-            fields = [self.of, self.lines, self.hash, self.time, self.size, self.root]
-            return b"dovetail ledger head 2\n" + json.dumps(fields).encode()
-        signed_fields = json.dumps([self.of, self.lines, self.hash, self.time])
-        return b"dovetail ledger head 1\n" + signed_fields.encode()
+        fields = [self.of, self.lines, self.hash, self.time, self.root]
+        return b"dovetail ledger head 3\n" + json.dumps(fields).encode()
 
     def check(self, identity: Identity) -> None:
         """Refuse a head that its party has not signed.
@@ -98,19 +97,18 @@ class Head:
         identity.check(self.of, self.statement(), bytes.fromhex(self.proof))
 
 
-def read_head(fields: Mapping[str, Any]) -> Head:
-    """A head from a file.
+_HEAD = TypeAdapter(Head)
+
+
+def read_head(fields: Mapping[str, Any], party: str) -> Head:
+    """A head of this party's ledger, as it was written or told.
 
     Raises:
-        TypeError, ValueError: it is none.
+        ValueError: it is none.
     """
-    head = Head(**fields)
-    texts = (head.of, head.hash, head.time, head.proof, head.root)
-    if not all(type(each) is str for each in texts):
-        raise TypeError("not a text")
-    if type(head.lines) is not int or type(head.size) is not int:
-        raise TypeError("not a number")
-    bytes.fromhex(head.hash + head.root + head.proof)
+    head = _HEAD.validate_python(fields)
+    if head.of != party:
+        raise ValueError(f"of {head.of!r}")
     return head
 
 
@@ -139,13 +137,12 @@ class Heads:
             self._ledger.num_lines,
             self._ledger.last_hash,
             datetime.now(UTC).isoformat(timespec="seconds"),
-            size=self._ledger.tree.size,
-            root=self._ledger.tree.root().hex(),
+            self._ledger.tree.root().hex(),
         )
         if self._identity is not None:
             head = replace(head, proof=self._identity.sign(head.statement()).hex())
         self._write(head)
-        return json.dumps([head.lines, head.hash, head.time, head.proof, head.size, head.root])
+        return json.dumps(vars(head))
 
     def last(self, parties: Sequence[str]) -> dict[str, Head]:
         """Party -> the last head of its ledger that was told; its own, and those of these."""
@@ -158,15 +155,13 @@ class Heads:
 
     def report(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Party -> lines and hash of its ledger: its own now, of others what they told last."""
-        heads: dict[str, dict[str, Any]] = {}
-        for party in parties:
-            if party == self._ledger.party:
-                heads[party] = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
-                continue
-            with suppress(NetworkError):  # damaged: dovetail ledger says so
-                for head in heads_of(self._ledger.path.parent, party):
-                    heads[party] = {"lines": head.lines, "hash": head.hash}
-        return heads
+        told = {
+            party: {"lines": head.lines, "hash": head.hash}
+            for party, head in self.last(parties).items()
+        }
+        now = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
+        told[self._ledger.party] = now
+        return {party: told[party] for party in parties if party in told}
 
     def keep(self, party: str, text: str) -> None:
         """Keep what another has told.
@@ -201,14 +196,8 @@ def _read(party: str, text: str) -> Head:
     try:
         if len(text) > _MAX_HEAD:
             raise ValueError("too long")
-        lines, digest, when, proof, size, root = json.loads(text)
-        if not (type(lines) is int and type(size) is int and len(when) < 40):
-            raise ValueError("no head")
-        if {len(digest), len(root)} != {64}:
-            raise ValueError("no head")
-        bytes.fromhex(digest + root + proof)
-        return Head(party, lines, digest, when, proof, size, root)
-    except (ValueError, TypeError, RecursionError):
+        return read_head(json.loads(text), party)
+    except (ValueError, RecursionError):
         raise MessageError(
             f"what party {party!r} tells of its ledger is no head; it must run the same version "
             "of dovetail"
@@ -297,7 +286,7 @@ def _compared(
         for number, each in enumerate(ledger.hashes, start=1)
         if (digest := each.hex()) in wanted
     }
-    roots = _roots(ledger, {head.size for head in held})
+    roots = _roots(ledger, {head.lines for head in held})
     for head in held:
         num_heads += 1
         if head.proof:
@@ -316,7 +305,7 @@ def _compared(
                 f"{head.hash[:16]}..., and no line has it; the ledger was written anew, or lines "
                 "are missing at its end",
             )
-        if head.root and roots.get(head.size, head.root) != head.root:
+        if roots.get(head.lines, head.root) != head.root:
             return compared(
                 0,
                 f"the tree over the ledger of {ledger.party!r} is not the one whose root it told "
@@ -329,7 +318,7 @@ def _compared(
 
 def _roots(ledger: Verified, sizes: set[int]) -> dict[int, str]:
     """Size -> root of the tree when it had so many leaves; none where older files are not here."""
-    if ledger.tree is None or len(ledger.leaves) != ledger.tree.size:
+    if len(ledger.leaves) != ledger.num_lines:
         return {}
     roots, tree = dict[int, str](), Tree()
     for leaf in ledger.leaves:
@@ -363,9 +352,7 @@ def heads_of(site_folder: Path, party: str) -> Iterator[Head]:
         try:
             fields: dict[str, Any] = json.loads(line)
             fields.pop("stays", None)
-            head = read_head(fields)
-            if head.of != party:
-                raise ValueError("of another")
+            head = read_head(fields, party)
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise NetworkError(f"{path}: line {number} is no head of {party!r}'s ledger") from None
         yield head

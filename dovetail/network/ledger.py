@@ -32,8 +32,6 @@ _Line = tuple[str, str, str, tuple[_Tensor, ...]]  # sender, receiver, message t
 
 FORMAT = "dovetail ledger 2"
 
-#: Ledgers that are read, and gone on with: of the first, only what left stands in the lines.
-FORMATS = ("dovetail ledger 1", FORMAT)
 
 #: What the first line has for the hash of the line before.
 NO_HASH = "0" * 64
@@ -44,7 +42,7 @@ _MAX_LINE_BYTES = 2**20
 ROTATE_BYTES = 64 * 2**20
 
 _HASH = b',"hash":"'
-_OPENINGS = tuple(f'{{"ledger":"{each}",'.encode() for each in FORMATS)
+_OPENING = f'{{"ledger":"{FORMAT}",'.encode()
 
 _log = logging.getLogger(__name__)
 _to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -151,7 +149,7 @@ class LedgerFile:
 
     Each start writes such a line, too: ``ledger`` (the format), ``party`` and ``time``, and ``cut``
     where it has dropped the half line that a crash left. That message had not been sent, or not
-    been read. ``tree_from`` is how many lines stood there when the tree began, if any.
+    been read.
 
     A file above ``ROTATE_BYTES`` is put aside when the ledger is opened, as ``NAME-0001.jsonl`` and
     so on, and the chain goes on in a new one: its first line has ``follows`` (that file's name),
@@ -198,9 +196,7 @@ class LedgerFile:
         self._size = os.fstat(self._file).st_size
         self._bytes_to: dict[str, int] = {}
         self.last_hash = NO_HASH
-        self.num_lines = 0
         self.tree = Tree()
-        self.tree_from = 0
         opening: dict[str, Any] = {"ledger": FORMAT, "party": self.party, "time": _now()}
         if self._size:
             verified = verify(self.path, whole=False, keep=False)
@@ -211,13 +207,7 @@ class LedgerFile:
                 )
             self._bytes_to = verified.bytes_to()
             self.last_hash = verified.last_hash
-            self.num_lines = verified.num_lines
-            if (
-                verified.tree is None and verified.num_lines
-            ):  # of an older version: the tree begins here
-                self.tree_from = opening["tree_from"] = verified.num_lines
-            elif verified.tree is not None:
-                self.tree, self.tree_from = verified.tree, verified.tree_from
+            self.tree = verified.tree
             if verified.unfinished_bytes:
                 opening["cut"] = verified.unfinished_bytes
                 self._size -= verified.unfinished_bytes
@@ -241,11 +231,17 @@ class LedgerFile:
             raise self._unwritable(error) from None
         self._close = weakref.finalize(self, _close, self._file)
         self._size = 0
-        line = {"follows": aside, "lines": self.num_lines, "bytes_so_far": self._bytes_to}
-        if self.tree.size:
-            frontier = [each.hex() for each in self.tree.frontier]
-            line |= {"tree_from": self.tree_from, "tree": frontier}
-        return line
+        return {
+            "follows": aside,
+            "lines": self.num_lines,
+            "bytes_so_far": self._bytes_to,
+            "tree": [each.hex() for each in self.tree.frontier],
+        }
+
+    @property
+    def num_lines(self) -> int:
+        """All its lines, those of files that were put aside included."""
+        return self.tree.size
 
     def record(
         self,
@@ -343,7 +339,6 @@ class LedgerFile:
         except OSError as error:
             raise self._unwritable(error) from None
         self._size += len(line)
-        self.num_lines += 1
         self.last_hash = digest
         self.tree.add(line[:-1])
 
@@ -429,18 +424,15 @@ class Verified:
         follows: the file that this one follows, where that was not read.
         so_far: receiver -> bytes in that file and those before.
         hashes: those of all lines that were read, where they were to be kept.
-        num_lines: all of them, the lines of starts included.
         last_hash: that of the last line.
         unfinished_bytes: what stands after the last whole line.
         sent: (receiver, message type, tensors as (name, shape, dtype)) -> how often and how much.
         came: (sender, message type) -> how often and how much.
-        tree: over the lines from ``tree_from`` on; None: they are of a version that had none.
-        tree_from: how many lines stand before those of the tree.
+        tree: over all lines.
         leaves: those of the tree that were read here, the last ones; where they were to be kept.
     """
 
     party: str = ""
-    num_lines: int = 0
     last_hash: str = NO_HASH
     unfinished_bytes: int = 0
     sent: dict[tuple[str, str, tuple[_Tensor, ...]], Sent] = field(default_factory=dict)
@@ -448,14 +440,18 @@ class Verified:
     so_far: dict[str, int] = field(default_factory=dict)
     hashes: Digests = field(default_factory=Digests)
     came: dict[tuple[str, str], Sent] = field(default_factory=dict)
-    tree: Tree | None = None
-    tree_from: int = 0
+    tree: Tree = field(default_factory=Tree)
     leaves: Digests = field(default_factory=Digests)
 
     @property
+    def num_lines(self) -> int:
+        """All of them, the lines of starts included."""
+        return self.tree.size
+
+    @property
     def root(self) -> str:
-        """Root of the tree, in hexadecimal; "" if there is none."""
-        return "" if self.tree is None else self.tree.root().hex()
+        """Root of the tree, in hexadecimal."""
+        return self.tree.root().hex()
 
     def has(self, digest: str) -> bool:
         """Whether a line that was kept has this hash."""
@@ -553,7 +549,7 @@ def _is_unfinished(line: bytes, num_before: int) -> bool:
     if line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES:
         return False
     # A short file of something else is not the beginning of a ledger.
-    return bool(num_before) or any(line[: len(each)] == each[: len(line)] for each in _OPENINGS)
+    return bool(num_before) or line[: len(_OPENING)] == _OPENING[: len(line)]
 
 
 def _add(
@@ -578,7 +574,9 @@ def _add(
     try:
         if "ledger" in entries:
             verified.party = str(entries["party"])
-            _plant(verified, entries)
+            frontier = [each.hex() for each in verified.tree.frontier]
+            if entries["ledger"] != FORMAT or entries.get("tree", frontier) != frontier:
+                raise ValueError("another tree than that of the lines before it")
         elif "from" in entries:
             _count_came(verified, entries)
         else:
@@ -588,14 +586,11 @@ def _add(
             f"{path}: line {number} is no line of a ledger: it lacks something, or its running "
             "totals are not the sums"
         ) from None
-    if verified.tree is not None:
-        leaf = leaf_hash(line[:-1])
-        verified.tree.add_leaf(leaf)
-        if keep:
-            verified.leaves.append(leaf)
-    verified.num_lines += 1
+    leaf = leaf_hash(line[:-1])
+    verified.tree.add_leaf(leaf)
     verified.last_hash = digest
     if keep:
+        verified.leaves.append(leaf)
         verified.hashes.append(bytes.fromhex(digest))
 
 
@@ -607,34 +602,15 @@ def _go_on(
     if type(lines) is not int or not isinstance(so_far, dict):
         raise NetworkError(f"{path}: line 1 is no line of a ledger: it lacks something")
     verified.follows, verified.last_hash = str(entries["follows"]), str(entries.get("previous"))
-    verified.num_lines, verified.so_far = lines, so_far
+    verified.so_far = so_far
     totals |= so_far
-    if "tree" in entries:
-        try:
-            verified.tree_from = int(entries["tree_from"])
-            frontier = [bytes.fromhex(each) for each in entries["tree"]]
-            verified.tree = Tree(lines - verified.tree_from, frontier)
-        except (KeyError, TypeError, ValueError, OverflowError, NetworkError):
-            raise NetworkError(
-                f"{path}: line 1 is no line of a ledger: what it says of the tree of those before "
-                "it is none"
-            ) from None
-
-
-def _plant(verified: Verified, entries: Mapping[str, Any]) -> None:
-    """The tree of a ledger's lines begins with the first start of a version that has one.
-
-    Raises:
-        ValueError: a file that goes on says another tree than that of the lines before it.
-    """
-    if entries["ledger"] == FORMATS[0]:
-        return
-    if verified.tree is None:
-        if entries.get("tree_from", 0) != verified.num_lines or "tree" in entries:
-            raise ValueError("where the tree begins")
-        verified.tree, verified.tree_from = Tree(), verified.num_lines
-    elif "tree" in entries and entries["tree"] != [each.hex() for each in verified.tree.frontier]:
-        raise ValueError("the tree")
+    try:
+        verified.tree = Tree(lines, [bytes.fromhex(each) for each in entries["tree"]])
+    except (KeyError, TypeError, ValueError, OverflowError, NetworkError):
+        raise NetworkError(
+            f"{path}: line 1 is no line of a ledger: what it says of the tree of those before "
+            "it is none"
+        ) from None
 
 
 def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -643,7 +619,7 @@ def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         entries = None
     if isinstance(entries, dict):
-        if number > 1 or entries.get("ledger") in FORMATS or "previous" in entries:
+        if number > 1 or entries.get("ledger") == FORMAT or "previous" in entries:
             return entries
         if {"from", "to", "message", "count"} <= entries.keys():
             raise NetworkError(

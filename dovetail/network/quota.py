@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigError
-from dovetail.network import old_counts
 from dovetail.network.retry import open_private, patiently
 
 #: The file, in a party's site folder.
@@ -68,7 +67,7 @@ class QuotaError(ConfigError):
 
 
 class Quota:
-    """The counts of one site; counts that an older version kept in other files are moved here.
+    """The counts of one site.
 
     Args:
         site_folder: the party's folder.
@@ -89,14 +88,14 @@ class Quota:
                 self.path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
             )
             weakref.finalize(self, self._connection.close)
-            self._open(site_folder)
+            self._open()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"{self.path} cannot be read ({error}), so nobody knows what was answered here; "
                 "put it back, or delete it: all counts then begin at zero"
             ) from None
 
-    def _open(self, site_folder: Path) -> None:
+    def _open(self) -> None:
         execute = self._connection.execute
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = NORMAL")
@@ -112,11 +111,7 @@ class Quota:
             if not version:
                 for each in _SCHEMA:
                     execute(f"CREATE {each}")
-                for table, row in old_counts.rows(site_folder):
-                    execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
                 execute(f"PRAGMA user_version = {_VERSION}")
-        if not version:
-            old_counts.remove(site_folder)
 
     def read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a query finds.

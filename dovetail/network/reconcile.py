@@ -34,7 +34,7 @@ from dovetail.errors import MessageError, NetworkError
 from dovetail.network.control import Failed
 from dovetail.network.heads import FOLDER, Head, heads_of, read_head
 from dovetail.network.identity import check_proof
-from dovetail.network.ledger import FORMATS, files_of, verify
+from dovetail.network.ledger import files_of, verify
 from dovetail.network.tree import leaf_hash, path, root_of
 
 PROOF = "dovetail proof 1"
@@ -128,16 +128,15 @@ class _Ledger:
         self._with: dict[str, list[Entry]] = {}  # other -> lines about messages with it
         self.entries: list[Entry] = []
         files = files_of(path)
-        start, old = 0, True
+        start = 0
         for file in files:
             for number, line in enumerate(_lines_of(file), start=1):
                 if "ledger" in line:
                     start += 1
                     self.party = str(line["party"])
-                    old = line["ledger"] == FORMATS[0]
                     if file == files[0] and number == 1 and "follows" in line:
                         self.is_whole = False
-                elif not old:  # older lines have no digest, and nothing of what came
+                else:
                     other, entry = _entry(f"{file}: line {number}", start, line)
                     self._with.setdefault(other, []).append(entry)
 
@@ -376,35 +375,25 @@ def prove(ledger: Path, line: int, *, by: Path | None = None) -> dict[str, Any]:
     verified = verify(ledger)
     if not 1 <= line <= verified.num_lines:
         raise NetworkError(f"{ledger}: there is no line {line:,}; it has {verified.num_lines:,}")
-    if verified.tree is None or line <= verified.tree_from:
-        raise NetworkError(
-            f"{ledger}: line {line:,} was written by a version that kept no tree; only the chain "
-            "holds it"
-        )
-    if len(verified.leaves) != verified.tree.size:
+    if len(verified.leaves) != verified.num_lines:
         raise NetworkError(
             f"{ledger}: {verified.follows}, which it follows, is not here; a line is proved from "
-            "all "
-            "files of a ledger"
+            "all files of a ledger"
         )
     site_folder = ledger.parent if by is None else by
-    heads = [
-        head for head in heads_of(site_folder, verified.party) if head.root and head.lines >= line
-    ]
-    if not heads:
+    heads = (head for head in heads_of(site_folder, verified.party) if head.lines >= line)
+    head = next(heads, None)
+    if head is None:
         raise NetworkError(
-            f"{site_folder / FOLDER} has no head of the ledger of {verified.party!r} that "
-            "reaches line "
-            f"{line:,}: heads are told when a run saves, and when a driver leaves"
+            f"{site_folder / FOLDER} has no head of the ledger of {verified.party!r} that reaches "
+            f"line {line:,}: heads are told when a run saves, and when a driver leaves"
         )
-    head, index = heads[0], line - 1 - verified.tree_from
     return {
         "format": PROOF,
         "party": verified.party,
         "line": line,
         "text": _text(ledger, line),
-        "index": index,
-        "path": [each.hex() for each in path(verified.leaves[: head.size], index)],
+        "path": [each.hex() for each in path(verified.leaves[: head.lines], line - 1)],
         "head": vars(head),
     }
 
@@ -453,29 +442,22 @@ def check_line(proof: Path, *, authorities: Sequence[x509.Certificate] = ()) -> 
         proof_json = json.loads(proof.read_bytes())
         if proof_json["format"] != PROOF:
             raise ValueError(f"its format is not {PROOF!r}")
-        head = read_head(proof_json["head"])
-        text, line, index = (
-            str(proof_json["text"]),
-            int(proof_json["line"]),
-            int(proof_json["index"]),
-        )
+        party, text = str(proof_json["party"]), str(proof_json["text"])
+        head, line = read_head(proof_json["head"], party), int(proof_json["line"])
         hashes = [bytes.fromhex(each) for each in proof_json["path"]]
-        signature = bytes.fromhex(head.proof)
-        party = str(proof_json["party"])
     except OSError as error:
         raise NetworkError(f"{proof}: cannot be read ({error.strerror})") from None
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise NetworkError(f"{proof} is no proof of a line: {error}") from None
-    root = root_of(leaf_hash(text.encode()), index, head.size, hashes)
-    if head.of != party or root is None or root.hex() != head.root:
+    root = root_of(leaf_hash(text.encode()), line - 1, head.lines, hashes)
+    if root is None or root.hex() != head.root:
         raise NetworkError(
             f"{proof}: the line that it shows is not in the tree of its head: the text, a hash, or "
             "the head was changed"
         )
-    if line != head.lines - head.size + index + 1:
-        raise NetworkError(f"{proof}: the line that it shows is not line {line:,}")
-    if signature:
+    if head.proof:
         try:
+            signature = bytes.fromhex(head.proof)
             check_proof(head.of, head.statement(), signature, authorities, at=None)
         except MessageError as error:
             raise NetworkError(f"{proof}: {error}") from None

@@ -359,12 +359,10 @@ def _heads(
         known[verified.party] = verified
     for party, fields in record.heads.items():
         try:
-            head = read_head(fields)
-            if head.of != party:
-                raise ValueError("of another")
-            proof = base64.b64encode(bytes.fromhex(head.proof)).decode()
-        except (TypeError, ValueError):
+            head = read_head(fields, party)
+        except ValueError:
             raise MessageError(f"{path}: what it has of {party!r} is no head") from None
+        proof = base64.b64encode(bytes.fromhex(head.proof)).decode()
         text = _signature(party, head.statement(), proof, authorities, path, "head of the ledger")
         text += f": line {head.lines:,}, root {head.root}"
         if party in known:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -15,11 +14,7 @@ from forked import context
 
 from dovetail.alignment.limits import Limits
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.methods.party import PolicySection
 from dovetail.network.quota import Quota, QuotaError
-from dovetail.node.limits import RunLimits
-
-OLD_SITE = Path(__file__).with_name("old_site")  # written by the code before site.sqlite
 
 COUNT = (
     "INSERT INTO answers VALUES ('bank', 'a1', 'chfl.Average', 1, '') "
@@ -140,53 +135,3 @@ def test_a_file_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
     Quota(tmp_path).read("PRAGMA user_version = 2")
     with pytest.raises(ConfigError, match="is of a newer version of Dovetail"):
         Quota(tmp_path)
-
-
-# --- Counts of an older version -------------------------------------------------------------------
-
-
-def test_what_an_older_version_counted_is_read_once_and_moved(tmp_path: Path) -> None:
-    site = tmp_path / "shop.site"
-    shutil.copytree(OLD_SITE, site)
-    read = Quota(site).read
-    assert read("SELECT driver, run, num_ids, num_shared, unproven FROM alignments") == [
-        ("bank", "a300", 300, 250, 0),
-        ("bank", "a301", 301, None, 0),
-        ("clinic", "a40", 40, None, 1),
-    ]
-    assert read("SELECT driver, run, algorithm, number, at, anew, letter FROM begins") == [
-        ("bank", "a300/apfed/seed-0", "apfed", 1, 1_700_000_180.0, 0, ""),
-        ("clinic", "a40/chfl/seed-1", "chfl", 1, 1_700_000_180.0, 0, "letter-7"),
-    ]
-    assert read("SELECT * FROM answers") == [("clinic", "a40/chfl/seed-1", "chfl.Average", 4, "")]
-    assert read("SELECT * FROM releases") == [("bank", "a300/apfed/seed-0", "apfed", 5)]
-    assert read("SELECT driver, times FROM numbers ORDER BY times") == [
-        *[("bank", 3)] * 4,
-        *[("bank", 6)] * 2,
-    ]
-    assert read("SELECT driver, count(*) FROM given") == [("bank", 8)]
-    assert read("SELECT * FROM sums") == [
-        ("clinic", "a40/chfl/seed-1", 1, "abababababababab"),
-        ("clinic", "a40/chfl/seed-1", 2, "cdcdcdcdcdcdcdcd"),
-    ]
-    assert read("SELECT * FROM agreed") == [
-        ("abab", "2026-11-20T10:00:00Z", "bank", "a300/apfed/seed-0", "apfed", "d1", "5a5a")
-    ]
-    used_S = RunLimits(Quota(site), PolicySection()).used(("bank", "a300/apfed/seed-0", "apfed"))
-    assert used_S.tolist() == [1] * 32 + [3] * 32 + [2] * 32
-    left = {path.name for path in site.rglob("*") if path.is_file()}
-    assert left <= {"site.sqlite", "site.sqlite-wal", "site.sqlite-shm"}
-    Quota(site).write(COUNT)  # read once: nothing is counted twice
-    assert counted(Quota(site)) == 5
-
-
-def test_an_older_count_that_cannot_be_read_is_told_and_nothing_is_moved(tmp_path: Path) -> None:
-    site = tmp_path / "shop.site"
-    shutil.copytree(OLD_SITE, site)
-    (site / "alignments.json").write_text("{")
-    for _ in range(2):
-        with pytest.raises(ConfigError, match=r"alignments\.json cannot be read .*so nobody knows"):
-            Quota(site)
-    assert (site / "runs.jsonl").exists()
-    (site / "alignments.json").unlink()
-    assert counted(Quota(site)) == 4
