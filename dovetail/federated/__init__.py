@@ -13,34 +13,3 @@ from dovetail.federated.missing_parties import (
 )
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings, restore_into, state_of
 from dovetail.federated.train import Plays, play_round, rounds, train
-
-__all__ = [
-    "MAX_PARAMETER_BYTES",
-    "MAX_USES",
-    "BestRound",
-    "Driver",
-    "Epoch",
-    "Federation",
-    "LeftOut",
-    "Local",
-    "Loss",
-    "Party",
-    "Played",
-    "Plays",
-    "Round",
-    "Scored",
-    "Snapshots",
-    "end",
-    "ending_announced",
-    "handles",
-    "in_round",
-    "is_due",
-    "normalised",
-    "play_round",
-    "read_settings",
-    "restore_into",
-    "rounds",
-    "scored_without",
-    "state_of",
-    "train",
-]

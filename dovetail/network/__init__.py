@@ -33,38 +33,6 @@ if TYPE_CHECKING:
         read_header,
     )
 
-__all__ = [
-    "Bytes",
-    "Checkpoint",
-    "Checkpointed",
-    "Composite",
-    "Doubles",
-    "Draws",
-    "Engine",
-    "Floats",
-    "Header",
-    "InProcess",
-    "Integers",
-    "Ledger",
-    "LedgerFile",
-    "Message",
-    "Numbers",
-    "Party",
-    "Pending",
-    "Precision",
-    "Replies",
-    "Samples",
-    "State",
-    "Stateful",
-    "StatefulParty",
-    "Values",
-    "Weights",
-    "check_shape",
-    "decode",
-    "encode",
-    "noted",
-    "read_header",
-]
 
 #: File of this room -> what of it is a name of the room.
 _LAZY = {

@@ -15,30 +15,3 @@ from dovetail.privacy.release import (
 from dovetail.privacy.spread import potential_energy
 from dovetail.privacy.steps import PrivateSteps, Stepping
 from dovetail.privacy.sums import MIN_MEMBERS, SecretSums, check_weights
-
-__all__ = [
-    "KEY_BYTES",
-    "MIN_MEMBERS",
-    "Account",
-    "Budget",
-    "MaskKeys",
-    "PrivateSteps",
-    "Release",
-    "Releasing",
-    "SecretSums",
-    "Stepping",
-    "check_weights",
-    "distance_correlation",
-    "epsilon",
-    "from_fixed",
-    "in_stages",
-    "most_releases",
-    "potential_energy",
-    "randomised",
-    "randomised_response",
-    "released_to",
-    "spent_text",
-    "to_fixed",
-    "total",
-    "within",
-]
