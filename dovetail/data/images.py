@@ -9,15 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from PIL import Image
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from dovetail.data.saving import read_saved
 from dovetail.data.tables import Column
-from dovetail.errors import DataError, ModelError
+from dovetail.errors import DataError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -32,7 +34,7 @@ _MODES = {"1": "L", "L": "L", "LA": "L"} | dict.fromkeys(
 
 @dataclass(frozen=True)
 class ImageInput:
-    """The strip of an image that a party sees.
+    """The part of an image that a party sees: here a strip.
 
     Attributes:
         channels, height, width: of the whole image.
@@ -47,60 +49,56 @@ class ImageInput:
     start: int
     stop: int
 
+    kind: ClassVar[str] = "image"
+
+    def __post_init__(self) -> None:
+        whole = (self.channels, self.height, self.width)
+        for part, size in zip(self.box, whole, strict=True):
+            if not 0 <= part.start < part.stop <= size:
+                raise ValueError(f"{part.start} to {part.stop} is no part of {size}")
+
+    @property
+    def box(self) -> tuple[slice, slice, slice]:
+        """Which channels, rows and columns of pixels."""
+        cut = slice(self.start, self.stop)
+        if self.axis == "height":
+            return slice(0, self.channels), cut, slice(0, self.width)
+        return slice(0, self.channels), slice(0, self.height), cut
+
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the strip."""
-        size = self.stop - self.start
-        if self.axis == "height":
-            return self.channels, size, self.width
-        return self.channels, self.height, size
+        """(C, H, W) of the part."""
+        channels, rows, columns = (each.stop - each.start for each in self.box)
+        return channels, rows, columns
 
     def transform(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) strips, contiguous, cut from whole images or taken as they are.
+        """(N, C, H, W) parts, contiguous, cut from whole images or taken as they are.
 
         Raises:
-            DataError: images that are neither whole images nor strips of this shape.
+            DataError: images that are neither whole images nor parts of this shape.
         """
         got = tuple(images.shape[1:])
         whole = (self.channels, self.height, self.width)
         if got == whole:
-            dim = 2 if self.axis == "height" else 3
-            return images.narrow(dim, self.start, self.stop - self.start).contiguous()
+            return images[(slice(None), *self.box)].contiguous()
         if got == self.shape:
             return images.contiguous()
         raise DataError(
-            f"wrong image shape: expected {whole} (channels, height, width) or the strip's "
+            f"wrong image shape: expected {whole} (channels, height, width) or the part's "
             f"{self.shape}, got {got}"
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "image", **asdict(self)}
+        return {"kind": self.kind, **asdict(self)}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> ImageInput:
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
         """The input that ``to_json`` stored.
 
         Raises:
             ModelError: fields that are missing or cannot be.
         """
-        try:
-            sizes = {
-                key: int(stored[key]) for key in ("channels", "height", "width", "start", "stop")
-            }
-            axis = stored["axis"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the model's image input cannot be read ({error!r}); save the model again"
-            ) from None
-        if axis not in ("height", "width") or not (
-            min(sizes["channels"], sizes["height"], sizes["width"]) >= 1
-            and 0 <= sizes["start"] < sizes["stop"] <= sizes[axis]
-        ):
-            raise ModelError(
-                f"the model's image input is not a strip of an image: {dict(stored)}; "
-                "save the model again"
-            )
-        return cls(**sizes, axis=axis)
+        return read_saved(TypeAdapter(cls), dict(stored), f"{cls.kind} input")
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from dovetail.data.asked import Asked
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
+from dovetail.data.saving import read_saved
 from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
-from dovetail.errors import DataError, ModelError
+from dovetail.errors import DataError
 
-_STORED = TypeAdapter(tuple[Annotated[FittedColumn, Field(discriminator="kind")], ...])
+
+@dataclass(frozen=True)
+class _Stored:
+    party: str
+    columns: tuple[Annotated[FittedColumn, Field(discriminator="kind")], ...]
+    may_lack: bool = False
+
+
+_STORED = TypeAdapter(_Stored)
 
 
 class TableEncoder:
@@ -180,13 +189,15 @@ class TableEncoder:
         }
 
     def to_json(self) -> dict[str, Any]:
-        fitted = _STORED.dump_python(self._fitted, mode="json", exclude_defaults=False)
-        for stored in fitted:
-            for name in ("seen", "periods"):  # as models of earlier versions are
-                if not stored.get(name, True):
-                    del stored[name]
-        lacking = {"may_lack": True} if self.may_lack else {}
-        return {"kind": "table", "party": self.party, "columns": fitted, **lacking}
+        saved = _Stored(self.party, self._fitted, self.may_lack)
+        stored = _STORED.dump_python(saved, mode="json")
+        for column in stored["columns"]:
+            for name in ("seen", "periods"):  # of few columns
+                if not column.get(name, True):
+                    del column[name]
+        if not self.may_lack:
+            del stored["may_lack"]
+        return {"kind": "table", **stored}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TableEncoder:
@@ -195,12 +206,5 @@ class TableEncoder:
         Raises:
             ModelError: fields that are missing or cannot be.
         """
-        try:
-            columns = _STORED.validate_python(stored["columns"])
-            return cls(str(stored["party"]), columns, may_lack=bool(stored.get("may_lack", False)))
-        except (KeyError, TypeError) as error:
-            cause = repr(error)
-        except ValidationError as error:
-            first = error.errors()[0]
-            cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ModelError(f"the model's table input cannot be read ({cause}); save the model again")
+        found = read_saved(_STORED, stored, "table input")
+        return cls(found.party, found.columns, may_lack=found.may_lack)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
-
-from torch import Tensor
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dovetail.data.images import ImageInput
-from dovetail.errors import DataError, ModelError
+from dovetail.errors import DataError
 
 #: HyFEM's four, in the paper's order (section 4).
 QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
@@ -30,73 +27,15 @@ class ImageRegion(ImageInput):
     first_channel: int
     end_channel: int
 
+    kind: ClassVar[str] = "region"
+
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the region."""
+    def box(self) -> tuple[slice, slice, slice]:
+        """Which channels, rows and columns of pixels."""
         return (
-            self.end_channel - self.first_channel,
-            self.stop - self.start,
-            self.right - self.left,
-        )
-
-    def transform(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) regions, contiguous, cut from whole images or taken as they are.
-
-        Raises:
-            DataError: images that are neither whole images nor regions of this shape.
-        """
-        got = tuple(images.shape[1:])
-        whole = (self.channels, self.height, self.width)
-        if got == whole:
-            return images[
-                :,
-                self.first_channel : self.end_channel,
-                self.start : self.stop,
-                self.left : self.right,
-            ].contiguous()
-        if got == self.shape:
-            return images.contiguous()
-        raise DataError(
-            f"wrong image shape: expected {whole} (channels, height, width) or the region's "
-            f"{self.shape}, got {got}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "kind": "region"}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> ImageRegion:
-        """The region that ``to_json`` stored.
-
-        Raises:
-            ModelError: fields that are missing or cannot be.
-        """
-        strip = ImageInput.from_json(stored)
-        names = ("left", "right", "first_channel", "end_channel")
-        try:
-            left, right, first, end = (int(stored[name]) for name in names)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the model's image region cannot be read ({error!r}); save the model again"
-            ) from None
-        if strip.axis != "height" or not (
-            0 <= left < right <= strip.width and 0 <= first < end <= strip.channels
-        ):
-            raise ModelError(
-                f"the model's image region is no part of an image: {dict(stored)}; "
-                "save the model again"
-            )
-        return cls(
-            strip.channels,
-            strip.height,
-            strip.width,
-            "height",
-            strip.start,
-            strip.stop,
-            left=left,
-            right=right,
-            first_channel=first,
-            end_channel=end,
+            slice(self.first_channel, self.end_channel),
+            slice(self.start, self.stop),
+            slice(self.left, self.right),
         )
 
 

@@ -5,18 +5,19 @@ Networks see (N, L) of them, NaN where one is missing, and have an output for ea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from dovetail.data.saving import Number, Positive, Saved
 from dovetail.errors import DataError
 
 
 @dataclass(frozen=True)
-class _Labels:
+class _Labels(Saved):
     """One output of a network for each label.
 
     Attributes:
@@ -24,10 +25,14 @@ class _Labels:
         mean, scale: of what is explained: outputs as they are, log odds or standard deviations.
     """
 
-    labels: tuple[str, ...]
+    labels: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=2)]
 
     mean: ClassVar[float] = 0.0
     scale: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels have names that differ")
 
     @property
     def num_outputs(self) -> int:
@@ -38,7 +43,7 @@ class _Labels:
 class MultiLabel(_Labels):
     """Labels that are yes or no each; a network's outputs are their log odds."""
 
-    kind: ClassVar[str] = "multilabel"
+    kind: Literal["multilabel"] = "multilabel"
     predicts: ClassVar[str] = "several labels"
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
@@ -50,9 +55,6 @@ class MultiLabel(_Labels):
         said: np.ndarray = 1 / (1 + np.exp(-np.clip(outputs_NL, -500, 500)))
         return said
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "labels": list(self.labels)}
-
 
 @dataclass(frozen=True)
 class MultiTarget(_Labels):
@@ -62,10 +64,10 @@ class MultiTarget(_Labels):
         means, scales: (L,) of the training rows.
     """
 
-    means: tuple[float, ...]
-    scales: tuple[float, ...]
+    means: tuple[Number, ...]
+    scales: tuple[Positive, ...]
+    kind: Literal["multitarget"] = "multitarget"
 
-    kind: ClassVar[str] = "multitarget"
     predicts: ClassVar[str] = "several numbers"
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
@@ -78,9 +80,10 @@ class MultiTarget(_Labels):
         said: np.ndarray = outputs_NL * np.array(self.scales) + np.array(self.means)
         return said
 
-    def to_json(self) -> dict[str, Any]:
-        means, scales = list(self.means), list(self.scales)
-        return {"kind": self.kind, "labels": list(self.labels), "means": means, "scales": scales}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not len(self.labels) == len(self.means) == len(self.scales):
+            raise ValueError("each label has one mean and one scale")
 
 
 Several = MultiLabel | MultiTarget
@@ -118,25 +121,3 @@ def fit_several(values_NL: np.ndarray, labels: Sequence[str], *, kind: str) -> S
     if kind == "multilabel":
         return MultiLabel(tuple(labels))
     return MultiTarget(tuple(labels), tuple(means), tuple(scales))
-
-
-def several_from_json(stored: dict[str, Any]) -> Several | None:
-    """The task as it was saved; None: one that cannot be."""
-    labels = stored.get("labels")
-    if not isinstance(labels, list) or len(labels) < 2 or len(set(map(str, labels))) < len(labels):
-        return None
-    if not all(isinstance(each, str) and each for each in labels):
-        return None
-    if stored["kind"] == "multilabel":
-        return MultiLabel(tuple(labels))
-    means, scales = stored.get("means"), stored.get("scales")
-    for numbers in (means, scales):
-        if not isinstance(numbers, list) or len(numbers) != len(labels):
-            return None
-        if not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
-            return None
-    if min(stored["scales"]) <= 0:
-        return None
-    return MultiTarget(
-        tuple(labels), tuple(map(float, stored["means"])), tuple(map(float, stored["scales"]))
-    )

@@ -12,12 +12,14 @@ import importlib.util
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from dovetail.data.saving import Number, Saved
 from dovetail.errors import ConfigError, DataError
 
 #: Intervals, unless the label says how many: one for so many events, and at most so many.
@@ -25,7 +27,7 @@ _EVENTS_EACH, MOST_INTERVALS = 20, 10
 
 
 @dataclass(frozen=True)
-class Survival:
+class Survival(Saved):
     """When an event comes, in discrete times (Gensheimer & Narasimhan 2019).
 
     Attributes:
@@ -33,8 +35,9 @@ class Survival:
         base: (K,) log odds of the event in each interval, of all training rows at risk in it.
     """
 
-    cuts: tuple[float, ...]
-    base: tuple[float, ...]
+    cuts: Annotated[tuple[Number, ...], Field(min_length=1)]
+    base: tuple[Number, ...]
+    kind: Literal["survival"] = "survival"
 
     #: Networks see labels as they are, and what they say is in log odds.
     mean: ClassVar[float] = 0.0
@@ -45,8 +48,11 @@ class Survival:
     def num_outputs(self) -> int:
         return 1
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "survival", "cuts": list(self.cuts), "base": list(self.base)}
+    def __post_init__(self) -> None:
+        if len(self.cuts) != len(self.base):
+            raise ValueError(f"{len(self.base)} odds of {len(self.cuts)} intervals")
+        if any(low >= high for low, high in itertools.pairwise([0, *self.cuts])):
+            raise ValueError(f"intervals that do not rise from 0: {self.cuts}")
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
         """(N,) as networks see them: as they are."""
@@ -143,15 +149,3 @@ def survival_of(cuts: tuple[float, ...], labels_N: Tensor) -> Survival:
     # A half of an event more and less, so that no interval is certain.
     odds = ((events + 0.5) / (at_risk - events + 0.5)).log()
     return Survival(cuts, tuple(odds.tolist()))
-
-
-def survival_from_json(stored: dict[str, Any]) -> Survival | None:
-    """The task as it was saved; None: one that cannot be."""
-    cuts, base = stored.get("cuts"), stored.get("base")
-    if not (isinstance(cuts, list) and isinstance(base, list) and len(cuts) == len(base) > 0):
-        return None
-    if not all(isinstance(each, int | float) and math.isfinite(each) for each in [*cuts, *base]):
-        return None
-    if any(low >= high for low, high in itertools.pairwise([0, *cuts])):
-        return None
-    return Survival(tuple(map(float, cuts)), tuple(map(float, base)))

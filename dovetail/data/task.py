@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, StrictInt, StrictStr, TypeAdapter
 from torch import Tensor
 
 from dovetail.data.labels import Rate, TimeToEvent, composed
 from dovetail.data.party import UNLABELLED, UNSEEN
+from dovetail.data.saving import Number, Positive, Saved, read_saved
 from dovetail.data.several import MultiLabel as MultiLabel
 from dovetail.data.several import MultiTarget as MultiTarget
-from dovetail.data.several import fit_several, several_from_json
+from dovetail.data.several import fit_several
 from dovetail.data.survival import Survival as Survival
-from dovetail.data.survival import fit_survival, survival_from_json
+from dovetail.data.survival import fit_survival
 from dovetail.data.tables import distinct
-from dovetail.errors import DataError, ModelError
+from dovetail.errors import DataError
 
 #: What a label can be, as files say it.
 Kind = Literal[
@@ -33,32 +34,37 @@ Kind = Literal[
     "multitarget",
 ]
 
+_Share = Annotated[float, Field(strict=True, gt=0, lt=1)]
+
 #: Numbers of so many values or fewer may be classes.
 _FEW_VALUES = 20
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Saved):
     """One of ``classes``; a network for it has one output (logit) per class."""
 
-    classes: tuple[str | int, ...]
+    classes: Annotated[tuple[StrictStr | StrictInt, ...], Field(min_length=1)]
+    kind: Literal["classification"] = "classification"
 
     predicts: ClassVar[str] = "a class"
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named once")
 
     @property
     def num_outputs(self) -> int:
         return len(self.classes)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "classification", "classes": list(self.classes)}
-
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Saved):
     """A number; networks see it standardised, ``(value - mean) / scale``."""
 
-    mean: float = 0.0
-    scale: float = 1.0
+    mean: Number
+    scale: Positive
+    kind: Literal["regression"] = "regression"
 
     predicts: ClassVar[str] = "a number"
 
@@ -70,12 +76,9 @@ class Regression:
         """(N,) as networks see them."""
         return (numbers - self.mean) / self.scale
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "regression", "mean": self.mean, "scale": self.scale}
-
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(Saved):
     """How often: 0 or more. Networks see it over its mean, and say the logarithm of that.
 
     Attributes:
@@ -84,10 +87,10 @@ class Counts:
             rows that are all alike.
     """
 
-    unit: float = 1.0
+    unit: Positive
     exposure: str | None = None
+    kind: Literal["counts"] = "counts"
 
-    kind: ClassVar[str] = "counts"
     predicts: ClassVar[str] = "a number"
     num_outputs: ClassVar[int] = 1
     #: What a network says is explained in logarithms.
@@ -106,44 +109,41 @@ class Counts:
         said: np.ndarray = np.exp(np.minimum(outputs_NS, 30.0)) * self.unit
         return said
 
-    def to_json(self) -> dict[str, Any]:
-        stored = {"kind": self.kind, "unit": self.unit}
-        return stored if self.exposure is None else {**stored, "exposure": self.exposure}
-
 
 @dataclass(frozen=True)
 class Amounts(Counts):
     """How much, above 0, whose spread grows with its size: costs, durations, doses."""
 
-    kind: ClassVar[str] = "amounts"
+    kind: Literal["amounts"] = "amounts"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class Quantiles(Saved):
     """Quantiles of a number, in rising order; networks see it standardised."""
 
-    mean: float = 0.0
-    scale: float = 1.0
-    shares: tuple[float, ...] = (0.1, 0.5, 0.9)
+    mean: Number
+    scale: Positive
+    shares: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    kind: Literal["quantiles"] = "quantiles"
 
     predicts: ClassVar[str] = "a number"
 
-    def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """(N,) as networks see them."""
-        return (numbers - self.mean) / self.scale
+    def __post_init__(self) -> None:
+        if sorted(set(self.shares)) != list(self.shares):
+            raise ValueError("shares rise")
 
     @property
     def num_outputs(self) -> int:
         return len(self.shares)
 
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """(N,) as networks see them."""
+        return (numbers - self.mean) / self.scale
+
     def values(self, outputs_NS: np.ndarray) -> np.ndarray:
         """(N, S) what outputs say, in the label's own unit; no quantile is below a lower one."""
         said: np.ndarray = np.maximum.accumulate(outputs_NS * self.scale + self.mean, axis=1)
         return said
-
-    def to_json(self) -> dict[str, Any]:
-        shares = list(self.shares)
-        return {"kind": "quantiles", "mean": self.mean, "scale": self.scale, "shares": shares}
 
 
 Task = (
@@ -151,78 +151,16 @@ Task = (
 )
 
 
-def task_from_json(stored: dict[str, Any]) -> Task:
+_TASK: TypeAdapter[Task] = TypeAdapter(Annotated[Task, Field(discriminator="kind")])
+
+
+def task_from_json(stored: Any) -> Task:
     """The task a model was saved with.
 
     Raises:
         ModelError: an unknown kind of task, or one that cannot be.
     """
-    kind = stored.get("kind") if isinstance(stored, dict) else stored
-    if kind == "classification":
-        classes = _field(stored, "classes")
-        if (
-            not isinstance(classes, list)
-            or not classes
-            or not all(isinstance(name, str | int) for name in classes)
-            or len(set(classes)) < len(classes)
-        ):
-            raise ModelError(
-                f"classes are texts or whole numbers, each once, got {classes!r}; "
-                "save the model again"
-            )
-        return Classification(tuple(classes))
-    if kind in ("counts", "amounts"):
-        unit = _field(stored, "unit")
-        if not (_is_finite(unit) and unit > 0):
-            raise ModelError(f"{kind} have a unit above 0, got {unit!r}; save the model again")
-        exposure = stored.get("exposure")
-        if not isinstance(exposure, str | None):
-            raise ModelError(f"an exposure is a column, got {exposure!r}; save the model again")
-        made = Counts if kind == "counts" else Amounts
-        return made(float(unit), exposure)
-    if kind in ("regression", "quantiles"):
-        mean, scale = _field(stored, "mean"), _field(stored, "scale")
-        if not (_is_finite(mean) and _is_finite(scale) and scale > 0):
-            raise ModelError(
-                "a regression has a finite mean and a scale above 0, "
-                f"got {mean!r} and {scale!r}; save the model again"
-            )
-        if kind == "quantiles":
-            return Quantiles(float(mean), float(scale), _shares(_field(stored, "shares")))
-        return Regression(float(mean), float(scale))
-    if kind == "survival":
-        task = survival_from_json(stored)
-        if task is None:
-            raise ModelError("the intervals of its times to an event cannot be; save it again")
-        return task
-    if kind in ("multilabel", "multitarget"):
-        several = several_from_json(stored)
-        if several is None:
-            raise ModelError("its several labels cannot be; save the model again")
-        return several
-    raise ModelError(f"a task is one of {', '.join(get_args(Kind))}, got {kind!r}")
-
-
-def _field(stored: dict[str, Any], name: str) -> Any:
-    if name not in stored:
-        raise ModelError(f"the {stored['kind']} lacks {name!r}; save the model again")
-    return stored[name]
-
-
-def _shares(stored: Any) -> tuple[float, ...]:
-    if not (
-        isinstance(stored, list)
-        and stored
-        and all(_is_finite(each) and 0 < each < 1 for each in stored)
-        and sorted(set(stored)) == stored
-    ):
-        raise ModelError(f"quantiles are shares between 0 and 1, rising; got {stored!r}")
-    return tuple(map(float, stored))
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    return read_saved(_TASK, stored, "task")
 
 
 def fit_task(
@@ -286,7 +224,9 @@ def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
         unit = float(present.mean()) or 1.0
         return Counts(unit) if kind == "counts" else Amounts(unit)
     mean, scale = float(present.mean()), float(present.std()) or 1.0
-    return Quantiles(mean, scale) if kind == "quantiles" else Regression(mean, scale)
+    if kind == "quantiles":
+        return Quantiles(mean, scale, (0.1, 0.5, 0.9))
+    return Regression(mean, scale)
 
 
 def check_classes(present: np.ndarray, *, label: str) -> None:

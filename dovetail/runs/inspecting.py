@@ -117,7 +117,7 @@ def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str
     if task == "counts" and values.ndim > 1:  # of an exposure, which is no label
         values = values[:, 0]
     if task != "classification":
-        labels = dd.encode_labels(dd.Regression(), values, missing, label=label)
+        labels = dd.encode_labels(dd.Regression(0.0, 1.0), values, missing, label=label)
         return labels, ()
     classes = tuple(np.unique(values[~missing]).tolist())
     labels = dd.encode_labels(dd.Classification(classes), values, missing, label=label)

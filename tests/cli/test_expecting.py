@@ -42,7 +42,7 @@ def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     assert gain is not None
     assert "expect little of partners" in gain.sentences()[1]
     assert "look for a column that is known only once the label is" in gain.sentences()[1]
-    values = expected("bank", x, x[:, 0] * 2, Regression(), unlabelled=None)
+    values = expected("bank", x, x[:, 0] * 2, Regression(0.0, 1.0), unlabelled=None)
     assert values is not None
     assert values.score == "r2"
     assert values.at_all > 0.99

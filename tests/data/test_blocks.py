@@ -89,7 +89,7 @@ def test_a_region_comes_back_from_json_and_takes_whole_images_or_its_own():
     assert torch.equal(cut, x[:, 2:3, 3:, 4:])
     assert torch.equal(again.transform(cut), cut)
     assert region.shape == (1, 3, 4)
-    with pytest.raises(DataError, match=r"expected \(3, 6, 8\) .* or the region's \(1, 3, 4\)"):
+    with pytest.raises(DataError, match=r"expected \(3, 6, 8\) .* or the part's \(1, 3, 4\)"):
         again.transform(torch.rand(2, 1, 5, 5))
 
 

@@ -57,7 +57,7 @@ def test_a_strip_can_be_cut_along_the_width():
 
 
 def test_images_of_another_shape_are_refused():
-    words = r"wrong image shape: expected \(1, 4, 3\) .* strip's \(1, 2, 3\), got \(3, 4, 3\)"
+    words = r"wrong image shape: expected \(1, 4, 3\) .* part's \(1, 2, 3\), got \(3, 4, 3\)"
     with pytest.raises(DataError, match=words):
         ImageInput(1, 4, 3, "height", 2, 4).transform(torch.zeros(5, 3, 4, 3))
 

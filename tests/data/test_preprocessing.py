@@ -180,8 +180,8 @@ def test_a_stored_encoder_transforms_as_before(data, size, max_categories):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s.pop("party"), "'party'"),
-        (lambda s: s.pop("columns"), "'columns'"),
+        (lambda s: s.pop("party"), "party: Field required"),
+        (lambda s: s.pop("columns"), "columns: Field required"),
         (lambda s: s["columns"][0].pop("mean"), "mean: Field required"),
         (lambda s: s["columns"][0].update(scale=0), "scale: Input should be greater than 0"),
         (lambda s: s["columns"][0].update(mean=float("nan")), "finite number"),

@@ -67,23 +67,32 @@ def test_a_task_survives_json(task):
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        ({"kind": "ranking"}, "got 'ranking'"),
-        ({}, "got None"),
+        ({"kind": "ranking"}, "tag 'ranking'"),
+        ({}, "got {}"),
         (["classification"], r"got \['classification'\]"),
-        (None, "got None"),
-        ({"kind": "classification"}, "the classification lacks 'classes'"),
-        ({"kind": "classification", "classes": "ab"}, "each once, got 'ab'"),
-        ({"kind": "classification", "classes": []}, r"each once, got \[\]"),
-        ({"kind": "classification", "classes": ["a", None]}, r"each once, got \['a', None\]"),
-        ({"kind": "classification", "classes": [0.5, 1]}, r"each once, got \[0\.5, 1\]"),
-        ({"kind": "classification", "classes": ["a", "a"]}, r"each once, got \['a', 'a'\]"),
-        ({"kind": "regression", "mean": 1.0}, "the regression lacks 'scale'"),
-        ({"kind": "regression", "mean": "1", "scale": 1}, "above 0, got '1' and 1"),
-        ({"kind": "regression", "mean": float("nan"), "scale": 1}, "above 0, got nan and 1"),
-        ({"kind": "regression", "mean": 0, "scale": float("inf")}, "above 0, got 0 and inf"),
-        ({"kind": "regression", "mean": 0, "scale": 0}, "above 0, got 0 and 0"),
-        ({"kind": "regression", "mean": True, "scale": 1}, "above 0, got True and 1"),
-        ({"kind": "regression", "mean": None, "scale": None}, "above 0, got None and None"),
+        (None, "task cannot be read .*, got None"),
+        ({"kind": "classification"}, r"classes: Field required"),
+        ({"kind": "classification", "classes": "ab"}, "tuple, got 'ab'"),
+        ({"kind": "classification", "classes": []}, r"at least 1 item .*, got \[\]"),
+        ({"kind": "classification", "classes": ["a", None]}, r"valid string, got None"),
+        ({"kind": "classification", "classes": [0.5, 1]}, r"valid string, got 0\.5"),
+        (
+            {"kind": "classification", "classes": ["a", "a"]},
+            "a class is named once",
+        ),
+        ({"kind": "regression", "mean": 1.0}, "scale: Field required"),
+        ({"kind": "regression", "mean": "1", "scale": 1}, "mean: .*valid number, got '1'"),
+        (
+            {"kind": "regression", "mean": float("nan"), "scale": 1},
+            "mean: .*, got nan",
+        ),
+        (
+            {"kind": "regression", "mean": 0, "scale": float("inf")},
+            "scale: .*, got inf",
+        ),
+        ({"kind": "regression", "mean": 0, "scale": 0}, "scale: .*greater than 0, got 0"),
+        ({"kind": "regression", "mean": True, "scale": 1}, "mean: .*valid number, got True"),
+        ({"kind": "regression", "mean": None, "scale": None}, "mean: .*valid number, got None"),
     ],
 )
 def test_a_stored_task_that_cannot_be_is_refused(stored, words):
@@ -126,7 +135,7 @@ def test_a_class_that_training_did_not_see_is_refused():
 def test_a_label_that_is_no_number_is_refused_for_a_regression(values, words):
     missing = np.array([True, False])
     with pytest.raises(DataError, match=words):
-        encode_labels(Regression(), values, missing, label="y")
+        encode_labels(Regression(0.0, 1.0), values, missing, label="y")
 
 
 def test_a_class_of_rows_that_test_may_be_unseen():

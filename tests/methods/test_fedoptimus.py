@@ -354,7 +354,7 @@ def test_a_number_is_learned_too() -> None:
     for name, owner in made.labels.items():
         labels = owner.labels_S.float() - 1
         made.labels[name] = fedoptimus.LabelOwner(
-            labels, Regression(), Local(name), test_labels=torch.zeros(NUM_TEST)
+            labels, Regression(0.0, 1.0), Local(name), test_labels=torch.zeros(NUM_TEST)
         )
     coordinator = made.coordinator(config(rounds=30, learning_rate=0.05))
     network = made.engine()

@@ -462,7 +462,7 @@ def test_linear_classifiers_and_unchanged_blocks_train():
 
 
 def test_a_regression_trains():
-    task = Regression()
+    task = Regression(0.0, 1.0)
     parties = {}
     for name, blocks in HELD.items():
         data = rows(name, blocks)

@@ -96,7 +96,7 @@ def trained(*names: str, **settings: Any) -> tuple[vertical.Owner, InProcess]:
 
 
 @pytest.mark.parametrize("names", [("lab",), PARTNERS])
-@pytest.mark.parametrize("task", [TASK, Regression()], ids=["class", "number"])
+@pytest.mark.parametrize("task", [TASK, Regression(0.0, 1.0)], ids=["class", "number"])
 def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], task: Task) -> None:
     plain = {"momentum": 0.0, "weight_decay": 0.0}
     labels = None if task is TASK else rows_of("clinic")[:, 0]

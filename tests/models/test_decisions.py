@@ -64,7 +64,7 @@ def test_a_decision_is_what_was_kept_of_it() -> None:
 @pytest.mark.parametrize(
     ("task", "labels", "words"),
     [
-        (Regression(), [0.0, 1], "two classes"),
+        (Regression(0.0, 1.0), [0.0, 1], "two classes"),
         (Classification(("a", "b", "c")), [0, 1], "two classes"),
         (TWO, [1, 1], "do not have both classes"),
     ],
@@ -87,7 +87,10 @@ def test_balanced_classes_count_as_much_each() -> None:
 
 @pytest.mark.parametrize(
     ("how", "task", "words"),
-    [({"perhaps": 1.0}, TWO, "'perhaps', which is no class"), ("balanced", Regression(), "number")],
+    [
+        ({"perhaps": 1.0}, TWO, "'perhaps', which is no class"),
+        ("balanced", Regression(0.0, 1.0), "number"),
+    ],
 )
 def test_weights_are_of_classes_there_are(how: Any, task: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

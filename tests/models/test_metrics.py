@@ -74,14 +74,18 @@ def test_scores_fit_in_json() -> None:
     } == {float}
 
 
-@pytest.mark.parametrize("task", [TWO, Regression()])
+@pytest.mark.parametrize("task", [TWO, Regression(0.0, 1.0)])
 def test_no_row_is_no_score(task: Any) -> None:
     with pytest.raises(DataError, match="no test row"):
         score(task, torch.empty(0, task.num_outputs), torch.empty(0))
 
 
 def test_the_headline_is_the_score_that_tells_most() -> None:
-    assert [headline(task) for task in (TWO, THREE, Regression())] == ["auc", "accuracy", "rmse"]
+    assert [headline(task) for task in (TWO, THREE, Regression(0.0, 1.0))] == [
+        "auc",
+        "accuracy",
+        "rmse",
+    ]
 
 
 def test_the_headline_alone_is_that_of_all_scores() -> None:
