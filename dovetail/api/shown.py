@@ -47,7 +47,7 @@ class Shown:
 
 def printed(parts: Iterable[RenderableType], *, width: int = WIDTH) -> str:
     """What a terminal of this width would show, as plain text."""
-    console = Console(file=StringIO(), width=width, color_system=None, soft_wrap=False)
+    console = Console(file=StringIO(), width=width, color_system=None, force_jupyter=False)
     with console.capture() as captured:
         for each in parts:
             whole = isinstance(each, Text) and bool(each.no_wrap)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import dovetail as dt
 from dovetail.api.notebook import Notebook
 from dovetail.api.progress import talk_of
+from dovetail.api.shown import Shown
 from dovetail.sklearn import SoloClassifier
 
 
@@ -103,6 +107,21 @@ def test_parties_models_and_what_they_give_are_tables(rows: pd.DataFrame) -> Non
 
 
 @pytest.mark.usefixtures("brief_learners")
+def test_a_result_is_shown_once_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    displayed: list[str] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: displayed.append(text))
+    Console(file=StringIO()).print("rich displays what is printed")
+    assert displayed == ["rich displays what is printed\n"]
+    assert repr(Words()) == "two lines\nof words"
+    assert len(displayed) == 1
+
+
+class Words(Shown):
+    def shown(self) -> Iterator[str]:
+        yield from ("two lines", "of words")
+
+
 def test_a_fit_logs_its_epochs_and_warnings_by_pythons_logging(
     rows: pd.DataFrame, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
