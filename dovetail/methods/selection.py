@@ -73,7 +73,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -81,8 +81,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
+from dovetail.federated import Party, handles
 from dovetail.models import generator
-from dovetail.network import Engine, Message, check_shape
+from dovetail.network import Engine, Integers, Message, Values
 from dovetail.network.engine import R
 from dovetail.privacy import KEY_BYTES, MaskKeys, total
 
@@ -120,6 +121,11 @@ class Config(BaseModel):
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
+#: Places in samples_N, or -1.
+Places = Annotated[Tensor, Values(torch.int32)]
+Flags = Annotated[Tensor, Values(torch.bool)]
+Keys = Annotated[Tensor, Values(torch.uint8)]
+
 
 class Choose(Message):
     """Coordinator -> label owner: draw so many labelled rows, and queries among them (0: all)."""
@@ -133,8 +139,8 @@ class Choose(Message):
 class Chosen(Message):
     """Label owner -> coordinator: the rows it drew, and how many its shard has."""
 
-    samples_N: Tensor  # int64, places in the shared order
-    queries_Q: Tensor  # int64, places in samples_N
+    samples_N: Integers  # places in the shared order
+    queries_Q: Integers  # places in samples_N
     num_labelled: int
 
 
@@ -142,8 +148,8 @@ class Open(Message):
     """Coordinator -> data owner: measure these rows; replaces what was opened before."""
 
     label_owner: str
-    samples_N: Tensor
-    queries_Q: Tensor
+    samples_N: Integers
+    queries_Q: Integers
 
 
 class Opened(Message):
@@ -155,7 +161,7 @@ class Opened(Message):
 class Rank(Message):
     """Coordinator -> data owner: name the rows nearest to these queries, of these places."""
 
-    queries_B: Tensor  # int64, places in queries_Q
+    queries_B: Integers  # places in queries_Q
     start: int
     stop: int
 
@@ -163,7 +169,7 @@ class Rank(Message):
 class Ranked(Message):
     """Data owner -> coordinator: rows by rising distance in its own columns, the query left out."""
 
-    rows_BD: Tensor  # int32, places in samples_N
+    rows_BD: Places
 
 
 class GiveKey(Message):
@@ -173,7 +179,7 @@ class GiveKey(Message):
 class PublicKey(Message):
     """Data owner -> coordinator, which hands it to the others of the group."""
 
-    key: Tensor  # (32,) uint8
+    key: Annotated[Tensor, Values(torch.uint8, "32")]
 
 
 class Measure(Message):
@@ -183,34 +189,34 @@ class Measure(Message):
     distance of place ``depth`` (from 1) of the ranking of each of ``queries_B``.
     """
 
-    queries_M: Tensor  # int64, places in queries_Q
-    rows_M: Tensor  # int64, places in samples_N
+    queries_M: Integers  # places in queries_Q
+    rows_M: Integers  # places in samples_N
     bits: int
     owners: tuple[str, ...]
-    keys_K32: Tensor  # uint8, in the order of owners
-    queries_B: Tensor  # int64
+    keys_K32: Keys  # in the order of owners
+    queries_B: Integers
     depth: int
 
 
 class Partial(Message):
     """Data owner -> coordinator: what was asked, in fixed point."""
 
-    distances_M: Tensor  # int64; masked: (M + B,)
+    distances_M: Integers  # masked: (M + B,)
 
 
 class Nearest(Message):
     """Coordinator -> label owner: the rows nearest to these queries by the sum, in order."""
 
     group: int
-    queries_B: Tensor  # int64, places in queries_Q
-    rows_BL: Tensor  # int32, places in samples_N; -1 behind the last
-    tied_BL: Tensor  # bool: as far as the row before it
+    queries_B: Integers  # places in queries_Q
+    rows_BL: Places  # -1 behind the last
+    tied_BL: Flags  # as far as the row before it
 
 
 class Decided(Message):
     """Label owner -> coordinator: the queries that need a longer list."""
 
-    open_B: Tensor  # bool
+    open_B: Flags
 
 
 class Finish(Message):
@@ -231,7 +237,7 @@ class Estimate(Message):
 Features = Callable[[str, Tensor], Tensor]
 
 
-class DataOwner:
+class DataOwner(Party):
     """Ranks rows by distance in its own columns, and measures the pairs it is asked for.
 
     Args:
@@ -240,7 +246,7 @@ class DataOwner:
         masked_only: refuse to send a distance that is not masked.
     """
 
-    accepts = (Open, Rank, GiveKey, Measure)
+    has_local = False
 
     def __init__(self, name: str, features: Features, *, masked_only: bool = False) -> None:
         self.name = name
@@ -249,26 +255,14 @@ class DataOwner:
         self._distances_QN: np.ndarray | None = None
         self._keys: MaskKeys | None = None
 
-    def handle(self, message: Message) -> Message:
-        match message:
-            case Open():
-                return self._open(message)
-            case Rank():
-                return self._rank(message)
-            case GiveKey():
-                self._keys = MaskKeys()
-                return PublicKey(torch.frombuffer(bytearray(self._keys.public), dtype=torch.uint8))
-            case Measure():
-                return self._measure(message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
-
-    def _open(self, message: Open) -> Opened:
+    @handles
+    def open(self, message: Open) -> Opened:
+        """Distances of these rows."""
         num_rows = message.samples_N.numel()
         if not 2 <= num_rows <= MAX_ROWS:
             raise MessageError(
                 f"{message.wire_name()}: expected 2 to {MAX_ROWS} rows, got {num_rows}"
             )
-        check_shape(message, "samples_N", (num_rows,), torch.int64)
         queries_Q = _indices(message, "queries_Q", num_rows)
         if not 1 <= len(queries_Q) <= num_rows:
             raise MessageError(f"{message.wire_name()}: no query, or more than rows")
@@ -304,7 +298,9 @@ class DataOwner:
             )
         return self._distances_QN
 
-    def _rank(self, message: Rank) -> Ranked:
+    @handles
+    def rank(self, message: Rank) -> Ranked:
+        """The rows nearest to these queries."""
         num_queries, num_rows = self._opened(message).shape
         queries_B = _indices(message, "queries_B", num_queries)
         if not 0 <= message.start < message.stop <= num_rows - 1:
@@ -315,13 +311,21 @@ class DataOwner:
         rows_BD = self._order_QN[queries_B, message.start : message.stop]
         return Ranked(torch.from_numpy(rows_BD))
 
-    def _measure(self, message: Measure) -> Partial:
+    @handles
+    def give_key(self, message: GiveKey) -> PublicKey:
+        """A new one, for one sum."""
+        self._keys = MaskKeys()
+        return PublicKey(torch.frombuffer(bytearray(self._keys.public), dtype=torch.uint8))
+
+    @handles
+    def measure(self, message: Measure) -> Partial:
+        """Distances of these pairs."""
         distances_QN = self._opened(message)
         num_queries, num_rows = distances_QN.shape
         queries_M = _indices(message, "queries_M", num_queries)
         rows_M = _indices(message, "rows_M", num_rows)
-        if len(queries_M) != len(rows_M) or len(rows_M) > num_queries * num_rows:
-            raise MessageError(f"{message.wire_name()}: pairs that are none, or too many")
+        if len(rows_M) > num_queries * num_rows:
+            raise MessageError(f"{message.wire_name()}: too many pairs")
         if message.bits + math.frexp(float(distances_QN.max()))[1] > _SUM_BITS:
             raise MessageError(f"{message.wire_name()}: its distances overflow at {message.bits}")
         distances_M = distances_QN[queries_M, rows_M]
@@ -334,7 +338,7 @@ class DataOwner:
             raise MessageError(f"{message.wire_name()}: no place {message.depth} of {num_rows - 1}")
         if self._keys is None:
             raise MessageError(f"{message.wire_name()}: no key was asked for before")
-        check_shape(message, "keys_K32", (len(message.owners), KEY_BYTES), torch.uint8)
+        message.check(K=len(message.owners))
         edge_B = distances_QN[queries_B, self._order_QN[queries_B, message.depth - 1]]
         fixed = _fixed(np.concatenate([distances_M, edge_B]), message.bits)
         publics = {
@@ -350,14 +354,12 @@ def _fixed(distances: np.ndarray, bits: int) -> Tensor:
 
 
 def _indices(message: Message, name: str, below: int) -> np.ndarray:
-    """An int64 tensor field of one axis, whose values are 0 .. below - 1.
+    """A field of places, which are 0 .. below - 1.
 
     Raises:
-        MessageError: it is none.
+        MessageError: others.
     """
-    value: Tensor = getattr(message, name)
-    check_shape(message, name, (value.numel(),), torch.int64)
-    indices = value.numpy()
+    indices: np.ndarray = getattr(message, name).numpy()
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < below:
         raise MessageError(f"{message.wire_name()}.{name}: places outside 0 to {below - 1}")
     return indices
@@ -366,7 +368,7 @@ def _indices(message: Message, name: str, below: int) -> np.ndarray:
 # --- What a label owner executes ---------------------------------------------------------------
 
 
-class LabelOwner:
+class LabelOwner(Party):
     """Has the labels; says how far a search must go, and what a group is worth.
 
     Args:
@@ -378,7 +380,7 @@ class LabelOwner:
         DataError: lengths that differ, labels that are no classes, or a label missing.
     """
 
-    accepts = (Choose, Nearest, Finish)
+    has_local = False
 
     def __init__(self, name: str, samples_N: Tensor, labels_N: Tensor) -> None:
         if len(samples_N) != len(labels_N):
@@ -396,17 +398,9 @@ class LabelOwner:
         self.labels = labels_N.numpy()
         self._labels_N: np.ndarray | None = None
 
-    def handle(self, message: Message) -> Message:
-        match message:
-            case Choose():
-                return self._choose(message)
-            case Nearest():
-                return self._decide(message)
-            case Finish():
-                return self._finish(message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
-
-    def _choose(self, message: Choose) -> Chosen:
+    @handles
+    def choose(self, message: Choose) -> Chosen:
+        """Rows that are drawn, and queries among them."""
         rng = generator(message.seed, self.name, "selection")
         drawn = torch.randperm(len(self.labels), generator=rng)[: max(0, message.rows)].numpy()
         _, index, counts = np.unique(self.labels[drawn], return_inverse=True, return_counts=True)
@@ -437,19 +431,17 @@ class LabelOwner:
         self._nearer_Q = np.zeros(len(self._queries_Q), dtype=np.int64)  # m; 0: not known yet
         self._same_Q = np.zeros(len(self._queries_Q), dtype=np.int64)  # k, equally far ones too
 
-    def _decide(self, message: Nearest) -> Decided:
+    @handles
+    def decide(self, message: Nearest) -> Decided:
+        """Which queries need a longer list."""
         if self._labels_N is None:
             raise PartyError(
                 self.name, f"was sent {message.wire_name()} before {Choose.wire_name()}"
             )
         num_rows = len(self._labels_N)
         queries_B = _indices(message, "queries_B", len(self._queries_Q))
-        length = message.rows_BL.shape[1] if message.rows_BL.ndim == 2 else 0
-        shape = (len(queries_B), length)
-        check_shape(message, "rows_BL", shape, torch.int32)
-        check_shape(message, "tied_BL", shape, torch.bool)
         rows_BL = message.rows_BL.numpy()
-        if not length or int(rows_BL.min()) < -1 or int(rows_BL.max()) >= num_rows:
+        if not rows_BL.size or int(rows_BL.min()) < -1 or int(rows_BL.max()) >= num_rows:
             raise MessageError(f"{message.wire_name()}.rows_BL: places outside 0 to {num_rows - 1}")
         if message.group != self._group:
             self._begin(message.group)
@@ -459,14 +451,16 @@ class LabelOwner:
         wanted_B = self._wanted_Q[queries_B]
         right_B = num_same_BL[:, -1] >= wanted_B
         # The k-th row of the query's class, and behind it those that are as far.
-        ends_BL = np.ones(shape, dtype=bool)
+        ends_BL = np.ones(rows_BL.shape, dtype=bool)
         ends_BL[:, :-1] = ~message.tied_BL.numpy()[:, 1:]
         last_B = (ends_BL & (num_same_BL >= wanted_B[:, None])).argmax(axis=1)
         self._nearer_Q[queries_B[right_B]] = last_B[right_B] + 1
         self._same_Q[queries_B[right_B]] = num_same_BL[right_B, last_B[right_B]]
         return Decided(torch.from_numpy(~right_B))
 
-    def _finish(self, message: Finish) -> Estimate:
+    @handles
+    def estimate(self, message: Finish) -> Estimate:
+        """I(S) of the group."""
         if self._labels_N is None or message.group != self._group or not self._nearer_Q.all():
             raise MessageError(f"{message.wire_name()}: group {message.group} is not all known")
         return Estimate(ross(len(self._labels_N), self._counts_Q, self._same_Q, self._nearer_Q))
@@ -707,7 +701,7 @@ class Session:
         self.num_rows = len(chosen.samples_N)
         self.num_labelled = chosen.num_labelled
         with _checking(self.label_owner):
-            check_shape(chosen, "samples_N", (self.num_rows,), torch.int64)
+            chosen.check()
             queries_Q = _indices(chosen, "queries_Q", self.num_rows)
             if not (2 <= self.num_rows <= min(config.rows, self.num_labelled) and len(queries_Q)):
                 raise MessageError(f"{chosen.wire_name()}: {self.num_rows} rows")
@@ -779,7 +773,7 @@ class Session:
         for name, reply in self._ask(requests, Ranked).items():
             queries_B = wanted[name]
             with _checking(name):
-                check_shape(reply, "rows_BD", (len(queries_B), stop - start), torch.int32)
+                reply.check(B=len(queries_B), D=stop - start)
                 rows_BD = reply.rows_BD.numpy()
                 self._order[name][queries_B, start:stop] = rows_BD
                 ranked = np.sort(self._order[name][queries_B, :stop], axis=1)
@@ -822,7 +816,7 @@ class Session:
         requests = {name: each for name, each in requests.items() if len(each.rows_M)}
         for name, reply in self._ask(requests, Partial).items():
             with _checking(name):
-                check_shape(reply, "distances_M", (int(unknown[name].sum()),), torch.int64)
+                reply.check(M=int(unknown[name].sum()))
                 distances = reply.distances_M.numpy()
                 if int(distances.min()) < 0 or int(distances.max()) > 2**_SUM_BITS // len(members):
                     raise MessageError(f"{reply.wire_name()}: a distance below 0, or too large")
@@ -845,7 +839,7 @@ class Session:
         keys = self._ask(dict.fromkeys(members, GiveKey()), PublicKey)
         for name, reply in keys.items():
             with _checking(name):
-                check_shape(reply, "key", (KEY_BYTES,), torch.uint8)
+                reply.check()
         request = Measure(
             torch.from_numpy(queries_M),
             torch.from_numpy(rows_M),
@@ -859,7 +853,7 @@ class Session:
         size = len(rows_M) + len(open_Q)
         for name, share in replies.items():
             with _checking(name):
-                check_shape(share, "distances_M", (size,), torch.int64)
+                share.check(M=size)
         self.distances += size * len(members)
         sums = total(share.distances_M for share in replies.values()).numpy()
         if int(sums.min()) < 0 or int(sums.max()) > 2**_SUM_BITS:
@@ -888,7 +882,7 @@ class Session:
         )
         reply = self._ask({self.label_owner: message}, Decided)[self.label_owner]
         with _checking(self.label_owner):
-            check_shape(reply, "open_B", (len(queries_B),), torch.bool)
+            reply.check(B=len(queries_B))
         return reply.open_B.numpy()
 
 

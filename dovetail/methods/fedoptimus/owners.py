@@ -67,7 +67,7 @@ from dovetail.models.owners import (
     OwnerResNet,
     StripCnn,
 )
-from dovetail.network import InProcess, State
+from dovetail.network import InProcess
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.retry import write_text
@@ -489,22 +489,6 @@ def _trains(site: Site, live: _Live) -> Maker:
     return of_run
 
 
-class _Stateless:
-    """A party that keeps nothing between steps."""
-
-    def __init__(
-        self, party: selection.DataOwner | selection.LabelOwner | predicting.Inference
-    ) -> None:
-        self.accepts = party.accepts
-        self.handle = party.handle
-
-    def state(self) -> State:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Nothing to restore."""
-
-
 def _selects(live: _Live) -> Maker:
     """Makes its side of a selection."""
     name = live.site.name
@@ -515,11 +499,9 @@ def _selects(live: _Live) -> Maker:
 
         def make() -> StatefulParty:
             if isinstance(held, Labels):
-                return _Stateless(chooser_of(held))
-            return _Stateless(
-                selection.DataOwner(
-                    name, lambda owner, samples_B: live.embed(asked, owner, samples_B)
-                )
+                return chooser_of(held)
+            return selection.DataOwner(
+                name, lambda owner, samples_B: live.embed(asked, owner, samples_B)
             )
 
         return make
