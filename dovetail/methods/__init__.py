@@ -19,23 +19,6 @@ from dovetail.methods.method import Method
 from dovetail.methods.plugins import installed
 from dovetail.methods.survival.plugin import Survival
 
-__all__ = [
-    "METHODS",
-    "Driver",
-    "LocalData",
-    "Method",
-    "Party",
-    "Round",
-    "check",
-    "coordinated",
-    "every",
-    "handles",
-    "method_of",
-    "pooled",
-    "title",
-    "variants",
-]
-
 #: Where two have a variant of one name, ``method =`` means the first's.
 METHODS: dict[str, Method] = {
     method.name: method for method in (Apfed(), Chfl(), Hyfem(), FedOptimus(), Survival())

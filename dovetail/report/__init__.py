@@ -3,5 +3,3 @@
 from dovetail.report.folder import Run, read_run
 from dovetail.report.page import Coverage, html
 from dovetail.report.tables import Names
-
-__all__ = ["Coverage", "Names", "Run", "html", "read_run"]

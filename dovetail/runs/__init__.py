@@ -5,17 +5,3 @@ from dovetail.models.metrics import headline, mean_and_spread, score
 from dovetail.network.retry import write_text
 from dovetail.runs.one_seed import run
 from dovetail.runs.runfolder import RunFolder, finished, summarise, versions
-
-__all__ = [
-    "Outcome",
-    "RunFolder",
-    "Setup",
-    "finished",
-    "headline",
-    "mean_and_spread",
-    "run",
-    "score",
-    "summarise",
-    "versions",
-    "write_text",
-]

@@ -68,43 +68,6 @@ from dovetail.models.vectors import vector_of
 from dovetail.network import Engine, Replies
 from dovetail.privacy import MIN_MEMBERS, PrivateSteps, SecretSums
 
-__all__ = [
-    "BLOCK",
-    "GATES",
-    "LOCAL_IN_SECRET",
-    "LOCAL_SETTINGS",
-    "Average",
-    "Begin",
-    "ChflData",
-    "Config",
-    "Coordinator",
-    "Describe",
-    "Description",
-    "Finish",
-    "Finished",
-    "GiveKey",
-    "GiveKeys",
-    "GiveMasked",
-    "GiveOpened",
-    "GiveParts",
-    "GiveShare",
-    "Masked",
-    "Member",
-    "Opened",
-    "Parts",
-    "Prepared",
-    "PublicKey",
-    "PublicKeys",
-    "Ready",
-    "Round",
-    "Scored",
-    "Share",
-    "Train",
-    "Trained",
-    "agree_on",
-    "train",
-]
-
 #: What ``by_party`` may set.
 LOCAL_SETTINGS = frozenset({"learning_rate", "mu"})
 

@@ -7,31 +7,3 @@ from dovetail.methods.hyfem.hyfem import Config, Finish, Finished, Round, Train,
 from dovetail.methods.hyfem.judging import GiveScore, Score
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.methods.hyfem.settings import Settings, alone, fedavg, fedper, fedprox
-
-__all__ = [
-    "Agreement",
-    "Begin",
-    "Config",
-    "Coordinator",
-    "Finish",
-    "Finished",
-    "GiveMoments",
-    "GiveScore",
-    "Hello",
-    "Holding",
-    "HyfemData",
-    "Judge",
-    "Judged",
-    "Member",
-    "Moments",
-    "Ready",
-    "Round",
-    "Score",
-    "Settings",
-    "Train",
-    "Trained",
-    "alone",
-    "fedavg",
-    "fedper",
-    "fedprox",
-]
