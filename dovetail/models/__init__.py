@@ -17,7 +17,6 @@ from dovetail.models.networks import (
     Head,
     OwnNetwork,
     Perceptron,
-    encoder_from_json,
     network_input,
     output_shape,
 )
@@ -36,7 +35,6 @@ from dovetail.models.owners import (
     OwnersSpec,
     StripCnn,
     TopSpec,
-    bottom_from_json,
     load_bottom,
 )
 from dovetail.models.prediction import Prediction

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.errors import ConfigError
-from dovetail.models.as_json import AsJson, of_kind
+from dovetail.models.as_json import AsJson
 from dovetail.models.networks import (
     EncoderSpec,
     Shape,
@@ -179,16 +179,6 @@ class Unchanged(AsJson):
 
 
 Extractor = EncoderSpec | SmallCnn | ResNet | Unchanged
-
-
-def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
-    """The extractor that ``to_json`` described.
-
-    Raises:
-        ModelError: an unknown kind.
-    """
-    extractor: Extractor = of_kind(Extractor, stored)
-    return extractor
 
 
 def num_features(extractor: Extractor, input_shape: Shape) -> int:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -267,7 +267,3 @@ class ColumnsSpec(AsJson):
 def _linears(num_inputs: int, widths: Sequence[int], num_outputs: int) -> list[nn.Linear]:
     sizes = [num_inputs, *widths, num_outputs]
     return [nn.Linear(i, o) for i, o in pairwise(sizes)]
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

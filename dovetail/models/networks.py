@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dovetail.data.installed import TRUSTED, imported, is_trusted, tensor_of, trust
 from dovetail.data.stored import let_go
 from dovetail.errors import ConfigError, ModelError
-from dovetail.models.as_json import AsJson, of_kind
+from dovetail.models.as_json import AsJson
 
 Shape = tuple[int, ...]
 
@@ -274,16 +274,6 @@ class Head(AsJson):
             layers += [nn.Linear(code_width, width), nn.ReLU(), nn.Dropout(self.dropout)]
             code_width = width
         return nn.Sequential(*layers, nn.Linear(code_width, num_outputs))
-
-
-def encoder_from_json(stored: Mapping[str, Any]) -> EncoderSpec:
-    """The encoder that ``to_json`` described.
-
-    Raises:
-        ModelError: an unknown kind.
-    """
-    encoder: EncoderSpec = of_kind(EncoderSpec, stored)
-    return encoder
 
 
 def network_input(x: Tensor, device: torch.device | None = None) -> Tensor:

@@ -284,16 +284,6 @@ BottomSpec = (
 )
 
 
-def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
-    """The bottom network that ``to_json`` described.
-
-    Raises:
-        ModelError: an unknown kind.
-    """
-    bottom: BottomSpec = of_kind(BottomSpec, stored)
-    return bottom
-
-
 # --- The top network ---------------------------------------------------------------------------
 
 
@@ -516,7 +506,7 @@ def load_bottom(folder: str | Path) -> Bottom:
     absent = "holds no data owner's network: {} is missing"
     description, weights = read_folder(folder, "bottom", format=BOTTOM_FORMAT, absent=absent)
     with rebuilding(folder, "bottom"):
-        spec = bottom_from_json(description["network"])
+        spec: BottomSpec = of_kind(BottomSpec, description["network"])
         shape, embedding = tuple(description["shape"]), description["embedding"]
         if not all(type(size) is int and size > 0 for size in (*shape, embedding)):
             raise ModelError(f"sizes are positive whole numbers, got {shape}")

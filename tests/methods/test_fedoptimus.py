@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from joint_predictions import predict
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -804,7 +805,7 @@ def test_the_joint_model_says_what_messages_say(monkeypatch: pytest.MonkeyPatch)
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     outputs = model.outputs(blocks(made))
     samples = torch.arange(NUM_TEST)
-    together = predicting.predict(
+    together = predict(
         network, made.labels["l1"].model(), "l1", samples, data_owners=["d1", "d2"], batch_size=4
     )
     torch.testing.assert_close(together.outputs, outputs)
@@ -872,7 +873,7 @@ def test_a_data_owner_missing_at_inference_is_left_out_and_named() -> None:
     network = replacing(made, "d2", fails=lambda m: isinstance(m, messages.Embed))
     top = made.labels["l1"].model()
     names = ["d1", "d2"]
-    together = predicting.predict(network, top, "l1", torch.arange(3), data_owners=names)
+    together = predict(network, top, "l1", torch.arange(3), data_owners=names)
     assert together.answered == ("d1",)
     assert together.missed == {"d2": "is out"}
     model = predicting.joint(made.labels["l1"], list(made.data.values()))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pooled_information import pooled
 from pydantic import ValidationError
 from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
@@ -82,7 +83,7 @@ def test_the_federated_estimate_is_the_pooled_one_exactly(seed, secure):
     scores = score(columns, labels, config, seed=seed)
     for members, nats in scores.groups:
         x_NF = np.concatenate([columns[name] for name in members], axis=1)
-        assert nats == selection.pooled(x_NF, labels)
+        assert nats == pooled(x_NF, labels)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3, 7])
@@ -141,7 +142,7 @@ def test_a_group_with_a_constant_owner_is_worth_the_others():
     columns["constant"] = np.zeros((len(labels), 1))
     scores = score(columns, labels, selection.Config(group_size=3, groups=1))
     both = np.concatenate([columns["owner-0"], columns["owner-1"]], axis=1)
-    assert dict(scores.groups)["owner-0", "owner-1", "constant"] == selection.pooled(both, labels)
+    assert dict(scores.groups)["owner-0", "owner-1", "constant"] == pooled(both, labels)
 
 
 def test_a_large_or_tiny_scale_changes_nothing():
@@ -159,7 +160,7 @@ def test_masked_groups_are_worth_what_they_are_in_the_clear():
     assert all(len(members) > 1 for members, _ in masked.groups)
     for members, nats in masked.groups:
         x = np.concatenate([columns[name] for name in members], axis=1)
-        assert nats == selection.pooled(x, labels)
+        assert nats == pooled(x, labels)
 
 
 def test_messages_as_bytes_give_the_same():
@@ -198,7 +199,7 @@ def test_several_label_owners_count_by_their_rows():
     net = InProcess(parties, driver="driver")
     scores = selection.score(net, list(columns), list(shards), ALONE, seed=0)
     for name, x in columns.items():
-        first, second = (selection.pooled(x[rows], labels[rows]) for rows in shards.values())
+        first, second = (pooled(x[rows], labels[rows]) for rows in shards.values())
         assert scores.values[name] == pytest.approx((60 * first + 30 * second) / 90)
 
 
@@ -532,9 +533,7 @@ def test_a_composite_party_has_columns_and_labels():
     parties["owner-0"] = Composite(parties["owner-0"], label_owner(labels, "owner-0"))
     net = InProcess(parties, driver="driver")
     scores = selection.score(net, list(columns), ["owner-0"], ALONE, seed=0)
-    assert scores.values == pytest.approx(
-        {name: selection.pooled(x, labels) for name, x in columns.items()}
-    )
+    assert scores.values == pytest.approx({name: pooled(x, labels) for name, x in columns.items()})
 
 
 class Counter:
@@ -607,7 +606,7 @@ def test_forward_selection_is_the_pooled_one():
         )
         for members, nats in result.groups:
             x_NF = np.concatenate([columns[name] for name in members], axis=1)
-            assert nats == selection.pooled(x_NF, labels)
+            assert nats == pooled(x_NF, labels)
         worth = dict(result.groups)
         chosen = list(result.order[:1])
         for name in result.order[len(chosen) : 3]:  # each is the best that was left
@@ -646,9 +645,7 @@ def test_forward_selection_weighs_label_owners_and_goes_on_without_who_fails():
     assert "other" in both.order[:2]
     for members, nats in both.groups:
         x_NF = np.concatenate([columns[name] for name in members], axis=1)
-        parts = [
-            selection.pooled(x_NF[rows], labels[rows]) for rows in (slice(half), slice(half, None))
-        ]
+        parts = [pooled(x_NF[rows], labels[rows]) for rows in (slice(half), slice(half, None))]
         assert nats == pytest.approx(np.mean(parts), abs=1e-12)
 
     class Leaves(selection.DataOwner):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dovetail.data import Classification
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Convolutional, Model, Perceptron, load
+from dovetail.models.as_json import of_kind
 from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,
@@ -19,7 +20,6 @@ from dovetail.models.blocks import (
     SmallCnn,
     Unchanged,
     classifier,
-    extractor_from_json,
     num_features,
 )
 
@@ -75,8 +75,8 @@ def test_only_cnns_that_are_centred_see_centred_pixels():
     assert isinstance(centred_cnn, nn.Sequential)
     torch.testing.assert_close(network(x), one_by_one(network, x))
     torch.testing.assert_close(centred_cnn(x["b"]), centred_cnn[1:](4 * x["b"] - 2))
-    again = extractor_from_json(centred.to_json())
-    assert (again, extractor_from_json(plain.to_json())) == (centred, plain)
+    again = of_kind(Extractor, centred.to_json())
+    assert (again, of_kind(Extractor, plain.to_json())) == (centred, plain)
 
 
 def test_blocks_of_all_kinds_go_through_one_network():
@@ -129,7 +129,7 @@ def test_the_only_block_may_be_given_as_it_is():
 def test_an_extractor_comes_back_from_json_and_gives_as_many_features_as_said(
     extractor: Extractor, shape: tuple[int, ...], width: int
 ):
-    assert extractor_from_json(extractor.to_json()) == extractor
+    assert of_kind(Extractor, extractor.to_json()) == extractor
     network = extractor.encoder(shape)
     assert network(torch.zeros(2, *shape)).flatten(1).shape == (2, width)
     assert num_features(extractor, shape) == width

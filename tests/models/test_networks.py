@@ -18,10 +18,10 @@ from dovetail.models import (
     Head,
     OptimizerConfig,
     Perceptron,
-    encoder_from_json,
     network_input,
     output_shape,
 )
+from dovetail.models.as_json import of_kind
 
 CPU = torch.device("cpu")
 
@@ -123,12 +123,12 @@ def test_a_head_is_linear_relu_and_dropout_for_each_width_then_linear() -> None:
     [Perceptron((3,)), Perceptron((8, 6)), TABLE_3, TABLE_4, Convolutional((1,), (2,), (3,))],
 )
 def test_an_encoder_comes_back_from_json(spec: EncoderSpec) -> None:
-    assert encoder_from_json(spec.to_json()) == spec
+    assert of_kind(EncoderSpec, spec.to_json()) == spec
 
 
 def test_an_encoder_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ModelError, match=r"got 'custom'; copy the whole folder again"):
-        encoder_from_json({"kind": "custom"})
+        of_kind(EncoderSpec, {"kind": "custom"})
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from dovetail.models import (
     OwnersSpec,
     StripCnn,
     TopSpec,
-    bottom_from_json,
     load_bottom,
 )
+from dovetail.models.as_json import of_kind
 from dovetail.models.owners import BottomSpec, EncodedMlp, mean_embedding
 
 SPECS: list[tuple[BottomSpec, tuple[int, ...]]] = [
@@ -34,7 +34,7 @@ SPECS: list[tuple[BottomSpec, tuple[int, ...]]] = [
 @pytest.mark.parametrize(("spec", "shape"), SPECS)
 def test_a_bottom_maps_rows_to_embeddings(spec: BottomSpec, shape: tuple[int, ...]) -> None:
     assert spec.build(shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)
-    assert bottom_from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert of_kind(BottomSpec, json.loads(json.dumps(spec.to_json()))) == spec
 
 
 def test_a_strip_is_read_by_one_convolution_and_two_linear_layers() -> None:

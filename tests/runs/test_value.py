@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pooled_information import pooled
 
 from dovetail import runs
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.methods import METHODS, apfed, fedoptimus, selection
+from dovetail.methods import METHODS, apfed, fedoptimus
 from dovetail.methods.base import Loaded
 from dovetail.methods.training import Training
 from dovetail.runs import Setup, shapley, value
@@ -209,7 +210,7 @@ def test_mutual_information_is_that_of_the_labelled_rows_shared_with_each() -> N
     both = np.isin(bank.ids, shop.ids) & (bank.ids % 2 == 0)
     index = {id_: row for row, id_ in enumerate(shop.ids.tolist())}
     rows = [index[id_] for id_ in bank.ids[both].tolist()]
-    expected = selection.pooled(shop.joined()[rows].numpy(), bank.labels[both].numpy())
+    expected = pooled(shop.joined()[rows].numpy(), bank.labels[both].numpy())
     result = valued(setup(data=data), by="mi")
     assert result["partners"]["shop"]["mi"]["mean"] == expected
     assert "all" not in result

@@ -37,12 +37,12 @@ from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.models import OptimizerConfig, RandomStream, matching
+from dovetail.models.as_json import of_kind
 from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,
     Extractor,
     classifier,
-    extractor_from_json,
 )
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.networks import Shape, network_input
@@ -254,7 +254,7 @@ class Holder(Party):
             raise MessageError(f"{wire}: {begin.num_blocks} blocks in all cannot be")
         self._encode(dict(zip(names, begin.encodings, strict=True)), wire)
         try:
-            extractors = tuple(extractor_from_json(json.loads(text)) for text in begin.extractors)
+            extractors = tuple(of_kind(Extractor, json.loads(text)) for text in begin.extractors)
         except (ValueError, AttributeError, DovetailError) as error:
             raise MessageError(f"{wire}: it cannot be read ({error})") from None
         _check_size(wire, extractors)
