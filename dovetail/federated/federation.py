@@ -29,6 +29,7 @@ class Federation(Engine):
             them, puts them into the round's line of metrics, and clears them.
         number: the round that is being played.
         included: the parties of the last mean; none of a sum in secret that failed.
+        only: the parties that its driver sees; None: all of the engine's.
     """
 
     def __init__(self, engine: Engine, *, timeout_s: float | None = None) -> None:
@@ -40,10 +41,11 @@ class Federation(Engine):
         self.missing: dict[str, str] = {}
         self.number = 0
         self.included: tuple[str, ...] = ()
+        self.only: tuple[str, ...] | None = None
 
     @property
     def parties(self) -> tuple[str, ...]:
-        return self.engine.parties
+        return self.engine.parties if self.only is None else self.only
 
     def send(
         self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None

@@ -21,11 +21,11 @@ from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.audited import ChflAudited
 from dovetail.methods.chfl.fits import TOLD, ChflFits
+from dovetail.methods.chfl.search import SearchSection
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.variant_settings import (
     POOLED,
     UNIQUE_WEIGHT_DECAY,
-    Search,
     chosen,
     pool,
     trained_model,
@@ -76,25 +76,6 @@ VARIANT_NAMES: Mapping[str, str] = {
     "simple": "simple method of V-B5",
     "pooled": "pooled rows, common columns",
 }
-
-
-class SearchSection(Section):
-    """Values to choose from on validation rows; nothing is chosen where there are none."""
-
-    learning_rate: tuple[float, ...] = ()  # of all columns
-    mu: tuple[float, ...] = ()  # of the lateral connections
-    proximal: tuple[float, ...] = ()  # the pull to the server's weights
-    rounds: int = Field(default=10, ge=1)  # of each trial
-    seed: int | None = Field(default=None, ge=0)  # choose once, for all seeds of the run
-    each: bool = False  # each party takes what is best on its own rows; else all the best mean
-
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Field -> values."""
-        return {
-            name: values
-            for name in ("learning_rate", "mu", "proximal")
-            if (values := getattr(self, name))
-        }
 
 
 class ChflSection(chfl.Config):
@@ -242,11 +223,9 @@ class ChflVariant(Variant):
         plain = deciding(weighed(narrowed(section, chfl.Config), training.run), training.run)
         if training.run.data is not None:  # one place says it for all columns of one table
             plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
-        asked = section.search
-        search = Search(asked.grid(), asked.rounds, asked.seed, asked.each)
         best = chosen(
             training,
-            search,
+            section.search,
             variant_config(plain, name, given),
             name,
             seed,

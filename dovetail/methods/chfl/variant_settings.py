@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from dovetail.alignment.stored import trial_variant
 from dovetail.data import PartyData, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.chfl.search import Trial, search_grid
+from dovetail.methods.chfl.search import SearchSection, Trial, search_grid
 from dovetail.methods.outcome import Observer
 from dovetail.methods.training import Training
 from dovetail.models import Model
@@ -39,24 +39,6 @@ UNIQUE_WEIGHT_DECAY = 1e-2
 POOLED = "pooled"
 
 
-@dataclass(frozen=True)
-class Search:
-    """Settings to choose from on validation rows, as V-A3 does.
-
-    Attributes:
-        grid: field of ``chfl.Config`` -> values to try. A variant tries those that matter to it.
-        rounds: of each trial.
-        seed: of every trial; None: the run's own.
-        each: each party takes the trial that was best on its own rows, else all take the one that
-            was best on the mean.
-    """
-
-    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    rounds: int = 10
-    seed: int | None = None
-    each: bool = False
-
-
 def variant_config(config: chfl.Config, variant: str, settings: Mapping[str, Any]) -> chfl.Config:
     """What a variant is trained with: the settings of all, less what it has none of, and its own.
 
@@ -79,7 +61,7 @@ def variant_config(config: chfl.Config, variant: str, settings: Mapping[str, Any
 
 def chosen(
     training: Training,
-    search: Search,
+    search: SearchSection,
     plain: chfl.Config,
     variant: str,
     seed: int,
@@ -100,7 +82,7 @@ def chosen(
     """
     grid = {
         name: values
-        for name, values in search.grid.items()
+        for name, values in search.grid().items()
         if len(values) and _matters(name, variant) and name not in fixed
     }
     if not grid:

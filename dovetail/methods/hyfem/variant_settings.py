@@ -5,16 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from dovetail.data import Input, TableEncoder, Task
-from dovetail.federated import Driver
+from dovetail.federated import Driver, Federation
 from dovetail.methods import hyfem
+from dovetail.methods.separately import Separately
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
-from dovetail.network import Engine, Message, Pending, State
-
-R = TypeVar("R", bound=Message)
 
 #: Who drives, in ledgers and among the models.
 SERVER = "server"
@@ -64,8 +62,8 @@ class Recipe:
     party_data: Mapping[str, hyfem.HyfemData]
 
 
-class Apart(Driver):
-    """Each party with a coordinator of its own, one round of each after the other: "standalone".
+class Apart(Separately[hyfem.Coordinator]):
+    """Each party with a coordinator of its own: "standalone".
 
     Args:
         recipe: of the variant; a party uses the blocks that it has.
@@ -73,70 +71,24 @@ class Apart(Driver):
     """
 
     def __init__(self, recipe: Recipe, *, seed: int) -> None:
-        self.config, self.num_rounds = recipe.config, recipe.config.rounds
-        self.coordinators = {
-            name: hyfem.Coordinator(
-                recipe.task,
-                {
-                    block: extractor
-                    for block, extractor in recipe.extractors.items()
-                    if block in local_data.blocks
-                },
-                recipe.config,
-                seed=seed,
-                name=SERVER,
-            )
-            for name, local_data in recipe.party_data.items()
-        }
+        self.config, runs = recipe.config, {}
+        for name, local_data in recipe.party_data.items():
+            held = {
+                block: recipe.extractors[block]
+                for block in recipe.extractors
+                if block in local_data.blocks
+            }
+            runs[name] = hyfem.Coordinator(recipe.task, held, self.config, seed=seed, name=SERVER)
+        super().__init__(runs)
 
-    def begin(self, network: Engine) -> None:
-        """Open every party's run."""
-        for name, coordinator in self.coordinators.items():
-            coordinator.begin(coordinator.federation(_OneOf(network, name)))
+    def reach(self, name: str, network: Federation) -> Federation:
+        federation = self.runs[name].federation(network)
+        federation.only = (name,)
+        return federation
 
-    def round(self, number: int, network: Engine) -> hyfem.Round:
-        """One round of each."""
-        losses: dict[str, float] = {}
-        for name, coordinator in self.coordinators.items():
-            losses |= coordinator.round(
-                number, coordinator.federation(_OneOf(network, name))
-            ).losses
+    def together(self, done: Mapping[str, Any], network: Federation) -> hyfem.Round:
+        losses = {party: loss for each in done.values() for party, loss in each.losses.items()}
         return hyfem.Round(metrics={"loss": statistics.fmean(losses.values())}, losses=losses)
-
-    def finish(self, network: Engine) -> None:
-        """Each has its model."""
-        for name, coordinator in self.coordinators.items():
-            coordinator.finish(coordinator.federation(_OneOf(network, name)))
-
-    def state(self) -> State:
-        """States of all coordinators."""
-        return {name: coordinator.state() for name, coordinator in self.coordinators.items()}
-
-    def restore(self, state: State) -> None:
-        """Go on from there."""
-        for name, coordinator in self.coordinators.items():
-            coordinator.restore(state[name])
-
-
-class _OneOf(Engine):
-    """An engine, as one of its parties has it for itself."""
-
-    def __init__(self, engine: Engine, party: str) -> None:
-        super().__init__(engine.driver)
-        self._engine = engine
-        self._party = party
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        return (self._party,)
-
-    def send(
-        self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
-    ) -> Pending[R]:
-        return self._engine.send(requests, reply, timeout_s=timeout_s)
-
-    def notify(self, party: str, why: str) -> None:
-        self._engine.notify(party, why)
 
 
 def party_model(driver: Driver, member: hyfem.Member) -> Model:
