@@ -5,7 +5,8 @@
 
 Trains one variant of a file of runs/hyfem with each of the given settings on nine tenths of its
 training rows, and adds a line for each to results/hyfem_choice.jsonl: accuracy on the other
-tenth, which has all classes; parties' are the mean over parties, each with its own blocks.
+tenth, which has all classes; parties' are the mean over parties, each with its own blocks. With
+``--all-classes`` each party trains on rows of all classes: what its blocks allow.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dovetail import methods
 from dovetail.files import run_name
 from dovetail.methods.base import Loaded
 from dovetail.methods.hyfem.plugin import HyfemSection
+from dovetail.runs.partitions import BlocksSection
 from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
@@ -31,7 +33,13 @@ SHARE = 0.1
 
 
 def validated(
-    cell: str, variant: str, rounds: int, settings: str, seed: int, extractor: str | None
+    cell: str,
+    variant: str,
+    rounds: int,
+    settings: str,
+    seed: int,
+    extractor: str | None,
+    all_classes: bool,
 ) -> dict[str, Any]:
     """One line of the file of choices."""
     sets = [f"hyfem.{each}" for each in settings.split(",")]
@@ -46,7 +54,15 @@ def validated(
         assert section.test is not None
         train, _ = dd.split(train, test=section.test, seed=section.split_seed, stratify=True)
     train, held_out = dd.split(train, test=SHARE, seed=1, stratify=True)
-    loaded = Loaded(section.partition.deal(train, held_out, section), None)
+    partition = section.partition
+    if all_classes:
+        assert isinstance(partition, BlocksSection)
+        shares = [share for share in partition.assignment if not isinstance(share, str)]
+        every = tuple(sorted({each for share in shares for each in share.classes}))
+        partition = partition.model_copy(
+            update={"assignment": tuple(s.model_copy(update={"classes": every}) for s in shares)}
+        )
+    loaded = Loaded(partition.deal(train, held_out, section), None)
     setup = methods.method_of(run.method).setup(run, loaded, torch.device("cpu"))
     started = time.process_time()
     outcome = setup.train(variant, seed, lambda *_: None)
@@ -61,6 +77,7 @@ def validated(
         "settings": settings,
         "centred": "centred=True" in str(run.settings("hyfem", HyfemSection).extractors),
         "seed": seed,
+        **({"all classes": True} if all_classes else {}),
         "cpu s": round(time.process_time() - started, 1),
         **{f"{name} %": round(100 * value, 2) for name, value in accuracies.items()},
     }
@@ -74,12 +91,19 @@ def main() -> None:
     parser.add_argument("--extractor", help='of all blocks, as TOML: { kind = "small-cnn" }')
     parser.add_argument("--rounds", type=int, default=24, help="of the trials [24]")
     parser.add_argument("--seed", type=int, default=100, help="not one of the run's [100]")
+    parser.add_argument("--all-classes", action="store_true", help="at each party")
     parser.add_argument("--to", type=Path, default=_results.FOLDER / "hyfem_choice.jsonl")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for settings in given.settings:
         line = validated(
-            given.cell, given.variant, given.rounds, settings, given.seed, given.extractor
+            given.cell,
+            given.variant,
+            given.rounds,
+            settings,
+            given.seed,
+            given.extractor,
+            given.all_classes,
         )
         print(json.dumps(line), flush=True)
         with given.to.open("a") as file:

@@ -26,7 +26,7 @@ from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local, train
 from dovetail.methods import hyfem
 from dovetail.models import Perceptron, generator
-from dovetail.models.blocks import Extractor, Unchanged
+from dovetail.models.blocks import Extractor, ResNet, Unchanged
 from dovetail.network import Checkpoint, InProcess, Message
 
 TASK = Classification(("no", "yes", "perhaps"))
@@ -202,6 +202,50 @@ def test_one_block_is_fedprox_and_without_a_pull_fedavg(mu, frozen):
         server.round(number, server.federation(engine))
     for name, value in weights(server.model()).items():
         torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["resnet-18", "resnet-34"])
+def test_residual_networks_are_averaged_with_what_their_layers_saw(kind):
+    # One block of pictures is FedAvg on the whole network, running means and variances included.
+    rng, names = torch.Generator().manual_seed(0), ["clinic", "lab"]
+    parties = {
+        name: PartyData(
+            name,
+            np.arange(12),
+            {"scan": torch.randn(12, 1, 16, 16, generator=rng)},
+            torch.arange(12) % 3,
+        )
+        for name in names
+    }
+
+    def members() -> dict[str, hyfem.Member]:
+        held = {name: hyfem.HyfemData(party, TASK, (5,)) for name, party in parties.items()}
+        return {name: made(each) for name, each in held.items()}
+
+    settings = hyfem.fedprox(config(batch_size=12, local_steps=1), 0.0)
+    server = hyfem.Coordinator(TASK, {"scan": ResNet(2, kind=kind)}, settings, seed=0)
+    engine = InProcess(members(), driver="server")
+    server.begin(server.federation(engine))
+    whole = copy.deepcopy(server.model().network)
+    batches = {
+        name: Minibatches(torch.arange(12), 12, generator(0, name, "hyfem batches"))
+        for name in names
+    }
+    for number in (1, 2):
+        server.round(number, server.federation(engine))
+        ends = []
+        for name, party in members().items():
+            network = copy.deepcopy(whole).train()
+            plain_steps(network, party, batches[name], 1)
+            ends.append(network.state_dict())
+        whole.load_state_dict(
+            {key: sum(end[key] for end in ends) / len(ends) for key in ends[0]}  # type: ignore[misc]
+        )
+    for name, value in weights(server.model()).items():
+        if not name.endswith("num_batches_tracked"):
+            torch.testing.assert_close(value, whole.state_dict()[name], rtol=1e-4, atol=1e-5)
+    moved = weights(server.model())["extractors.0.1.running_mean"]
+    assert moved.abs().max() > 1e-3
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.data import Classification
@@ -143,6 +144,57 @@ def test_a_resnet_has_the_weights_of_the_paper_less_its_head(kind, weights, laye
     network = ResNet(stem="large", kind=kind).encoder((3, 32, 32))
     assert sum(parameter.numel() for parameter in network.parameters()) == weights - 513_000
     assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == layers + 3
+
+
+def plain_resnet(network: nn.Module, x: Tensor, pairs: tuple[int, ...], *, large: bool) -> Tensor:
+    """He et al. 2016, section 3.3 and Table 1, once more, with the weights of ``network``."""
+    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+
+    def convolved(x: Tensor, stride: int) -> Tensor:
+        w = convolutions.pop(0).weight
+        x = F.conv2d(x, w, stride=stride, padding=w.shape[-1] // 2)
+        norm = norms.pop(0)
+        mean = x.mean((0, 2, 3), keepdim=True)
+        spread = ((x - mean) ** 2).mean((0, 2, 3), keepdim=True)
+        scale, shift = (each[None, :, None, None] for each in (norm.weight, norm.bias))
+        return (x - mean) / (spread + 1e-5).sqrt() * scale + shift
+
+    x = convolved(x, 2 if large else 1).clamp(min=0)
+    if large:
+        x = F.max_pool2d(x, 3, stride=2, padding=1)
+    for stage, number in enumerate(pairs):
+        for pair in range(number):
+            stride = 2 if stage and not pair else 1
+            y = convolved(convolved(x, stride).clamp(min=0), 1)
+            if stride == 2:  # more channels on a smaller map: a projection, option B
+                x = convolved(x, stride)
+            x = (x + y).clamp(min=0)
+    assert not convolutions
+    return x.mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs"), [("resnet-18", (2, 2, 2, 2)), ("resnet-34", (3, 4, 6, 3))]
+)
+@pytest.mark.parametrize("stem", ["small", "large"])
+def test_a_resnet_gives_what_the_papers_network_gives(kind, pairs, stem):
+    # The widths of Table 1 (64 to 512), batch statistics, values and all gradients.
+    torch.manual_seed(0)
+    network = ResNet(stem=stem, kind=kind).encoder((3, 16, 16)).double()
+    side = 64 if stem == "large" else 16
+    x = torch.randn(3, 3, side, side, dtype=torch.float64)
+    weights = list(network.parameters())
+    here, there = network(x), plain_resnet(network, x, pairs, large=stem == "large")
+    assert here.shape == (3, 512)
+    torch.testing.assert_close(here, there, rtol=1e-9, atol=1e-9)
+    direction = torch.randn_like(here)
+    for one, two in zip(
+        torch.autograd.grad(here, weights, direction),
+        torch.autograd.grad(there, weights, direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-8)
 
 
 def test_a_model_of_blocks_is_saved_and_loaded(tmp_path: Path):
