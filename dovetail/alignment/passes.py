@@ -105,16 +105,8 @@ def align_by_keys(
             put(rows[party].numpy(), samples_K.numpy(), ELSEWHERE)
             missing = int((left_N & (key.values == b"")).sum())
             left_N[rows_S[samples_K.numpy()]] = False
-            done.append(
-                PassDone(
-                    str(key.key),
-                    len(usable),
-                    ambiguous,
-                    missing,
-                    pairs[party].num_theirs,
-                    samples_K,
-                )
-            )
+            counts = str(key.key), len(usable), ambiguous, missing, len(samples_K)
+            done.append(PassDone(*counts, pairs[party].num_theirs, samples_K))
         passes[party] = tuple(done)
         overlap[party] = int((rows[party] >= 0).sum())
     return Aligned(Alignment(MappingProxyType(rows)), num_ids, overlap, MappingProxyType(passes))

@@ -355,22 +355,33 @@ class Proving:
 # --- What the initiator executes ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class PassDone:
-    """What one match key has found with one partner.
+@dataclass(frozen=True)
+class PassCount:
+    """How many rows one match key has found with one partner.
 
     Attributes:
         key: as both sides resolve it.
         usable: own rows that entered, each with a key of its own.
         ambiguous, missing: own rows that were left and share a key, or have none.
-        theirs: the partner's rows that entered.
-        samples_K: what was matched.
+        num_shared: rows that it matched and no key before it.
     """
 
     key: str
     usable: int
     ambiguous: int
     missing: int
+    num_shared: int
+
+
+@dataclass(frozen=True, eq=False)
+class PassDone(PassCount):
+    """What one match key has found with one partner.
+
+    Attributes:
+        theirs: the partner's rows that entered.
+        samples_K: what was matched.
+    """
+
     theirs: int
     samples_K: Tensor
 
@@ -391,24 +402,6 @@ class Aligned:
     num_ids: Mapping[str, int]
     overlap: Mapping[str, int]
     passes: Mapping[str, tuple[PassDone, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PassCount:
-    """How many rows one match key has found with one partner.
-
-    Attributes:
-        key: as both sides resolve it.
-        usable: own rows with a key of their own.
-        ambiguous, missing: own rows that share a key, or have none.
-        num_shared: rows that it matched and no key before it.
-    """
-
-    key: str
-    usable: int
-    ambiguous: int
-    missing: int
-    num_shared: int
 
 
 @dataclass(frozen=True)

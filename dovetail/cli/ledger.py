@@ -103,11 +103,11 @@ def _authorities(ca: Path | None) -> tuple[x509.Certificate, ...]:
     Raises:
         ConfigError: a file that is none of certificates.
     """
-    from dovetail.network.certificates import read_certificates, read_file
+    from dovetail.network.certificates import certificates_in
 
     if ca is None:
         return ()
-    return read_certificates(read_file(ca, what="the authority"), where=str(ca))
+    return certificates_in(ca, "the authority")
 
 
 def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:

@@ -206,6 +206,20 @@ def read_certificates(data: bytes, *, where: str) -> tuple[x509.Certificate, ...
         raise ConfigError(f"{where} holds no certificate (PEM)") from None
 
 
+def certificates_in(path: Path, what: str = "a certificate") -> tuple[x509.Certificate, ...]:
+    """The certificates in a file; ``what`` it is, in errors.
+
+    Raises:
+        ConfigError: no such file, or none in it.
+    """
+    return read_certificates(read_file(path, what=what), where=str(path))
+
+
+def key_in(path: Path, what: str = "the key") -> Key:
+    """The private key in a file; as ``certificates_in``."""
+    return read_key(read_file(path, what=what), where=str(path))
+
+
 def make_request(name: str, key: Key) -> bytes:
     """What a party sends to the authority's holder: its name and public key, signed by its key."""
     # The name that TLS compares is in it for authorities of a company, which copy or confirm it.
@@ -340,10 +354,8 @@ class Authority:
             ConfigError: files that are missing, or that do not belong together.
         """
         paths = folder / "ca.pem", folder / "ca.key"
-        certificates = read_certificates(
-            read_file(paths[0], what="the authority's certificate"), where=str(paths[0])
-        )
-        key = read_key(read_file(paths[1], what="the authority's key"), where=str(paths[1]))
+        certificates = certificates_in(paths[0], "the authority's certificate")
+        key = key_in(paths[1], "the authority's key")
         if certificates[0].public_key() != key.public_key():
             raise ConfigError(f"{paths[1]} is not the key of the first certificate in {paths[0]}")
         return cls(certificates, key)
@@ -428,8 +440,7 @@ class Authority:
         if certificate.not_valid_after_utc <= now:
             raise ConfigError(
                 f"the authority expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make a "
-                "new one: "
-                "dovetail certificates --renew-ca"
+                "new one: dovetail certificates --renew-ca"
             )
         names = [x509.DNSName(tls_name(certificate_name(name))), *map(host_name, hosts)]
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]

@@ -14,6 +14,7 @@ from cryptography import x509
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import (
     certificate_name,
+    certificates_in,
     name_of,
     path_to,
     read_certificates,
@@ -178,7 +179,7 @@ def certificate_warnings(folder: Path, name: str, *, now: datetime | None = None
     if not path.exists():
         return []
     now = now or datetime.now(UTC)
-    leaf, *between = read_certificates(read_file(path, what="a certificate"), where=str(path))
+    leaf, *between = certificates_in(path)
     warnings = [expiry_warning(leaf, now, str(path))]
     listed = _listed(folder, between)
     if listed is not None:
@@ -201,9 +202,7 @@ def _listed(folder: Path, between: Sequence[x509.Certificate] = ()) -> Revocatio
     path, authority = folder / "crl.pem", folder / "ca.pem"
     if not path.exists():
         return None
-    authorities = read_certificates(
-        read_file(authority, what="the authority"), where=str(authority)
-    )
+    authorities = certificates_in(authority, "the authority")
     data = read_file(path, what="the list")
     return Revocations.read(data, (*authorities, *between), where=str(path))
 

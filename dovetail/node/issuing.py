@@ -89,7 +89,7 @@ def issue(
             public_key = before.public_key()
             assert isinstance(public_key, PublicKey)
         elif before is not None and not force:
-            key = made.read_key(made.read_file(key_path, what="the key"), where=str(key_path))
+            key = made.key_in(key_path)
             public_key = key.public_key()
         else:
             key = made.new_key()
@@ -122,7 +122,7 @@ def request(folder: Folder, name: str, *, force: bool) -> dict[str, Any]:
     """A party's own key, and what it sends to the authority's holder."""
     key_path = folder.of(name, ".key")
     if key_path.exists() and not force:
-        key = made.read_key(made.read_file(key_path, what="the key"), where=str(key_path))
+        key = made.key_in(key_path)
     else:
         key = made.new_key()
         made.make_folder(folder.of(name))
@@ -255,14 +255,12 @@ def _write_lists(
 
 def _older(folder: Folder) -> list[Authority]:
     """Authorities that another took the place of, and that are still believed."""
-    believed = made.read_certificates(
-        made.read_file(folder.authority / "ca.pem", what="the authority"), where="ca.pem"
-    )
+    believed = made.certificates_in(folder.authority / "ca.pem", "the authority")
     authorities = []
     for certificate in believed[1:]:
         path = folder.authority / f"old-{certificate.serial_number:x}.key"
         if path.exists():
-            key = made.read_key(made.read_file(path, what="the key"), where=str(path))
+            key = made.key_in(path)
             authorities.append(Authority((certificate,), key))
     return authorities
 
@@ -303,7 +301,7 @@ def _authority(folder: Folder) -> Authority:
 def _old_certificate(folder: Folder, name: str) -> x509.Certificate:
     path = folder.of(name, ".pem")
     what = f"so there is nothing to renew; leave --renew out to make one for {name!r}"
-    return made.read_certificates(made.read_file(path, what=what), where=str(path))[0]
+    return made.certificates_in(path, what)[0]
 
 
 def _write_certificate(
@@ -390,20 +388,15 @@ def listed(folder: Folder) -> dict[str, Any]:
     """What the folder holds."""
     listing: dict[str, Any] = {}
     if (folder.authority / "ca.pem").exists():
-        path = folder.authority / "ca.pem"
-        chain_here = made.read_certificates(
-            made.read_file(path, what="the authority"), where=str(path)
-        )
-        listing["authority"] = {"expires": f"{chain_here[0].not_valid_after_utc:%Y-%m-%d}"}
+        authority = made.certificates_in(folder.authority / "ca.pem", "the authority")[0]
+        listing["authority"] = {"expires": f"{authority.not_valid_after_utc:%Y-%m-%d}"}
     parties: dict[str, dict[str, Any]] = {}
     for name in folder.parties():
         path = folder.of(name, ".pem")
         if not path.exists():
             parties[name] = {"driver": None, "hosts": [], "expires": None}
             continue
-        certificate = made.read_certificates(
-            made.read_file(path, what="the certificate"), where=str(path)
-        )[0]
+        certificate = made.certificates_in(path)[0]
         parties[name] = {
             "driver": made.may_listen(certificate),
             "hosts": list(made.hosts_of(certificate)),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from dovetail.alignment import Aligned, Overlap, rate
+from dovetail.alignment.psi import PassCount, PassDone
 from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.data import Alignment, Column
 from dovetail.errors import ConfigError
@@ -23,15 +24,7 @@ def with_driver(driver: Driver, *, count: bool, workers: int) -> dict[str, Any]:
     if count:
         return _counted(name, num_rows, driver.count(workers=workers))
     aligned = driver.align(workers=workers)
-    return {
-        "mode": "intersection",
-        "initiator": name,
-        "rows": dict(aligned.num_ids),
-        "shared": dict(aligned.overlap),
-        "shared_by_all": len(aligned.alignment.shared(name, *driver.partners)),
-        **_by_key(aligned),
-        "files": {name: str(driver.stored_path)},
-    }
+    return {**_aligned(name, aligned), "files": {name: str(driver.stored_path)}}
 
 
 def starter_of(sites: dict[str, Site]) -> str:
@@ -51,38 +44,39 @@ def aligned_here(
         path = stored_path(site)
         save_rows(path, StoredRows(name, run, alignment.rows[name], digest(site.table.ids)))
         files[name] = str(path)
+    truth = _by_truth(sites, starter, aligned, alignment)
+    return {**_aligned(starter, aligned), **truth, "files": files}
+
+
+def _aligned(starter: str, aligned: Aligned) -> dict[str, Any]:
     return {
         "mode": "intersection",
         "initiator": starter,
         "rows": dict(aligned.num_ids),
         "shared": dict(aligned.overlap),
-        "shared_by_all": len(aligned.alignment.shared(*sites)),
-        **_by_key(aligned),
-        **_by_truth(sites, starter, aligned, alignment),
-        "files": files,
+        "shared_by_all": len(aligned.alignment.shared(*aligned.num_ids)),
+        **_by_key(aligned.passes),
     }
 
 
-def _by_key(aligned: Aligned) -> dict[str, Any]:
-    """What each match key has found; nothing where ids were compared."""
-    if not aligned.passes:
-        return {}
-    return {
-        "keys": {
-            party: [
-                {
-                    "key": each.key,
-                    "entered": each.usable,
-                    "ambiguous": each.ambiguous,
-                    "missing": each.missing,
-                    "entered_there": each.theirs,
-                    "matched": len(each.samples_K),
-                }
-                for each in passes
-            ]
-            for party, passes in aligned.passes.items()
-        }
+def _by_key(passes: Mapping[str, Sequence[PassCount]]) -> dict[str, Any]:
+    """How many rows each match key has found; nothing where ids were compared."""
+    keys = {
+        party: [
+            {
+                "key": each.key,
+                "entered": each.usable,
+                "ambiguous": each.ambiguous,
+                "missing": each.missing,
+                **({"entered_there": each.theirs} if isinstance(each, PassDone) else {}),
+                "matched": each.num_shared,
+            }
+            for each in of_party
+        ]
+        for party, of_party in passes.items()
+        if of_party
     }
+    return {"keys": keys} if keys else {}
 
 
 def _by_truth(
@@ -153,24 +147,5 @@ def _counted(starter: str, num_rows: int, overlaps: Mapping[str, Overlap]) -> di
             **{name: overlap.num_ids for name, overlap in overlaps.items()},
         },
         "shared": {name: overlap.num_shared for name, overlap in overlaps.items()},
-        **_counted_by_key(overlaps),
+        **_by_key({name: overlap.passes for name, overlap in overlaps.items()}),
     }
-
-
-def _counted_by_key(overlaps: Mapping[str, Overlap]) -> dict[str, Any]:
-    """How many rows each match key has found; nothing where ids were counted."""
-    keys = {
-        party: [
-            {
-                "key": each.key,
-                "entered": each.usable,
-                "ambiguous": each.ambiguous,
-                "missing": each.missing,
-                "matched": each.num_shared,
-            }
-            for each in overlap.passes
-        ]
-        for party, overlap in overlaps.items()
-        if overlap.passes
-    }
-    return {"keys": keys} if keys else {}
