@@ -35,7 +35,7 @@ from dovetail.data.partitions import Partitioned, task_of
 from dovetail.data.party import PartyData
 from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, encode_labels
+from dovetail.data.task import Classification
 from dovetail.errors import ConfigError, DataError
 
 
@@ -237,9 +237,7 @@ def blocks(
     pooled = PartyData("pooled", train.ids, whole, labels).take(torch.from_numpy(used))
     test_federation, pooled_test = None, None
     if test is not None:
-        test_labels = encode_labels(
-            task, test.labels.values, test.labels.missing, label=test.label, unseen=True
-        )
+        test_labels = test.encoded_labels(task, unseen=True)
         test_federation = Federation(
             PartyData(party, test.ids, {name: whole_test[name] for name in contents}, test_labels)
             for party, contents in held.items()

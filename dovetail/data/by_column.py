@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-import torch
 
-from dovetail.data.common_unique import BLOCK, CommonUnique
+from dovetail.data.common_unique import CommonUnique, raw_parts
 from dovetail.data.datasets import Dataset, draw_rows
 from dovetail.data.federation import Federation
 from dovetail.data.partitions import task_of
-from dovetail.data.party import PartyData
 from dovetail.data.tables import Column, Table
-from dovetail.data.task import encode_labels
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
@@ -114,42 +111,29 @@ def by_column(
         if not len(train_rows[name]) or (validation and not num_validation):
             raise DataError(f"{len(held)} rows of {name!r} are too few to train and validate on")
 
-    def deal(dataset: Dataset, held: Mapping[str, np.ndarray]) -> list[PartyData]:
-        labels = encode_labels(
-            task, dataset.labels.values, dataset.labels.missing, label=dataset.label, unseen=True
-        )
-        return [
-            PartyData(
-                name,
-                dataset.ids[rows],
-                labels=labels[torch.from_numpy(rows)],
-                label=dataset.label,
-                tables={
-                    BLOCK: dataset.table(_DEALS)
-                    .only((*shared, *(each for each in has[name] if each not in shared)))
-                    .take(rows)
-                },
-            )
-            for name, rows in held.items()
-        ]
+    columns_of = {
+        name: (*shared, *(each for each in has[name] if each not in shared)) for name in names
+    }
 
-    tested: list[PartyData] | None = None
+    def deal(dataset: Dataset, rows_of: Mapping[str, np.ndarray]) -> Federation:
+        labels = dataset.encoded_labels(task, unseen=True)
+        return raw_parts(dataset, labels, rows_of, columns_of)
+
+    tested: Federation | None = None
     if guest is not None:
         tested = deal(train, dict.fromkeys(names, all_rows[guest]))
     elif test is not None:
         local_tests = {name: _rows_of(test.table(_DEALS), column, name) for name in names}
         tested = deal(test, local_tests)
     return ByColumn(
-        Federation(deal(train, train_rows)),
-        None if tested is None else Federation(tested),
+        deal(train, train_rows),
+        tested,
         task,
         MappingProxyType({}),
         train.label,
-        Federation(deal(train, validation_rows)) if validation else None,
+        deal(train, validation_rows) if validation else None,
         tuple(shared),
-        MappingProxyType(
-            {name: tuple(each for each in has[name] if each not in shared) for name in names}
-        ),
+        MappingProxyType({name: each[len(shared) :] for name, each in columns_of.items()}),
         tuple(each for each in table.select(categorical) if each in features),
         max_categories,
         blocks=MappingProxyType(_blocks(has)),

@@ -14,10 +14,9 @@ from dovetail.data.agreed import agree, common_first, fit_rest, summarise
 from dovetail.data.correlated import Correlation, common_columns
 from dovetail.data.datasets import Dataset
 from dovetail.data.federation import Federation
-from dovetail.data.partitions import Partitioned, checked_names, task_of
+from dovetail.data.partitions import Partitioned, checked_names, task_of, tested_labels
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.task import encode_labels
 from dovetail.errors import ConfigError, DataError
 
 #: What a party's table is called in its model.
@@ -83,6 +82,26 @@ class CommonUnique(Partitioned):
             inputs=MappingProxyType(inputs),
             common_features=agreed.feature_names,
         )
+
+
+def raw_parts(
+    dataset: Dataset,
+    labels: Tensor,
+    rows_of: Mapping[str, np.ndarray],
+    columns: Mapping[str, Sequence[str]],
+) -> Federation:
+    """Parties with these rows and columns of a table, as it has them."""
+    table = dataset.table("common_unique and by-column split tables")
+    return Federation(
+        PartyData(
+            party,
+            dataset.ids[rows],
+            labels=labels[torch.from_numpy(rows)],
+            label=dataset.label,
+            tables={BLOCK: table.only(columns[party]).take(rows)},
+        )
+        for party, rows in rows_of.items()
+    )
 
 
 def common_unique(
@@ -155,36 +174,18 @@ def common_unique(
                 f"training and validation rows (validation = {validation}); ask for fewer parties"
             )
 
-    def deal(dataset: Dataset, task_labels: Tensor, held: Mapping[str, np.ndarray]) -> Federation:
-        return Federation(
-            PartyData(
-                party,
-                dataset.ids[rows],
-                labels=task_labels[torch.from_numpy(rows)],
-                label=dataset.label,
-                tables={BLOCK: dataset.table(_DEALS).only((*shared, *unique[party])).take(rows)},
-            )
-            for party, rows in held.items()
-        )
-
+    columns = {party: (*shared, *unique[party]) for party in names}
     tested = None
     if test is not None:
-        if test.labels.missing.any():
-            raise DataError(
-                f"label {test.label!r} is missing in {int(test.labels.missing.sum())} of the "
-                f"{test.num_rows} test rows; remove them: they cannot be scored"
-            )
-        test_labels = encode_labels(
-            task, test.labels.values, test.labels.missing, label=test.label, unseen=True
-        )
-        tested = deal(test, test_labels, dict.fromkeys(names, np.arange(test.num_rows)))
+        rows_of = dict.fromkeys(names, np.arange(test.num_rows))
+        tested = raw_parts(test, tested_labels(task, test), rows_of, columns)
     return CommonUnique(
-        deal(train, labels, train_rows),
+        raw_parts(train, labels, train_rows, columns),
         tested,
         task,
         MappingProxyType({}),
         train.label,
-        deal(train, labels, validation_rows) if validation else None,
+        raw_parts(train, labels, validation_rows, columns) if validation else None,
         tuple(shared),
         MappingProxyType(unique),
         tuple(named_categories),

@@ -28,6 +28,7 @@ from dovetail.data.tables import (
     read_table,
     table_from_arrays,
 )
+from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError
 
 BUILT_IN = ("breast-cancer", "digits", "digits-images")
@@ -70,6 +71,11 @@ class Dataset:
         if not isinstance(self.x, Table):
             raise DataError(f"{self.name} holds images; {wanted}")
         return self.x
+
+    def encoded_labels(self, task: Task, *, unseen: bool = False) -> Tensor:
+        """(N,) its labels as this task has them; see ``encode_labels``."""
+        values, missing = self.labels.values, self.labels.missing
+        return encode_labels(task, values, missing, label=self.label, unseen=unseen)
 
     def take(self, rows: np.ndarray) -> Dataset:
         """A data set of these rows, in this order."""

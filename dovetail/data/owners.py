@@ -19,7 +19,7 @@ from dovetail.data.partitions import Partitioned, checked_names, task_of
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, Kind, Task, encode_labels
+from dovetail.data.task import Classification, Kind, Task
 from dovetail.errors import ConfigError, DataError
 
 
@@ -145,11 +145,6 @@ def owners(
         whole = PartyData(name, train.ids[columns_here], {}, labels[torch.from_numpy(columns_here)])
         kept[name] = whole.take(torch.arange(num_validation))
         training.append(whole.take(torch.arange(num_validation, len(columns_here))))
-    test_labels = None
-    if test is not None:
-        test_labels = encode_labels(
-            task, test.labels.values, test.labels.missing, label=test.label, unseen=True
-        )
     return Owners(
         Federation([*held(train), *training]),
         None if test is None else Federation(held(test)),
@@ -159,7 +154,7 @@ def owners(
         holders,
         labellers,
         MappingProxyType(kept) if validation else None,
-        test_labels,
+        None if test is None else test.encoded_labels(task, unseen=True),
         1 if isinstance(train.x, Table) else 2 if axis == "height" else 3,
     )
 

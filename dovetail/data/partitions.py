@@ -18,7 +18,7 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table, nearest
-from dovetail.data.task import Kind, Task, encode_labels, fit_task
+from dovetail.data.task import Kind, Task, fit_task
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
@@ -76,9 +76,8 @@ def task_of(
                 f"label {part.label!r} is missing in {int(part.labels.missing.sum())} of the "
                 f"{part.num_rows} rows of {part.name}; every row needs one here, so remove them"
             )
-    values, missing = train.labels.values, train.labels.missing
-    task = fit_task(values, missing, kind=kind, label=train.label)
-    return task, encode_labels(task, values, missing, label=train.label)
+    task = fit_task(train.labels.values, train.labels.missing, kind=kind, label=train.label)
+    return task, train.encoded_labels(task)
 
 
 def strips(
@@ -191,7 +190,8 @@ def columns(
     """
     shares = _shares(parties, active, overlap)
     table = train.table(_DEALS)
-    test_table = None if test is None else test.table(_DEALS)
+    if test is not None:
+        test.table(_DEALS)
     chosen = {name: table.select(globs) for name, globs in parties.items()}
     for name, selected in chosen.items():
         if not selected and (name != active or parties[name]):
@@ -203,6 +203,15 @@ def columns(
     inputs: dict[str, TableEncoder] = {}
     held: list[PartyData] = []
     held_test: list[PartyData] = []
+
+    def deal(name: str, part: Dataset, labels: Tensor | None, rows: np.ndarray) -> PartyData:
+        encoder = inputs[name]
+        table = part.table(_DEALS).take(rows)
+        block = {"columns": encoder.transform(table, allow_unseen=part is test)}
+        label = part.label if name == active else None
+        labels = labels if name == active else None
+        return PartyData(name, part.ids[rows], block, labels, {"columns": encoder}, label)
+
     for name, selected in chosen.items():
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         is_active = name == active
@@ -210,40 +219,19 @@ def columns(
         if not is_active:
             num_shared = max(1, round(shares[name] * train.num_rows))
             rows = rng.permutation(train.num_rows)[:num_shared]
-        part = table.take(rows)
-        encoder = TableEncoder(name, ())
+        inputs[name] = TableEncoder(name, ())
         if selected:
-            encoder = TableEncoder.fit(
-                part,
+            inputs[name] = TableEncoder.fit(
+                table.take(rows),
                 selected,
                 categorical=categorical,
                 max_categories=max_categories,
                 party=name,
             )
-        inputs[name] = encoder
-        held.append(
-            PartyData(
-                name,
-                train.ids[rows],
-                {"columns": encoder.transform(part)},
-                train_labels if is_active else None,
-                {"columns": encoder},
-                train.label if is_active else None,
-            )
-        )
-        if test is not None and test_table is not None:
+        held.append(deal(name, train, train_labels, rows))
+        if test is not None:
             rows = np.arange(test.num_rows) if is_active else rng.permutation(test.num_rows)
-            block = encoder.transform(test_table.take(rows), allow_unseen=True)
-            held_test.append(
-                PartyData(
-                    name,
-                    test.ids[rows],
-                    {"columns": block},
-                    test_labels if is_active else None,
-                    {"columns": encoder},
-                    test.label if is_active else None,
-                )
-            )
+            held_test.append(deal(name, test, test_labels, rows))
     return Partitioned(
         Federation(held),
         Federation(held_test) if held_test else None,
@@ -256,21 +244,22 @@ def columns(
 def _labels(train: Dataset, test: Dataset | None, kind: Kind) -> tuple[Task, Tensor, Tensor | None]:
     """The task, and the labels of the training and the test part as networks see them."""
     task = fit_task(train.labels.values, train.labels.missing, kind=kind, label=train.label)
+    return task, train.encoded_labels(task), None if test is None else tested_labels(task, test)
 
-    def encode(part: Dataset) -> Tensor:
-        return encode_labels(
-            task, part.labels.values, part.labels.missing, label=part.label, unseen=part is test
-        )
 
-    if test is None:
-        return task, encode(train), None
+def tested_labels(task: Task, test: Dataset) -> Tensor:
+    """(N,) the labels of test rows, each of which has one.
+
+    Raises:
+        DataError: one has none.
+    """
     num_missing = int(test.labels.missing.sum())
     if num_missing:
         raise DataError(
             f"label {test.label!r} is missing in {num_missing} of the {test.num_rows} test rows; "
             "a test row without a label cannot be scored, so remove them"
         )
-    return task, encode(train), encode(test)
+    return test.encoded_labels(task, unseen=True)
 
 
 def _owner_name(active: int | str | None, names: Sequence[str]) -> str | None:

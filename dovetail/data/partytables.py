@@ -81,14 +81,15 @@ class PartyTable:
         values, missing = labels.values, labels.missing
         return fit_task(values, missing, kind=kind, label=label, party=self.name)
 
-    def encoded_labels(self, task: Task) -> Tensor:
+    def encoded_labels(self, task: Task, *, unseen: bool = False) -> Tensor:
         """(N,) its labels as this task has them; see ``encode_labels``.
 
         Raises:
             DataError: a class that the task does not have.
         """
         labels = self.required_labels
-        return encode_labels(task, labels.values, labels.missing, label=self.label or "")
+        values, missing = labels.values, labels.missing
+        return encode_labels(task, values, missing, label=self.label or "", unseen=unseen)
 
     @property
     def num_rows(self) -> int:
@@ -156,9 +157,7 @@ class PartyTable:
             block = fitted.transform(self.x)
         labels = None
         if task is not None and self.labels is not None and self.label is not None:
-            labels = encode_labels(
-                task, self.labels.values, self.labels.missing, label=self.label, unseen=True
-            )
+            labels = self.encoded_labels(task, unseen=True)
         label = None if labels is None else self.label
         return PartyData(
             self.name,
