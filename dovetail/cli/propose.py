@@ -49,7 +49,7 @@ def propose(
     from dovetail.cli.output import print_line
     from dovetail.cli.proposals import local_certificates, read_stale
     from dovetail.network.credentials import Credentials
-    from dovetail.network.identity import Certified
+    from dovetail.network.renewal import Certified
     from dovetail.network.retry import write_text
     from dovetail.node.proposal import sign, signature_path
     from dovetail.runs.proposing import page

@@ -65,7 +65,7 @@ def relay(
     from dovetail.network.credentials import revoked_by
     from dovetail.network.logs import json_lines
     from dovetail.network.mailbox.signed import Signatures
-    from dovetail.network.renewal import Renewed
+    from dovetail.network.renewal import Certified
     from dovetail.node.probes import Probes
     from dovetail.node.relay.store import Bounds, Store
     from dovetail.node.site_folder import SiteFolder, logged
@@ -76,7 +76,7 @@ def relay(
         round(max_mb * 2**20), max_letters, max_days * 86400, round(max_letter_mb * 2**20)
     )
     address = Address(host, port, certificates=certificates, mutual=mutual_tls)
-    signatures = Signatures(Renewed.load(certificates, certified_name(certificates)))
+    signatures = Signatures(Certified.load(certificates, certified_name(certificates)))
     with ExitStack() as stack:
         stack.enter_context(SiteFolder(site_folder))
         stack.enter_context(logged(site_folder / "relay.log"))

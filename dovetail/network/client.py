@@ -33,7 +33,7 @@ from dovetail.network.host import Host
 from dovetail.network.identity import check_proof
 from dovetail.network.messages import Data
 from dovetail.network.printable import printable
-from dovetail.network.renewal import LOOK_S, Renewed, renewed
+from dovetail.network.renewal import LOOK_S, Certified, certified
 
 #: Seconds between two attempts: from the first, doubling, to the last; each times 0.5 to 1.
 BACKOFF_S = (0.1, 5.0)
@@ -79,7 +79,7 @@ AS_EVER = Way()
 def serve(
     host: Host,
     address: str,
-    credentials: Credentials | Renewed,
+    credentials: Credentials | Certified,
     *,
     driver: str,
     stop: threading.Event,
@@ -93,8 +93,8 @@ def serve(
     Args:
         host: answers.
         address: "host:port" where the driver listens.
-        credentials: this party's certificate and key, and whom it believes; those of a ``Renewed``
-            are taken up on a new line as they change, and a revoked driver's line is cut.
+        credentials: this party's certificate and key, and whom it believes; a ``Certified``
+            takes up changes on a new line, and a revoked driver's line is cut.
         driver: the name that the driver's certificate must have, whatever the host is called.
         stop: ends it, once the message in hand is answered.
         way: how the driver is reached.
@@ -105,7 +105,7 @@ def serve(
     Raises:
         NetworkError: another process with this certificate took this one's place.
     """
-    line = _Line(host, address, renewed(credentials), driver, stop, silence_s, way)
+    line = _Line(host, address, certified(credentials), driver, stop, silence_s, way)
     watchers = [
         threading.Thread(target=line.hang_up_on_stop, daemon=True, name="dovetail-stop"),
         threading.Thread(target=line.look, daemon=True, name="dovetail-renewal"),
@@ -194,7 +194,7 @@ class _Line:
         self,
         host: Host,
         address: str,
-        credentials: Renewed,
+        credentials: Certified,
         driver: str,
         stop: threading.Event,
         silence_s: float,
@@ -205,7 +205,7 @@ class _Line:
         self.driver = driver
         self.stop = stop
         self.hello = Hello(secrets.token_hex(8))
-        self.renewed = credentials
+        self.certified = credentials
         self.shown = credentials.credentials  # on this line
         self.must_prove = way.tls_name is not None
         self.options: list[tuple[str, int | str]] = [
@@ -236,13 +236,13 @@ class _Line:
 
     def is_renewed(self) -> bool:
         """Whether there is another certificate to show than on the last line."""
-        return not self.shown.shows_as(self.renewed.credentials)
+        return not self.shown.shows_as(self.certified.credentials)
 
     def look(self) -> None:
         """Take up new certificates on a new line, and cut that of a driver whose is revoked."""
         while not (self.stop.wait(LOOK_S) or self.ended.is_set()):
-            self.renewed.refresh()
-            revoked = self.renewed.revocations.why(self.driver_shown)
+            self.certified.refresh()
+            revoked = self.certified.revocations.why(self.driver_shown)
             if revoked is not None:
                 self.revoked = revoked
                 self.driver_shown = ()
@@ -256,7 +256,7 @@ class _Line:
 
     def dial(self, report: Callable[[Event], None]) -> tuple[bool, Event]:
         """One attempt, to its end; whether it got through, and how it ended."""
-        self.shown = shown = self.renewed.credentials
+        self.shown = shown = self.certified.credentials
         self.outbox = outbox = _Outbox()
         if self.stop.is_set():  # before there was this line to close
             outbox.close()
@@ -330,16 +330,16 @@ class _Line:
         Raises:
             _UnprovenError: none that counts.
         """
-        if not greeting.proof and not self.must_prove and not self.renewed.credentials.revoked:
+        if not greeting.proof and not self.must_prove and not self.certified.credentials.revoked:
             return None
         try:
             certificate = check_proof(
                 self.driver,
                 hello.statement(self.driver, self.host.name),
                 b64decode(greeting.proof),
-                self.renewed.authorities,
+                self.certified.authorities,
                 at=datetime.now(UTC),
-                revocations=self.renewed.revocations,
+                revocations=self.certified.revocations,
             )
         except (MessageError, ValueError) as error:
             raise _UnprovenError(str(error)) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 
 from cryptography import x509
@@ -20,14 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dovetail.errors import MessageError
-from dovetail.network.certificates import (
-    name_of,
-    path_to,
-    read_certificates,
-    read_key,
-)
-from dovetail.network.credentials import Credentials
-from dovetail.network.renewal import Renewed, renewed
+from dovetail.network.certificates import name_of, path_to
 from dovetail.network.revocation import Revocations
 
 #: The longest proof: a certificate and a signature take about 700 bytes.
@@ -48,65 +41,6 @@ class Identity(Protocol):
         Raises:
             MessageError: naming it, and what is wrong with the proof.
         """
-
-
-class Certified:
-    """A party with a certificate, and the authorities that it believes.
-
-    Args:
-        credentials: as ``Stream`` and ``serve`` are given; those of a ``Renewed`` as they are when
-            something is signed or checked.
-
-    Attributes:
-        name: of its certificate.
-    """
-
-    def __init__(self, credentials: Credentials | Renewed) -> None:
-        self._renewed = renewed(credentials)
-        self.name = self._renewed.credentials.name
-
-    @property
-    def authorities(self) -> tuple[x509.Certificate, ...]:
-        """Whose certificates it believes."""
-        return self._renewed.authorities
-
-    @property
-    def revocations(self) -> Revocations:
-        """Which certificates no longer count."""
-        return self._renewed.revocations
-
-    def sign(self, statement: bytes, *, most: int = MAX_PROOF_BYTES) -> bytes:
-        """The certificate and a signature, in so many bytes.
-
-        Where they do not fit, those of authorities between are left out: whoever checks the proof
-        must have them in ca.pem.
-        """
-        credentials = self._renewed.credentials
-        key = read_key(credentials.key, where="the key")
-        shown = read_certificates(credentials.certificate, where="the certificate")
-        signature = key.sign(statement, ec.ECDSA(SHA256()))
-        leaf, *between = (each.public_bytes(Encoding.DER) for each in shown)
-        chain = leaf
-        for each in between:
-            if _LENGTH.size + len(chain) + len(each) + len(signature) > most:
-                break
-            chain += each
-        return _LENGTH.pack(len(chain)) + chain + signature
-
-    def check(self, party: str, statement: bytes, proof: bytes) -> None:
-        """Refuse words that are not of this party.
-
-        Raises:
-            MessageError: naming it, and what is wrong with the proof.
-        """
-        check_proof(
-            party,
-            statement,
-            proof,
-            self.authorities,
-            at=datetime.now(UTC),
-            revocations=self._renewed.revocations,
-        )
 
 
 def check_proof(
@@ -162,6 +96,20 @@ def check_proof(
     if revoked:
         raise MessageError(f"what is said to be of party {party!r} does not count: {revoked}")
     return certificate
+
+
+def proof_of(certificates: Sequence[x509.Certificate], signature: bytes, most: int) -> bytes:
+    """A certificate, those between it and an authority, and a signature, in so many bytes.
+
+    Where they do not fit, those of authorities between are left out: whoever checks the proof must
+    have them in ca.pem.
+    """
+    chain, *between = (each.public_bytes(Encoding.DER) for each in certificates)
+    for each in between:
+        if _LENGTH.size + len(chain) + len(each) + len(signature) > most:
+            break
+        chain += each
+    return _LENGTH.pack(len(chain)) + chain + signature
 
 
 def _certificates(data: bytes) -> list[x509.Certificate]:

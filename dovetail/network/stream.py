@@ -42,11 +42,10 @@ from dovetail.network.frames import (
     frames,
     options,
 )
-from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import MAX_MESSAGE_BYTES
 from dovetail.network.printable import printable
-from dovetail.network.renewal import LOOK_S, Renewed, renewed
+from dovetail.network.renewal import LOOK_S, Certified, certified
 from dovetail.network.retry import raise_descriptor_limit
 from dovetail.network.sessions import Lines
 
@@ -65,8 +64,8 @@ class Stream(Lines):
     Args:
         address: "host:port" to listen on; port 0 takes any that is free.
         driver: the driver's name; its certificate must have it.
-        credentials: the driver's certificate and key, and whom it believes; those of a ``Renewed``
-            are taken up as they change, and a line whose certificate is revoked is cut.
+        credentials: the driver's certificate and key, and whom it believes; a ``Certified``
+            takes up changes, and a line whose certificate is revoked is cut.
         parties: names of those that may connect.
         max_message_bytes: the largest answer.
         silence_s: a party that is silent for so long counts as gone.
@@ -84,20 +83,19 @@ class Stream(Lines):
         address: str,
         *,
         driver: str,
-        credentials: Credentials | Renewed,
+        credentials: Credentials | Certified,
         parties: Sequence[str],
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         silence_s: float = 6.0,
         ledger: LedgerFile | None = None,
     ) -> None:
-        self._renewed = renewed(credentials)
-        self._identity = Certified(self._renewed)
+        self._certified = certified(credentials)
         super().__init__(
             parties,
             driver=driver,
             max_message_bytes=max_message_bytes,
             ledger=ledger,
-            identity=self._identity,
+            identity=self._certified,
         )
         self._closed = False
         self._hello = secrets.token_hex(8)
@@ -110,7 +108,7 @@ class Stream(Lines):
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
-        self._offered = self._renewed.credentials
+        self._offered = self._certified.credentials
         server_credentials = grpc.dynamic_ssl_server_credentials(
             _offer(self._offered), self._offer_new, require_client_authentication=True
         )
@@ -146,7 +144,7 @@ class Stream(Lines):
 
     def _offer_new(self) -> Any:
         """What the next handshake shows and believes, if that has changed; gRPC asks each time."""
-        fresh = self._renewed.credentials
+        fresh = self._certified.credentials
         if fresh is self._offered:
             return None
         self._offered = fresh
@@ -159,10 +157,10 @@ class Stream(Lines):
             for connection in cut:  # it has had its time to end by itself
                 connection.cut()
             cut = []
-            self._renewed.refresh()
+            self._certified.refresh()
             for link in self.links.values():
                 for connection in link.connections:
-                    why = self._renewed.revocations.why(connection.shown)
+                    why = self._certified.revocations.why(connection.shown)
                     if why is None:
                         continue
                     _log.warning(
@@ -196,7 +194,7 @@ class Stream(Lines):
             context.set_details("this run does not expect that name; ask its driver to add it")
             return
         shown = _certificates(context)
-        revoked = self._renewed.revocations.why(shown)
+        revoked = self._certified.revocations.why(shown)
         if revoked is not None:
             _log.warning(
                 "%s: refused a connection from %s: %s", self.driver, context.peer(), revoked
@@ -235,7 +233,7 @@ class Stream(Lines):
                     hello = Hello.decode(kind, data)
                     connection.instance = hello.instance
                     statement = hello.statement(self.driver, link.name)
-                    proof = self._identity.sign(statement, most=MAX_HELLO_PROOF_BYTES)
+                    proof = self._certified.sign(statement, most=MAX_HELLO_PROOF_BYTES)
                     connection.greeting.put(
                         Hello(self._hello, proof=b64encode(proof).decode()).encode()
                     )

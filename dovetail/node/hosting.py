@@ -15,9 +15,8 @@ from dovetail.methods.party import Site
 from dovetail.models.threads import one_thread
 from dovetail.network import credentials, renewal
 from dovetail.network.host import Host
-from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 from dovetail.network.retry import raise_descriptor_limit
 from dovetail.node.metrics import gauge
 from dovetail.node.parked import Parked
@@ -35,14 +34,14 @@ from dovetail.node.status_line import StatusLine
 from dovetail.node.warnings import Warned
 
 
-def shown_by(site: Site, certificates: Path | None) -> Renewed:
+def shown_by(site: Site, certificates: Path | None) -> Certified:
     """What a party shows, and whom it believes.
 
     Raises:
         ConfigError: certificates that will not do.
     """
     folder = certificates or certificates_of(site)
-    return Renewed.load(folder, site.name, revoked=revoked_of(site))
+    return Certified.load(folder, site.name, revoked=revoked_of(site))
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Opened:
     host: Host
     teller: StatusLine
     refusals: Refusals
-    shown: Renewed
+    shown: Certified
 
     def probes(self, address: str | None) -> AbstractContextManager[object]:
         """Answers probes and Prometheus at an address, while the context is open; None: nowhere.
@@ -81,7 +80,7 @@ class Opened:
 def opened_home(
     site: Site,
     site_folder: Path,
-    shown: Renewed,
+    shown: Certified,
     drivers: Collection[str],
     device: torch.device | None,
     quiet: bool,
@@ -113,9 +112,8 @@ def opened_home(
         Warned((credentials, renewal), teller.print, once=False),
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.print)
-        identity = Certified(shown)
         computing = device or torch.device("cpu")
-        runs = Runs(site, kept.path, refusals, teller, computing, identity, parked)
+        runs = Runs(site, kept.path, refusals, teller, computing, shown, parked)
         host = Host(
             site.name,
             runs.open,
@@ -123,7 +121,7 @@ def opened_home(
             on_refusal=refusals.record,
             ledger=ledger,
             max_bytes=site.policy.section.max_message_bytes,
-            identity=identity,
+            identity=shown,
             on_restart=runs.restarted,
             account=runs.account,
             on_notice=runs.noticed,
@@ -132,7 +130,7 @@ def opened_home(
         teller.stopped(ledger.last_hash)
 
 
-def _expiry(shown: Renewed) -> Metric:
+def _expiry(shown: Certified) -> Metric:
     """When the certificate expires, for Prometheus."""
     about = "Unix time at which the certificate expires."
     expires = shown.credentials.expires.timestamp()

@@ -11,7 +11,6 @@ import torch
 
 from dovetail.methods.party import Site
 from dovetail.network.client import Event
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.answering import Mailman
 from dovetail.network.mailbox.keys import Keys
 from dovetail.network.mailbox.opening import open_place
@@ -83,13 +82,13 @@ def answer_letters(
         ):
             for line in describe(site, dict.fromkeys(drivers, place.where), opened.path):
                 opened.teller.line(line)
-            identity, folder = Certified(shown), opened.path / FOLDER
+            folder = opened.path / FOLDER
             keys = Keys(folder)
             watch = Watch(place.where, opened.teller.print)
-            mailman = Mailman(opened.host, place, keys, identity, drivers, folder, parked, watch)
+            mailman = Mailman(opened.host, place, keys, shown, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
             round_ = _Round(opened, mailman, looking, drivers, stopped)
-            return round_.run(keys, lambda: keys.publish(place, identity))
+            return round_.run(keys, lambda: keys.publish(place, shown))
     finally:
         place.close()
 

@@ -18,11 +18,10 @@ from dovetail.network.certificates import (
     read_certificates,
     tls_name,
 )
-from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.mailbox.opening import open_place
 from dovetail.network.mailbox.sending import Mailbox
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 from dovetail.network.sessions import Lines
 from dovetail.network.stream import Stream
 from dovetail.node.driver import Coordinator, Driver, Reach, check_partners, coordinator_name
@@ -89,7 +88,7 @@ def reaches(
     raise ConfigError(f"no partner is reached by {type(section).__name__}")
 
 
-def _listens(section: StreamSection, shown: Renewed) -> Reach:
+def _listens(section: StreamSection, shown: Certified) -> Reach:
     """Lines of those who dial."""
 
     @contextmanager
@@ -110,7 +109,7 @@ def _listens(section: StreamSection, shown: Renewed) -> Reach:
     return reach
 
 
-def _leaves_letters(section: MailboxSection, shown: Renewed, talk: Progress) -> Reach:
+def _leaves_letters(section: MailboxSection, shown: Certified, talk: Progress) -> Reach:
     """Lines of those who look for letters."""
 
     @contextmanager
@@ -119,7 +118,7 @@ def _leaves_letters(section: MailboxSection, shown: Renewed, talk: Progress) -> 
             open_place(section.place, shown, Path(section.proxy_ca) if section.proxy_ca else None),
             parties=section.partners,
             driver=driver,
-            identity=Certified(shown),
+            identity=shown,
             show=talk.warn,
             poll_s=section.poll_s,
             max_message_bytes=section.max_message_bytes,
@@ -130,14 +129,14 @@ def _leaves_letters(section: MailboxSection, shown: Renewed, talk: Progress) -> 
     return reach
 
 
-def _credentials(folder: Path, name: str, revoked: Path | None) -> Renewed:
+def _credentials(folder: Path, name: str, revoked: Path | None) -> Certified:
     """The driver's certificate and key.
 
     Raises:
         ConfigError: files that are missing or do not belong together, or a certificate that is for
             those who dial.
     """
-    found = Renewed.load(folder, name, revoked=revoked)
+    found = Certified.load(folder, name, revoked=revoked)
     leaf = read_certificates(found.credentials.certificate, where="the certificate")[0]
     if not may_listen(leaf):
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.methods.party import Site
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
+from dovetail.network.renewal import Certified
 from dovetail.node.agreements import Agreements
 from dovetail.node.proposal import Proposal, Signature, differences, sign
 from dovetail.node.site_folder import agreements_of, certificates_of, site_folder_of

@@ -7,7 +7,7 @@ import pytest
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network.certificates import Authority, certificate_pem, key_pem, new_key
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
+from dovetail.network.renewal import Certified
 from dovetail.node.agreements import Agreements, Show
 from dovetail.node.proposal import Proposal, Signature, sign
 

@@ -23,12 +23,11 @@ from processes import credentials
 
 from dovetail.network.certificates import Authority, certificate_pem, key_pem, new_key
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.letters import Label
 from dovetail.network.mailbox.places import PlaceError
 from dovetail.network.mailbox.relay import Relay
 from dovetail.network.mailbox.signed import Signatures, sign_request
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 from dovetail.node.probes import MAX_REQUESTS, Probes
 from dovetail.node.relay import application
 from dovetail.node.relay.store import Bounds, Store
@@ -74,7 +73,7 @@ class Relayed:
         return made
 
     def place(self, name: str) -> Relay:
-        return Relay(self.where, Renewed(self.credentials(name)))
+        return Relay(self.where, Certified(self.credentials(name)))
 
     def line(self, name: str) -> ssl.SSLSocket:
         """An open connection that shows this party's certificate."""
@@ -170,7 +169,7 @@ def test_a_letter_that_comes_a_byte_at_a_time_is_given_up(
     monkeypatch.setattr(application, "PIECE_S", 0.5)
     authority = Authority.create(now=datetime.now(UTC))
     eve = Certified(credentials(authority, "eve"))
-    signatures = Signatures(Renewed(credentials(authority, "relay", listens=True)))
+    signatures = Signatures(Certified(credentials(authority, "relay", listens=True)))
     store = Store(tmp_path, Bounds())
     app = application.Relay(store, application.Rate(100, 100), signatures).application()
     path = f"/{letter('eve', 'lab')}"

@@ -132,7 +132,7 @@ def test_a_rewritten_book_that_goes_on_does_not_wash_the_older_head_away(tmp_pat
 @pytest.mark.slow
 def test_a_head_that_was_made_up_is_no_proof(federation: Town) -> None:
     """Who wants to accuse another needs that other's key."""
-    from dovetail.network.identity import Certified
+    from dovetail.network.renewal import Certified
 
     federation.write()
     bank, shop = (Certified(federation.credentials(name)) for name in ("bank", "shop"))

@@ -30,8 +30,8 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.checkpoint import Checkpointed, Restore, Save
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
 from dovetail.network.quota import Quota
+from dovetail.network.renewal import Certified
 from dovetail.node.limits import GivenSums
 from dovetail.privacy import MaskKeys, SecretSums, from_fixed, total
 

@@ -28,8 +28,8 @@ from dovetail.network.certificates import (
     new_key,
 )
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
 from dovetail.network.ledger import verify
+from dovetail.network.renewal import Certified
 from dovetail.network.revocation import Revocations
 from dovetail.node.agreements import Agreements, Show
 from dovetail.node.partyfile import open_site

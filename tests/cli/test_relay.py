@@ -25,12 +25,11 @@ from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import Authority
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.letters import Label
 from dovetail.network.mailbox.places import PlaceError
 from dovetail.network.mailbox.relay import Relay
 from dovetail.network.mailbox.signed import Signatures, sign_request
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 from dovetail.node.relay.application import MAX_CONNECTIONS, Rate
 from dovetail.node.relay.application import Relay as RelayApplication
 from dovetail.node.relay.store import Bounds, FullError, Store
@@ -113,7 +112,7 @@ def test_a_party_has_so_many_requests_under_way_and_others_none_the_less(tmp_pat
     """Whose connections a proxy holds: no certificate at the door says whose they are."""
     authority = Authority.create(now=datetime.now(UTC))
     known = {name: Certified(credentials(authority, name)) for name in ("eve", "shop")}
-    signatures = Signatures(Renewed(credentials(authority, "relay", listens=True)))
+    signatures = Signatures(Certified(credentials(authority, "relay", listens=True)))
     store = Store(tmp_path, Bounds())
     application = RelayApplication(store, Rate(1000, 1000), signatures).application()
 
@@ -169,8 +168,8 @@ def write(
         yield make
 
 
-def shown(letters: Letters, name: str) -> Renewed:
-    return Renewed(Credentials.load(letters.folder / "certificates" / name, name))
+def shown(letters: Letters, name: str) -> Certified:
+    return Certified(Credentials.load(letters.folder / "certificates" / name, name))
 
 
 @pytest.mark.slow
@@ -265,7 +264,7 @@ def test_a_relay_lets_in_nobody_without_a_certificate_of_its_authority(
     done = dovetail("certificates", "lab", "--out", tmp_path / "others", "-q")
     assert done.code == 0, done.err
     other = Credentials.load(tmp_path / "others" / "lab", "lab")
-    stranger = Relay(letters.place, Renewed(other))
+    stranger = Relay(letters.place, Certified(other))
     with pytest.raises(PlaceError, match=r"is not reached .* certificates of one authority"):
         stranger.names("mail/lab/")
     done = dovetail(
@@ -276,7 +275,7 @@ def test_a_relay_lets_in_nobody_without_a_certificate_of_its_authority(
     (letters.folder / "certificates" / "relay" / "crl.pem").write_bytes(listed.read_bytes())
     local = letters.folder / "certificates" / "lab"
     (local / "crl.pem").unlink(missing_ok=True)
-    revoked = Relay(letters.place, Renewed(Credentials.load(local, "lab")))
+    revoked = Relay(letters.place, Certified(Credentials.load(local, "lab")))
     with pytest.raises(PlaceError, match="is not reached"):
         revoked.names("mail/lab/")
 

@@ -14,7 +14,6 @@ from torch import ones
 
 from dovetail.network.certificates import Authority
 from dovetail.network.host import Host
-from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.mailbox.answering import Mailman
 from dovetail.network.mailbox.folder import Folder
@@ -22,6 +21,7 @@ from dovetail.network.mailbox.keys import Keys
 from dovetail.network.mailbox.places import Place
 from dovetail.network.mailbox.sending import Mailbox
 from dovetail.network.mailbox.watching import Watch
+from dovetail.network.renewal import Certified
 
 POLL_S = 0.02
 

@@ -20,13 +20,13 @@ from processes import Answer, Question, credentials
 from torch import ones
 
 from dovetail.errors import MessageError, NetworkError, PartyError
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.folder import Folder
 from dovetail.network.mailbox.journal import Journal
 from dovetail.network.mailbox.keys import GRACE_S, RENEW_S, Keys, private_key, read_card
 from dovetail.network.mailbox.letters import SUITE, Label, read_letter, read_name, seal
 from dovetail.network.mailbox.places import MAX_NAMES, PlaceError
 from dovetail.network.mailbox.sending import MOST_ATTEMPTS
+from dovetail.network.renewal import Certified
 
 
 @pytest.fixture

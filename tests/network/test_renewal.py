@@ -23,8 +23,7 @@ from dovetail.network.certificates import Authority, certificate_pem, read_certi
 from dovetail.network.client import Event, Way, serve
 from dovetail.network.credentials import Credentials, certificate_warnings
 from dovetail.network.host import Host
-from dovetail.network.identity import Certified
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 from dovetail.network.revocation import Revocations
 from dovetail.network.stream import Stream
 from dovetail.node import issuing
@@ -79,7 +78,7 @@ def lines(folder: Path, *names: str, way: Way | None = None) -> Iterator[tuple[S
             Stream(
                 "127.0.0.1:0",
                 driver="bank",
-                credentials=Renewed.load(folder / "bank", "bank"),
+                credentials=Certified.load(folder / "bank", "bank"),
                 parties=names,
                 silence_s=3.0,
             )
@@ -92,7 +91,7 @@ def lines(folder: Path, *names: str, way: Way | None = None) -> Iterator[tuple[S
                 target=serve,
                 args=(Host(name, lambda *_: party), f"127.0.0.1:{stream.port}"),
                 kwargs={
-                    "credentials": Renewed.load(folder / name, name),
+                    "credentials": Certified.load(folder / name, name),
                     "driver": "bank",
                     "stop": stop,
                     "way": way or Way(proxy=""),
@@ -184,9 +183,9 @@ def test_a_list_counts_only_if_it_is_whole_and_signed_by_who_is_believed(tmp_pat
 
 def test_words_signed_with_a_revoked_certificate_do_not_count(tmp_path: Path) -> None:
     folder = issue(tmp_path, "bank", "shop")
-    shop = Certified(Renewed.load(tmp_path / "shop", "shop"))
-    shown = Renewed.load(tmp_path / "bank", "bank")
-    bank, proof = Certified(shown), shop.sign(b"so it is")
+    shop = Certified.load(tmp_path / "shop", "shop")
+    shown = Certified.load(tmp_path / "bank", "bank")
+    bank, proof = shown, shop.sign(b"so it is")
     bank.check("shop", b"so it is", proof)
     revoke(folder, "shop")
     assert shown.refresh()
@@ -202,7 +201,7 @@ def test_certificates_of_an_authority_that_was_replaced_can_still_be_revoked(
     issuing.renew_authority(folder, datetime.now(UTC))
     issue(tmp_path, "bank", renew=True)
     revoke(folder, "shop", reason="cessationOfOperation")
-    bank = Renewed.load(tmp_path / "bank", "bank")
+    bank = Certified.load(tmp_path / "bank", "bank")
     reason = bank.revocations.why(old)
     assert reason is not None
     assert reason.endswith("cessation of operation")
@@ -264,7 +263,7 @@ def test_files_that_are_halfway_replaced_change_nothing(
 ) -> None:
     issue(tmp_path / "a", "bank", "shop")
     issue(tmp_path / "b", "bank", "shop")
-    shown = Renewed.load(tmp_path / "a" / "shop", "shop")
+    shown = Certified.load(tmp_path / "a" / "shop", "shop")
     before = shown.credentials
     with caplog.at_level(logging.WARNING):
         for file in ("shop.key", "shop.pem"):
@@ -374,8 +373,8 @@ def test_a_companys_ca_with_an_authority_in_between_is_believed_and_can_revoke(
         stream.wait(30)
         engine = stream.engine("a run")
         assert engine.ask({"shop": QUESTION}, Answer).or_raise()["shop"].handled == 1
-        bank = Certified(Renewed.load(tmp_path / "bank", "bank"))
-        proof = Certified(Renewed.load(tmp_path / "shop", "shop")).sign(b"so it is")
+        bank = Certified.load(tmp_path / "bank", "bank")
+        proof = Certified.load(tmp_path / "shop", "shop").sign(b"so it is")
         bank.check("shop", b"so it is", proof)
         shell(company, REVOKE)
         shutil.copy(company / "crl.pem", tmp_path / "bank" / "crl.pem")
@@ -394,7 +393,7 @@ def test_a_host_of_the_company_is_not_taken_for_its_driver(company: Path, tmp_pa
     for end in ("pem", "key"):
         (tmp_path / "bank" / f"mail.{end}").rename(tmp_path / "bank" / f"bank.{end}")
     with pytest.raises(ConfigError, match=r"bank\.pem is of 'mail', not of 'bank'"):
-        Renewed.load(tmp_path / "bank", "bank")
+        Certified.load(tmp_path / "bank", "bank")
     mail_folder = tmp_path / "mail"
     mail = Credentials.load(mail_folder, "mail")
     with Stream("127.0.0.1:0", driver="bank", credentials=mail, parties=["shop"]) as stream:
@@ -404,7 +403,7 @@ def test_a_host_of_the_company_is_not_taken_for_its_driver(company: Path, tmp_pa
             target=serve,
             args=(Host("shop", lambda *_: Doubles()), f"127.0.0.1:{stream.port}"),
             kwargs={
-                "credentials": Renewed.load(tmp_path / "shop", "shop"),
+                "credentials": Certified.load(tmp_path / "shop", "shop"),
                 "driver": "bank",
                 "stop": stop,
                 "way": Way(proxy="", tls_name=dns),

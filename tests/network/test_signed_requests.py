@@ -9,9 +9,8 @@ import pytest
 from processes import credentials
 
 from dovetail.network.certificates import Authority
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.signed import CLOCK_S, Signatures, UnsignedError, sign_request
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 
 
 class Door:
@@ -20,7 +19,7 @@ class Door:
     def __init__(self) -> None:
         self.now = time.time()
         authority = Authority.create(now=datetime.now(UTC))
-        self.relay = Renewed(credentials(authority, "relay", listens=True))
+        self.relay = Certified(credentials(authority, "relay", listens=True))
         self.signatures = Signatures(self.relay, clock=lambda: self.now)
         self.shop = Certified(credentials(authority, "shop"))
 

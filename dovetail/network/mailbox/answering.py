@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from dovetail.errors import MessageError
 from dovetail.network.certificates import may_listen
 from dovetail.network.host import Host
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.journal import Entry, Journal
 from dovetail.network.mailbox.keys import Keys, private_key
 from dovetail.network.mailbox.letters import (
@@ -37,6 +36,7 @@ from dovetail.network.mailbox.letters import (
 from dovetail.network.mailbox.places import MAIL, Place, UnfitError
 from dovetail.network.mailbox.watching import Watch
 from dovetail.network.messages import open_message
+from dovetail.network.renewal import Certified
 
 #: Letters of one driver that are looked at in one go; a driver has one on its way, and may have
 #: left some in conversations before.

@@ -9,10 +9,10 @@ from dovetail.network.mailbox.bucket import Bucket
 from dovetail.network.mailbox.folder import Folder
 from dovetail.network.mailbox.places import Place
 from dovetail.network.mailbox.relay import Relay
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 
 
-def open_place(where: str, shown: Renewed, proxy_ca: Path | None = None) -> Place:
+def open_place(where: str, shown: Certified, proxy_ca: Path | None = None) -> Place:
     """The place of this name.
 
     Args:

@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 from dovetail.errors import ConfigError
 from dovetail.network.credentials import Credentials
-from dovetail.network.identity import Certified
 from dovetail.network.mailbox.places import MAX_NAMES, PlaceError, UnfitError
 from dovetail.network.mailbox.signed import PROCESS, sign_request
 from dovetail.network.printable import printable
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 from dovetail.network.retry import open_private
 
 #: How often it is asked again if it was asked too often, or is another process now.
@@ -50,9 +49,9 @@ class Relay:
         ConfigError: an address or a file that is none, or packages that are not installed.
     """
 
-    def __init__(self, where: str, shown: Renewed, *, proxy_ca: Path | None = None) -> None:
+    def __init__(self, where: str, shown: Certified, *, proxy_ca: Path | None = None) -> None:
         self.where = where.rstrip("/")
-        self._shown, self._identity = shown, Certified(shown)
+        self._shown = shown
         self._proxy_ca = proxy_ca
         self._lock = threading.Lock()
         self._used: Credentials | None = None
@@ -118,7 +117,7 @@ class Relay:
 
     def _once(self, method: str, name: str, data: bytes, most: int) -> tuple[int, str, bytes]:
         """Status, process of the relay, and body of what answers one request."""
-        signed = sign_request(self._identity, method, f"/{name}", data, self._process)
+        signed = sign_request(self._shown, method, f"/{name}", data, self._process)
         asked = self._open().stream(
             method,
             "/" + quote(name),

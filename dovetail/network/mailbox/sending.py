@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from dovetail.errors import MessageError
 from dovetail.network.calls import Call, Calls, SlowError, SpoiltError, UnreachableError
-from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.mailbox.keys import read_card
 from dovetail.network.mailbox.letters import (
@@ -36,6 +35,7 @@ from dovetail.network.mailbox.letters import (
 from dovetail.network.mailbox.places import MAIL, Place, PlaceError, UnfitError
 from dovetail.network.mailbox.watching import Watch, clock
 from dovetail.network.messages import MAX_MESSAGE_BYTES, PROTOCOL, Data, open_message
+from dovetail.network.renewal import Certified
 
 #: Seconds from one look at a place to the next.
 POLL_S = 10.0

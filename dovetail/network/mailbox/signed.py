@@ -23,8 +23,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dovetail.errors import MessageError
-from dovetail.network.identity import Certified
-from dovetail.network.renewal import Renewed
+from dovetail.network.renewal import Certified
 
 #: Seconds that the clocks of a party and a relay may differ.
 CLOCK_S = 120.0
@@ -85,9 +84,9 @@ class Signatures:
         process: drawn at random, so that requests to an earlier process do not count.
     """
 
-    def __init__(self, shown: Renewed, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, shown: Certified, *, clock: Callable[[], float] = time.time) -> None:
         self.process = secrets.token_hex(16)
-        self._shown, self._identity, self._clock = shown, Certified(shown), clock
+        self._shown, self._clock = shown, clock
         self._lock = threading.Lock()
         self._nonces: dict[str, float] = {}  # nonce -> when its request came
 
@@ -100,7 +99,7 @@ class Signatures:
         said, text, proof = _read(header)
         self._shown.refresh()
         try:
-            self._identity.check(said.party, _DOMAIN + text, proof)
+            self._shown.check(said.party, _DOMAIN + text, proof)
         except MessageError as error:
             raise UnsignedError(str(error)) from None
         if (said.method, said.path) != (method, path):
