@@ -22,11 +22,11 @@ from typing import Annotated, TypeVar
 import torch
 from torch import Tensor
 
-from dovetail.errors import MessageError, TrainingError
-from dovetail.federated.federation import Federation, normalised
+from dovetail.errors import MessageError
+from dovetail.federated.secret_mean import MaskedFederation, bytes_of, list_of, proofs_of
 from dovetail.network import Engine, Integers, Message, Values
 from dovetail.network.identity import MAX_PROOF_BYTES
-from dovetail.privacy import MIN_MEMBERS, SecretSums, check_weights, from_fixed
+from dovetail.privacy import MIN_MEMBERS, SecretSums, from_fixed
 from dovetail.privacy.dropout import PUBLIC_BYTES, SEALED_BYTES, threshold_of, unmasked
 from dovetail.privacy.shamir import PART_BYTES
 
@@ -125,7 +125,7 @@ Messages = tuple[
 def public_keys(sums: SecretSums, ask: GiveKeys) -> tuple[Tensor, Tensor, float]:
     """The fields of ``PublicKeys``."""
     keys, proof = sums.lasting_key(ask.number)
-    return _bytes(keys), _bytes(proof), sums.quorum
+    return bytes_of(keys), bytes_of(proof), sums.quorum
 
 
 def parts_of(sums: SecretSums, ask: GiveParts) -> Tensor:
@@ -134,10 +134,9 @@ def parts_of(sums: SecretSums, ask: GiveParts) -> Tensor:
     Raises:
         MessageError: members, keys or a threshold that the party refuses.
     """
-    keys = [bytes(each.tolist()) for each in ask.keys_K]
-    proofs = [bytes(each.tolist()) for each in ask.proofs.split(list(ask.proof_bytes))]
+    keys, proofs = list_of(ask.keys_K), list_of(ask.proofs.split(list(ask.proof_bytes)))
     sealed = sums.parts(ask.number, ask.members, keys, proofs, ask.threshold)
-    return torch.stack([_bytes(each) for each in sealed])
+    return torch.stack([bytes_of(each) for each in sealed])
 
 
 def masked_of(
@@ -150,12 +149,11 @@ def masked_of(
     """
     if len(set(ask.going_on)) != len(ask.going_on):
         raise MessageError("each member goes on once")
-    boxes = [bytes(each.tolist()) for each in ask.sealed_T]
-    sealed = dict(zip(ask.going_on, boxes, strict=True))
+    sealed = dict(zip(ask.going_on, list_of(ask.sealed_T), strict=True))
     masked_P, context = sums.lasting_share(
         ask.number, ask.members, ask.weights, sealed, values_P, bound_to=bound_to
     )
-    return masked_P, _bytes(context)
+    return masked_P, bytes_of(context)
 
 
 def opened_of(sums: SecretSums, ask: GiveOpened) -> Tensor:
@@ -166,18 +164,14 @@ def opened_of(sums: SecretSums, ask: GiveOpened) -> Tensor:
     """
     parts = sums.opened(ask.number, ask.survivors)
     return torch.stack(
-        [_bytes(part.to_bytes(PART_BYTES, "big")) for _, part in sorted(parts.items())]
+        [bytes_of(part.to_bytes(PART_BYTES, "big")) for _, part in sorted(parts.items())]
     )
-
-
-def _bytes(content: bytes) -> Tensor:
-    return torch.tensor(list(content), dtype=torch.uint8)
 
 
 # --- What the driver executes --------------------------------------------------------------------
 
 
-class LastingFederation(Federation):
+class LastingFederation(MaskedFederation):
     """A federation whose means are taken under masks, and go on without who is lost in their midst.
 
     Args:
@@ -199,10 +193,6 @@ class LastingFederation(Federation):
         self._messages = messages
         self._quorum = quorum
 
-    def size(self, values_P: Tensor) -> int:
-        """None: values leave under masks alone."""
-        return 0
-
     def mean(
         self,
         replies: Mapping[str, M],
@@ -221,25 +211,18 @@ class LastingFederation(Federation):
         give_keys, public, give_parts, parts, give_masked, masked, give_opened, opened = (
             self._messages
         )
-        keys = self.ask(give_keys(self.number), public, to=tuple(replies))
+        keys, shares = self.keys(tuple(replies), give_keys(self.number), public, weights)
         members = tuple(keys)
-        self._check_left(members, MIN_MEMBERS)
         quorum = max(self._quorum, *(key.quorum for key in keys.values()))
         threshold = threshold_of(len(members), quorum)
         least = max(MIN_MEMBERS, threshold)
-        shares = normalised(members, weights)
-        try:
-            check_weights(tuple(shares.values()))
-        except MessageError as cause:
-            raise TrainingError(str(cause)) from None
         split = self.ask(
             give_parts(
                 self.number,
                 threshold,
                 members,
-                torch.stack([keys[member].keys for member in members]),
-                torch.cat([keys[member].proof for member in members]),
-                tuple(len(keys[member].proof) for member in members),
+                torch.stack([key.keys for key in keys.values()]),
+                *proofs_of([key.proof for key in keys.values()]),
             ),
             parts,
             to=members,
@@ -286,10 +269,3 @@ class LastingFederation(Federation):
         )
         self.included = survivors
         return from_fixed(total_P) / sum(shares[name] for name in survivors)
-
-    def _check_left(self, members: tuple[str, ...], least: int) -> None:
-        if len(members) < least:
-            raise TrainingError(
-                f"a secret sum needs three or more members, round {self.number} has {len(members)} "
-                f"left ({'; '.join(f'{name}: {why}' for name, why in self.missing.items())})"
-            )

@@ -13,7 +13,7 @@ what.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dovetail.errors import MessageError, TrainingError
 from dovetail.federated.federation import Federation, normalised
-from dovetail.network import Bytes, Engine, Integers, Message, Values
+from dovetail.network import Bytes, Engine, Integers, Message, Replies, Values
 from dovetail.network.identity import MAX_PROOF_BYTES
 from dovetail.privacy import KEY_BYTES, MIN_MEMBERS, SecretSums, check_weights, from_fixed, total
 
@@ -81,7 +81,7 @@ class Share(Message):
 def public_key(sums: SecretSums, number: int) -> tuple[Tensor, Tensor]:
     """A new key for the sum of this round, and the proof that it is the party's."""
     key, proof = sums.key(number)
-    return torch.tensor(list(key), dtype=torch.uint8), torch.tensor(list(proof), dtype=torch.uint8)
+    return bytes_of(key), bytes_of(proof)
 
 
 def share_of(sums: SecretSums, ask: GiveShare, values_P: Tensor, *, bound_to: str) -> Tensor:
@@ -96,11 +96,20 @@ def share_of(sums: SecretSums, ask: GiveShare, values_P: Tensor, *, bound_to: st
     Raises:
         MessageError: a sum that could tell one party's values, or a key that is not proved.
     """
-    keys = [bytes(key.tolist()) for key in ask.keys_K32]
-    proofs = [bytes(proof.tolist()) for proof in ask.proofs.split(list(ask.proof_bytes))]
+    keys, proofs = list_of(ask.keys_K32), list_of(ask.proofs.split(list(ask.proof_bytes)))
     return sums.share(
         ask.number, ask.members, ask.weights, keys, proofs, values_P, bound_to=bound_to
     )
+
+
+def bytes_of(content: bytes) -> Tensor:
+    """Bytes as they travel."""
+    return torch.tensor(list(content), dtype=torch.uint8)
+
+
+def list_of(parts: Iterable[Tensor]) -> list[bytes]:
+    """Each of several as bytes again."""
+    return [bytes(each.tolist()) for each in parts]
 
 
 # --- What the driver executes --------------------------------------------------------------------
@@ -125,7 +134,45 @@ class Sums:
         self.resting = tuple(state["resting"])
 
 
-class SecretFederation(Federation):
+class MaskedFederation(Federation):
+    """A federation whose means are taken under masks; replies hold nothing to be averaged."""
+
+    def size(self, values_P: Tensor) -> int:
+        """None: values leave under masks alone."""
+        return 0
+
+    def keys(
+        self,
+        parties: tuple[str, ...],
+        ask: Message,
+        reply: type[M],
+        weights: Mapping[str, float] | None,
+    ) -> tuple[Replies[M], dict[str, float]]:
+        """The keys of those of these parties that answer, and their shares of the sum.
+
+        Raises:
+            TrainingError: fewer than share in a sum, or weights that would tell a party's values.
+        """
+        keys = self.ask(ask, reply, to=parties)
+        if len(keys) < MIN_MEMBERS:
+            raise TrainingError(
+                f"a secret sum needs three or more members, round {self.number} has {len(keys)} "
+                f"left ({'; '.join(f'{name}: {why}' for name, why in self.missing.items())})"
+            )
+        shares = normalised(tuple(keys), weights)
+        try:
+            check_weights(tuple(shares.values()))
+        except MessageError as cause:
+            raise TrainingError(str(cause)) from None
+        return keys, shares
+
+
+def proofs_of(proofs: Sequence[Tensor]) -> tuple[Tensor, tuple[int, ...]]:
+    """Proofs in a row, and how long each is."""
+    return torch.cat(list(proofs)), tuple(map(len, proofs))
+
+
+class SecretFederation(MaskedFederation):
     """A federation whose means are taken under masks; replies hold nothing to be averaged.
 
     Args:
@@ -146,10 +193,6 @@ class SecretFederation(Federation):
         super().__init__(engine, timeout_s=timeout_s)
         self._sums = sums
         self._messages = messages
-
-    def size(self, values_P: Tensor) -> int:
-        """None: values leave under masks alone."""
-        return 0
 
     def mean(
         self,
@@ -173,25 +216,14 @@ class SecretFederation(Federation):
         rested = tuple(party for party in replies if party not in self._sums.resting)
         members = rested if len(rested) >= MIN_MEMBERS else tuple(replies)
         self._sums.resting = ()
-        keys = self.ask(give_key(self.number), public, to=members)
+        keys, shares = self.keys(members, give_key(self.number), public, weights)
         members = tuple(keys)
-        if len(members) < MIN_MEMBERS:
-            raise TrainingError(
-                f"a secret sum needs three or more members, round {self.number} has {len(members)} "
-                f"left ({'; '.join(f'{name}: {why}' for name, why in self.missing.items())})"
-            )
-        shares = normalised(members, weights)
-        try:
-            check_weights(tuple(shares.values()))
-        except MessageError as cause:
-            raise TrainingError(str(cause)) from None
         request = give_share(
             self.number,
             tuple(shares.values()),
             members,
-            torch.stack([keys[member].key for member in members]),
-            torch.cat([keys[member].proof for member in members]),
-            tuple(len(keys[member].proof) for member in members),
+            torch.stack([key.key for key in keys.values()]),
+            *proofs_of([key.proof for key in keys.values()]),
         )
         masked = self.ask(request, share, to=members, P=len(before))
         lost = {member: failure.cause for member, failure in masked.failures.items()}
