@@ -38,26 +38,6 @@ class Raw(Protocol):
     def is_text(self) -> bool: ...
 
 
-class Composed(Protocol):
-    """A label of several columns.
-
-    Attributes:
-        columns: that it is made of.
-        kinds: task as it is said beside it -> its task.
-        prediction: what a column of predictions of it is called.
-    """
-
-    kinds: ClassVar[Mapping[str, str]]
-
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def prediction(self) -> str: ...
-
-    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
-        """(N, ...) values, and (N,) which rows have no label."""
-
-
 @dataclass(frozen=True)
 class TimeToEvent:
     """When an event comes.

@@ -12,4 +12,4 @@ from dovetail.federated.missing_parties import (
     scored_without,
 )
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings, restore_into, state_of
-from dovetail.federated.train import Plays, play_round, rounds, train
+from dovetail.federated.train import Plays, play_round, train

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         check_shape,
         decode,
         encode,
-        read_header,
     )
 
 
@@ -58,7 +57,6 @@ _LAZY = {
         "check_shape",
         "decode",
         "encode",
-        "read_header",
     ),
 }
 

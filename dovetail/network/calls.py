@@ -89,7 +89,6 @@ class Calls(Lines):
         max_message_bytes: the largest answer.
         ledger: where it is written down what leaves the driver; None writes nothing.
         identity: signs the heads of the ledger, and checks those of parties'; None: no certificate.
-        call_s: seconds until a call is made again.
         asks_beside: whether it is asked beside a call who is there.
     """
 
@@ -101,7 +100,6 @@ class Calls(Lines):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         ledger: LedgerFile | None = None,
         identity: Identity | None = None,
-        call_s: float = CALL_S,
         asks_beside: bool = True,
     ) -> None:
         super().__init__(
@@ -111,7 +109,6 @@ class Calls(Lines):
             ledger=ledger,
             identity=identity,
         )
-        self._call_s = call_s
         self._ended = threading.Event()
         self._aborted: AbortedError | None = None
         self._causes: dict[str, str] = {}
@@ -206,7 +203,7 @@ class Calls(Lines):
             while answer is None and spoilt is None:
                 self._busy[link.name] = connection, time.monotonic()
                 try:
-                    answer = call(bytes(request), self._call_s)
+                    answer = call(bytes(request), CALL_S)
                 except SlowError:
                     pass
                 except AbortedError as error:

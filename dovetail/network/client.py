@@ -86,7 +86,6 @@ def serve(
     way: Way = AS_EVER,
     on_event: Callable[[Event], None] | None = None,
     silence_s: float = 6.0,
-    backoff_s: tuple[float, float] = BACKOFF_S,
 ) -> None:
     """Answer a driver until told to stop.
 
@@ -100,7 +99,6 @@ def serve(
         way: how the driver is reached.
         on_event: told of connections, losses and refusals; not twice the same in a row.
         silence_s: a driver that is silent for so long counts as gone.
-        backoff_s: seconds between the first two attempts, and the most between two.
 
     Raises:
         NetworkError: another process with this certificate took this one's place.
@@ -121,7 +119,7 @@ def serve(
         last = event
 
     jitter = random.SystemRandom()  # no one else's random numbers change
-    pause_s = backoff_s[0]
+    pause_s = BACKOFF_S[0]
     try:
         while not stop.is_set():
             was_connected, event = line.dial(report)
@@ -129,11 +127,11 @@ def serve(
                 return
             report(event)
             if was_connected:
-                pause_s = backoff_s[0]
+                pause_s = BACKOFF_S[0]
                 if line.is_renewed():  # at once: nothing was wrong
                     continue
             stop.wait(pause_s * jitter.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, backoff_s[1])
+            pause_s = min(2 * pause_s, BACKOFF_S[1])
     finally:
         line.ended.set()
         if stop.is_set():

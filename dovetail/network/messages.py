@@ -575,15 +575,6 @@ def _differs_in_number(about: _About, key: tuple[bytes, bytes]) -> bool:
     )
 
 
-def read_header(data: Data) -> Header:
-    """What a message says of itself.
-
-    Raises:
-        MessageError: bytes that are no message, or of another protocol.
-    """
-    return open_message(data).header
-
-
 def decode(
     data: Data | Opened, accept: Collection[type[M]], *, max_bytes: int = MAX_MESSAGE_BYTES
 ) -> M:

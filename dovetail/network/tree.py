@@ -74,10 +74,6 @@ class Tree:
             root = _node(left, root)
         return root
 
-    def copy(self) -> Tree:
-        """One that grows by itself."""
-        return Tree(self.size, self.frontier)
-
 
 class Digests(Sequence[bytes]):
     """Hashes of 32 bytes that take 32 bytes each: a list of millions would take three times that.

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError
-from dovetail.network import Message, decode, encode, read_header
+from dovetail.network import Message, decode, encode
+from dovetail.network.messages import open_message
 
 SEEDS = range(100)
 INPUTS_OF_A_SEED = 250
@@ -175,7 +176,7 @@ def inputs(way: Callable[[random.Random], bytes], seed: int) -> Iterator[bytes]:
 def outcome(data: bytes) -> bool:
     """Whether it is a message; anything but a MessageError goes through."""
     try:
-        read_header(data)
+        open_message(data)
     except MessageError:
         with pytest.raises(MessageError):  # what has no header is no message
             decode(data, ACCEPT)

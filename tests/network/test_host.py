@@ -22,7 +22,7 @@ from dovetail.network.checkpoint import Restore, Save, Saved
 from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.host import MAX_RUNS, Host
 from dovetail.network.ledger import LedgerFile, verify
-from dovetail.network.messages import read_header
+from dovetail.network.messages import open_message
 from dovetail.network.recording import LARGE_BYTES
 
 
@@ -69,7 +69,7 @@ def ask(
 ) -> Message:
     """The answer, whose header must be that of the question."""
     answer = host.handle(encode(message, run=run, sequence=sequence), driver)
-    header = read_header(answer)
+    header = open_message(answer).header
     assert (header.run, header.sequence) == (run, sequence)
     return decode(answer, (Answer, Saved, Failed))
 
@@ -87,7 +87,7 @@ def test_an_answer_bears_the_run_and_number_of_its_question() -> None:
 
 def test_an_answer_travels_as_its_question_did() -> None:
     question = encode(Question(torch.ones(3)), sequence=1, precision="bfloat16")
-    assert read_header(hosting(Doubles()).handle(question, "bank")).precision == "bfloat16"
+    assert open_message(hosting(Doubles()).handle(question, "bank")).header.precision == "bfloat16"
 
 
 def test_an_answer_that_the_precision_cannot_tell_is_a_failure() -> None:

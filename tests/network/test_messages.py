@@ -32,9 +32,8 @@ from dovetail.network import (
     check_shape,
     decode,
     encode,
-    read_header,
 )
-from dovetail.network.messages import MAX_HEADER_BYTES, MAX_SEQUENCE, on_wire
+from dovetail.network.messages import MAX_HEADER_BYTES, MAX_SEQUENCE, on_wire, open_message
 
 DTYPES = (
     torch.float32,
@@ -363,13 +362,13 @@ def test_metadata_that_cannot_be_is_refused(changed: dict[str, str], words: str)
 def test_a_header_comes_back_without_the_tensors() -> None:
     data = encode(everything(), run="out/bank 3", sequence=MAX_SEQUENCE, precision="int8")
     header = Header("2", "test_messages.Everything", "out/bank 3", MAX_SEQUENCE, "int8")
-    assert read_header(data) == header
+    assert open_message(data).header == header
     length = 8 + int.from_bytes(data[:8], "little")
-    assert read_header(data[:length]) == header
+    assert open_message(data[:length]).header == header
     with pytest.raises(MessageError, match="the header is cut off"):
-        read_header(data[: length - 1])
+        open_message(data[: length - 1])
     with pytest.raises(MessageError, match="expected a message of protocol 2, got '1'"):
-        read_header(with_metadata(protocol="1"))
+        open_message(with_metadata(protocol="1"))
 
 
 @pytest.mark.parametrize(

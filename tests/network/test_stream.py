@@ -33,7 +33,7 @@ from dovetail.network.credentials import Credentials
 from dovetail.network.frames import CHUNK_BYTES, MESSAGE, METHOD, Hello, frames, options
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile, verify
-from dovetail.network.messages import read_header
+from dovetail.network.messages import open_message
 from dovetail.network.stream import Stream
 
 pytestmark = pytest.mark.network
@@ -636,13 +636,13 @@ def message(data: Any) -> list[bytes]:
 
 
 def wrong_sequence(data: bytes) -> list[bytes]:
-    header = read_header(data)
+    header = open_message(data).header
     answer = Answer(torch.ones(1), 1, 1)
     return message(encode(answer, run=header.run, sequence=header.sequence - 1))
 
 
 def wrong_run(data: bytes) -> list[bytes]:
-    header = read_header(data)
+    header = open_message(data).header
     return message(encode(Answer(torch.ones(1), 1, 1), run="x", sequence=header.sequence))
 
 
