@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dovetail.audit.measured import told
@@ -103,17 +103,7 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> TableView:
     return TableView("What was found", head, rows, (3, 4, 5, 6), True)
 
 
-@dataclass(frozen=True)
-class AuditView:
-    """An audit in a run's report: its verdict, and the attack of each kind that gained most."""
-
-    verdict: str
-    words: str
-    thresholds: str
-    table: TableView
-
-
-def audit_view(audit: Mapping[str, Any]) -> AuditView:
+def audit_view(audit: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's report says of its audit, whose own page has all of it."""
     worst: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for each in audit["findings"]:
@@ -126,12 +116,12 @@ def audit_view(audit: Mapping[str, Any]) -> AuditView:
     )
     table = _findings(findings)
     verdict = audit["verdict"]
-    return AuditView(
-        verdict,
-        _WORDS[verdict],
-        audit["thresholds"],
-        replace(table, caption="of each kind, the attack that gained most"),
-    )
+    return {
+        "verdict": verdict,
+        "words": _WORDS[verdict],
+        "thresholds": audit["thresholds"],
+        "table": replace(table, caption="of each kind, the attack that gained most"),
+    }
 
 
 def _assumptions(findings: Sequence[Mapping[str, Any]]) -> TableView:
@@ -154,34 +144,8 @@ def _cost(audit: Mapping[str, Any]) -> TableView:
     )
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """A defence as a dot; its place in per cent of the plot."""
-
-    name: str
-    text: str
-    x: str
-    y: str
-    verdict: str
-    sends: bool
-
-
-@dataclass(frozen=True)
-class _Cloud:
-    """Defences: score against the largest share that is gained.
-
-    Attributes:
-        left, below: numbers of the axes.
-        verdicts: verdict -> where it begins.
-    """
-
-    marks: Sequence[_Mark]
-    left: Sequence[Tick]
-    below: Sequence[Tick]
-    verdicts: Mapping[str, str]
-
-
-def _cloud(cells: Sequence[Mapping[str, Any]], score: Callable[[Any], float]) -> _Cloud:
+def _cloud(cells: Sequence[Mapping[str, Any]], score: Callable[[Any], float]) -> dict[str, Any]:
+    """Defences as dots: score against the largest share that is gained, in per cent of the plot."""
     worst = [max(0.0, cell["worst"]) for cell in cells]
     scores = [score(cell) for cell in cells]
     across, upright = ticks(0.0, max([*worst, 0.25])), ticks(min(scores), max(scores))
@@ -192,31 +156,27 @@ def _cloud(cells: Sequence[Mapping[str, Any]], score: Callable[[Any], float]) ->
     def y_of(value: float) -> str:
         return f"{100 * (upright[-1] - value) / (upright[-1] - upright[0]):.2f}"
 
-    return _Cloud(
-        [
-            _Mark(
-                cell["name"], f"{y:.3f}", x_of(x), y_of(y), cell["verdict"], bool(cell["advantage"])
-            )
-            for cell, x, y in zip(cells, worst, scores, strict=True)
-        ],
-        [Tick(y_of(each), f"{each:.3g}") for each in upright],
-        [Tick(x_of(each), f"{each:.0%}") for each in across],
-        {"low": x_of(LOW_FROM), "high": x_of(HIGH_FROM)},
-    )
+    marks = [
+        {
+            "name": cell["name"],
+            "text": f"{y:.3f}",
+            "x": x_of(x),
+            "y": y_of(y),
+            "verdict": cell["verdict"],
+            "sends": bool(cell["advantage"]),
+        }
+        for cell, x, y in zip(cells, worst, scores, strict=True)
+    ]
+    return {
+        "marks": marks,
+        "left": [Tick(y_of(each), f"{each:.3g}") for each in upright],
+        "below": [Tick(x_of(each), f"{each:.0%}") for each in across],
+        "verdicts": {"low": x_of(LOW_FROM), "high": x_of(HIGH_FROM)},
+    }
 
 
-@dataclass(frozen=True)
-class _Tried:
+def _tried(tried: Mapping[str, Any]) -> dict[str, Any]:
     """Defences: a dot for each, and their table."""
-
-    cloud: _Cloud
-    table: TableView
-    recommended: str
-    limit: str
-    failed: Mapping[str, str]
-
-
-def _tried(tried: Mapping[str, Any]) -> _Tried:
     cells = tried["cells"]
     names = list(dict.fromkeys(name for cell in cells for name in cell["advantage"]))
     rows = []
@@ -235,13 +195,15 @@ def _tried(tried: Mapping[str, Any]) -> _Tried:
             ]
         )
     head = ("defence", "held-out rows", "test rows", *names, "verdict", "epsilon", "guarantee")
-    return _Tried(
-        _cloud(cells, lambda cell: float(cell["held_out"])),
-        TableView("Defences: what each costs and leaves", head, rows, range(1, 3 + len(names))),
-        tried["recommended"] or "",
-        tried["limit"],
-        tried.get("failed", {}),
-    )
+    return {
+        "cloud": _cloud(cells, lambda cell: float(cell["held_out"])),
+        "table": TableView(
+            "Defences: what each costs and leaves", head, rows, range(1, 3 + len(names))
+        ),
+        "recommended": tried["recommended"] or "",
+        "limit": tried["limit"],
+        "failed": tried.get("failed", {}),
+    }
 
 
 def _configured(audit: Mapping[str, Any]) -> TableView:

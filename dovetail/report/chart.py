@@ -341,33 +341,33 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A row as it is drawn; places in per cent from the left."""
-
-    name: str
-    text: str
-    at: str
-    low: str
-    high: str
-    seeds: Sequence[str]
-    colour: int
-    is_main: bool
-
-
-@dataclass(frozen=True)
 class Dots:
     """Rows of dots above one axis.
 
     Attributes:
-        zero: where 0 is, if it is inside.
-        summary: the same in words.
+        marks: numbers of the axis, rising.
+        has_zero: whether a line stands at 0.
     """
 
     title: str
-    rows: Sequence[Dot]
-    x_ticks: Sequence[Tick]
-    zero: str
-    summary: str
+    rows: Sequence[Spread]
+    marks: Sequence[float]
+    has_zero: bool
+
+    def at(self, value: float) -> str:
+        """Its place in per cent from the left."""
+        low, high = self.marks[0], self.marks[-1]
+        return f"{100 * (value - low) / (high - low):.2f}"
+
+    @property
+    def x_ticks(self) -> list[Tick]:
+        step = self.marks[1] - self.marks[0]
+        return [Tick(self.at(mark), number_text(mark, step)) for mark in self.marks]
+
+    @property
+    def summary(self) -> str:
+        """The plot in words."""
+        return f"{self.title}. " + "; ".join(f"{row.name}: {row.text}" for row in self.rows)
 
 
 def dots(title: str, rows: Sequence[Spread], *, zero: bool = False) -> Dots | None:
@@ -383,27 +383,4 @@ def dots(title: str, rows: Sequence[Spread], *, zero: bool = False) -> Dots | No
         return None
     ends = [end for row in kept for end in (row.mean - row.std, row.mean + row.std, *row.each)]
     marks = ticks(min(ends + [0.0] * zero), max(ends + [0.0] * zero), 4)
-    low, high = marks[0], marks[-1]
-
-    def at(value: float) -> str:
-        return f"{100 * (value - low) / (high - low):.2f}"
-
-    return Dots(
-        title,
-        [
-            Dot(
-                row.name,
-                row.text,
-                at(row.mean),
-                at(row.mean - row.std),
-                at(row.mean + row.std),
-                [at(value) for value in row.each] if len(row.each) > 1 else [],
-                row.colour,
-                row.is_main,
-            )
-            for row in kept
-        ],
-        [Tick(at(value), number_text(value, marks[1] - marks[0])) for value in marks],
-        at(0.0) if zero and low < 0 < high else "",
-        f"{title}. " + "; ".join(f"{row.name}: {row.text}" for row in kept),
-    )
+    return Dots(title, kept, marks, zero and marks[0] < 0 < marks[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
@@ -25,50 +25,7 @@ _MOST_CONFUSED = 10
 _COMPARED = {"best-alone": "best local", "joint": "joint", "tvfl": "joint"}
 
 
-@dataclass(frozen=True)
-class Square:
-    """A cell of a confusion matrix; its shade is the share of its row, in per cent."""
-
-    text: str
-    shade: str
-    right: bool
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A confusion matrix: a row a class as it is, a column a class as it is said."""
-
-    summary: str
-    classes: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Square]]]
-
-
-@dataclass(frozen=True)
-class JudgedView:
-    """One model.
-
-    Attributes:
-        title: whose.
-        summary: on how many rows, and from which probability on a class is said.
-        scores: with their intervals.
-        matrix: of few classes.
-        confused: of many.
-        charts: reliability, ROC, precision and recall; of times survival and calibration.
-        bins: the rows of each bin of the reliability diagram.
-        labels: of several labels the scores of each.
-    """
-
-    title: str
-    summary: str
-    scores: TableView
-    matrix: Matrix | None
-    confused: TableView | None
-    charts: Sequence[Chart]
-    bins: TableView | None
-    labels: TableView | None = None
-
-
-def judged(run: Run) -> list[JudgedView]:
+def judged(run: Run) -> list[dict[str, Any]]:
     """Views of the first seed's models, as far as the run has their details."""
     seed = run.seeds[0]
     done = seed.done.get(run.method)
@@ -82,7 +39,8 @@ def judged(run: Run) -> list[JudgedView]:
     ]
 
 
-def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> JudgedView:
+def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> dict[str, Any]:
+    """One model: its scores, what it confuses, and how far what it says is so."""
     scores = seed.done[run.method].scores.get(run.method, {}).get(party, {})
     of_seed = f", seed {seed.seed}" if len(run.seeds) > 1 else ""
     text = f"{judged_rows.rows:,} test rows."
@@ -95,28 +53,23 @@ def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> JudgedView:
             low, high = judged_rows.intervals.get(name, (None, None))
             interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
             body.append((NAMES[name], f"{scores[name]:.3f}", interval))
-    matrix = None
-    confused = None
-    if judged_rows.confusion and len(judged_rows.confusion) == len(names):
-        if len(names) <= _MOST_CLASSES:
-            matrix = _matrix(names, judged_rows.confusion)
-        else:
-            confused = _confused(names, judged_rows.confusion)
-    return JudgedView(
-        f"{party}{of_seed}",
-        text,
-        TableView(
+    counts = judged_rows.confusion if len(judged_rows.confusion) == len(names) else []
+    few = len(names) <= _MOST_CLASSES
+    return {
+        "title": f"{party}{of_seed}",
+        "summary": text,
+        "scores": TableView(
             "95 % intervals: bootstrap resamples of the test rows",
             ("score", "", "95 % interval"),
             body,
             numbers=(1, 2),
         ),
-        matrix,
-        confused,
-        list(_charts(judged_rows, names)),
-        _bins(judged_rows),
-        _labels(run, seed, party, judged_rows),
-    )
+        "matrix": {"classes": names, "counts": counts} if counts and few else None,
+        "confused": _confused(names, counts) if counts and not few else None,
+        "charts": list(_charts(judged_rows, names)),
+        "bins": _bins(judged_rows),
+        "labels": _labels(run, seed, party, judged_rows),
+    }
 
 
 def _labels(run: Run, seed: Seed, party: str, judged_rows: Judged) -> TableView | None:
@@ -148,22 +101,6 @@ def _labels(run: Run, seed: Seed, party: str, judged_rows: Judged) -> TableView 
         body,
         numbers=tuple(range(1, 2 + len(names))),
     )
-
-
-def _matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Matrix:
-    rows = []
-    for index, (name, row) in enumerate(zip(names, counts, strict=True)):
-        total = max(1, sum(row))
-        cells = [
-            Square(f"{count:,}", f"{100 * count / total:.0f}", column == index)
-            for column, count in enumerate(row)
-        ]
-        rows.append((name, cells))
-    text = "; ".join(
-        f"of {sum(row):,} rows of class {name}, {row[index]:,} are right"
-        for index, (name, row) in enumerate(zip(names, counts, strict=True))
-    )
-    return Matrix(f"Confusion matrix: {text}.", names, rows)
 
 
 def _confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> TableView:

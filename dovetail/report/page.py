@@ -11,7 +11,7 @@ from dovetail.data.wording import name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
-from dovetail.report.audit import AuditView, audit_view
+from dovetail.report.audit import audit_view
 from dovetail.report.chart import (
     DASHES,
     HEIGHT_REM,
@@ -25,10 +25,8 @@ from dovetail.report.chart import (
     points_of,
 )
 from dovetail.report.folder import Run, number_of, scores_of
-from dovetail.report.judged import JudgedView, judged
+from dovetail.report.judged import judged
 from dovetail.report.tables import (
-    Flow,
-    Headline,
     Names,
     Titles,
     baselines_sent,
@@ -49,15 +47,13 @@ from dovetail.report.tables import (
 )
 from dovetail.report.views import (
     COLOURS,
-    PictureView,
-    TableView,
     groups_table,
     overlaps_table,
     parties_table,
     picture,
     render,
 )
-from dovetail.report.worth import Worth, worths
+from dovetail.report.worth import worths
 from dovetail.runs.situations import overlaps
 
 
@@ -76,37 +72,6 @@ class Coverage:
     note: str = ""
     least: int = 0
     withheld: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """``Coverage`` as it is drawn."""
-
-    summary: str
-    drawn: PictureView | None
-    tables: Sequence[TableView]
-    note: str
-
-
-@dataclass(frozen=True)
-class _RunView:
-    """All that the page says of one run."""
-
-    name: str
-    path: str
-    headline: Headline
-    notes: Sequence[str]
-    scores: TableView
-    parties: TableView | None
-    held: _Held | None
-    flows: Sequence[Flow]
-    messages: TableView | None
-    baselines_sent: str
-    missed: TableView | None
-    searched: TableView | None
-    worths: Sequence[Worth]
-    judged: Sequence[JudgedView]
-    audit: AuditView | None
 
 
 def html(
@@ -145,43 +110,47 @@ def html(
     )
 
 
-def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
-    return _RunView(
-        run.name,
-        str(run.path),
-        headline(run, titles),
-        run.notes,
-        score_table(run, titles),
-        party_table(run, titles),
-        None if coverage is None else _held(coverage),
-        flows(run),
-        message_table(run),
-        baselines_sent(run, titles),
-        missed_table(run, titles),
-        search_table(run),
-        worths(run),
-        judged(run),
-        None if run.audit is None else audit_view(run.audit.model_dump()),
-    )
+def _view(run: Run, titles: Titles, coverage: Coverage | None) -> dict[str, Any]:
+    """All that the page says of one run."""
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "headline": headline(run, titles),
+        "notes": run.notes,
+        "scores": score_table(run, titles),
+        "parties": party_table(run, titles),
+        "held": None if coverage is None else _held(coverage),
+        "flows": flows(run),
+        "messages": message_table(run),
+        "baselines_sent": baselines_sent(run, titles),
+        "missed": missed_table(run, titles),
+        "searched": search_table(run),
+        "worths": worths(run),
+        "judged": judged(run),
+        "audit": None if run.audit is None else audit_view(run.audit.model_dump()),
+    }
 
 
-def _held(coverage: Coverage) -> _Held:
+def _held(coverage: Coverage) -> dict[str, Any]:
+    """Who held what, as it is drawn."""
+    held: dict[str, Any] = {"summary": "", "drawn": None, "tables": [], "note": coverage.note}
     if not coverage.parts:
-        return _Held("", None, (), coverage.note)
+        return held
+    brought = parties_table(coverage.parts, "what each party brought")
     if coverage.least or coverage.withheld:
         counted = overlaps(coverage.parts, withheld=coverage.withheld, least=coverage.least)
-        tables = [overlaps_table(counted)] if counted.shared or counted.withheld else []
-        tables.append(parties_table(coverage.parts, "what each party brought"))
-        return _Held(summary(coverage.parts, counted), None, tables, coverage.note)
-    groups: Groups = group(coverage.parts)
-    rows = {part.name: part.data.num_rows for part in coverage.parts}
-    counted = Overlaps(coverage.parts[0].name, rows, {}, groups.common(), groups)
-    tables = [groups_table(groups), parties_table(coverage.parts, "what each party brought")]
-    if len(tables[0].rows) < 2:  # one group: all that the picture says already
-        tables = tables[1:]
-    return _Held(
-        summary(coverage.parts, counted), picture(coverage.parts, groups), tables, coverage.note
-    )
+        held["tables"] = [overlaps_table(counted)] if counted.shared or counted.withheld else []
+    else:
+        groups: Groups = group(coverage.parts)
+        rows = {part.name: part.data.num_rows for part in coverage.parts}
+        counted = Overlaps(coverage.parts[0].name, rows, {}, groups.common(), groups)
+        held["drawn"] = picture(coverage.parts, groups)
+        table = groups_table(groups)
+        if len(table.rows) > 1:  # one group: all that the picture says already
+            held["tables"] = [table]
+    held["summary"] = summary(coverage.parts, counted)
+    held["tables"].append(brought)
+    return held
 
 
 # --- Curves ---------------------------------------------------------------------------------------

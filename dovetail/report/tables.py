@@ -467,19 +467,11 @@ def _sent_bytes(run: Run) -> int:
     return round(sum(sent.bytes for _, sent in _of_method(run)) / max(1, _num_ledgers(run)))
 
 
-@dataclass(frozen=True)
-class Flow:
-    """A party, and what left it and reached it; shares of the largest in per cent."""
+def flows(run: Run) -> list[dict[str, str]]:
+    """What left each party and reached it, of the run's own method, mean over seeds.
 
-    party: str
-    sent: str
-    received: str
-    sent_share: str
-    received_share: str
-
-
-def flows(run: Run) -> list[Flow]:
-    """Bytes by party, mean over seeds, of the run's own method."""
+    Bytes, and shares of the largest in per cent.
+    """
     totals: dict[str, list[int]] = {}
     for _, sent in _of_method(run):
         totals.setdefault(sent.sender, [0, 0])[0] += sent.bytes
@@ -487,13 +479,13 @@ def flows(run: Run) -> list[Flow]:
     seeds = max(1, _num_ledgers(run))
     most = max((value for pair in totals.values() for value in pair), default=0) or 1
     return [
-        Flow(
-            party,
-            bytes_text(round(sent / seeds)),
-            bytes_text(round(received / seeds)),
-            f"{100 * sent / most:.2f}",
-            f"{100 * received / most:.2f}",
-        )
+        {
+            "party": party,
+            "sent": bytes_text(round(sent / seeds)),
+            "received": bytes_text(round(received / seeds)),
+            "sent_share": f"{100 * sent / most:.2f}",
+            "received_share": f"{100 * received / most:.2f}",
+        }
         for party, (sent, received) in totals.items()
     ]
 

@@ -101,50 +101,11 @@ def render(template: str, **values: Any) -> str:
 # --- Who holds what -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A group's part of a row; places and widths are per cent, as CSS has them."""
+def picture(parts: Sequence[Part], groups: Groups) -> dict[str, Any]:
+    """Parties' blocks against groups of samples; places and widths are per cent, as CSS has them.
 
-    x: str
-    width: str
-    opacity: str
-    title: str
-
-
-@dataclass(frozen=True)
-class PictureRow:
-    """A block, or a party's labels."""
-
-    party: str
-    what: str
-    share: str
-    summary: str
-    first: bool
-    is_labels: bool
-    style: str
-    bars: Sequence[Bar]
-
-
-@dataclass(frozen=True)
-class Letter:
-    """A group's name below the picture; tight ones only where the page is wide."""
-
-    x: str
-    letter: str
-    tight: bool
-
-
-@dataclass(frozen=True)
-class PictureView:
-    """``coverage``'s picture, ready to be drawn."""
-
-    rows: Sequence[PictureRow]
-    axis: Sequence[Letter]
-    partly: bool
-
-
-def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
-    """Parties' blocks against groups of samples."""
+    A group's name below it is tight where there is room for it on a wide page only.
+    """
     drawn = bands(groups)
     total = 1000
     sizes = widths([band.count for band in drawn], total, minimum=8)
@@ -165,20 +126,21 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
             part_held = row.share(band)
             if part_held:
                 opacity = "" if part_held == 1 else f"{0.25 + 0.5 * part_held:.2f}"
-                bars.append(Bar(x, width, opacity, f"{band.letter}: {band.count:,}"))
+                title = f"{band.letter}: {band.count:,}"
+                bars.append({"x": x, "width": width, "opacity": opacity, "title": title})
         text = f"{held:,} of {count_text(groups.num_samples, 'sample')}, {share}"
         is_labels = row.kind == "labels"
         lines.append(
-            PictureRow(
-                name,
-                row.what,
-                share,
-                f"{name}, {row.what}: {text}; groups {letters or 'none'}",
-                row.party != last,
-                is_labels,
-                "labels" if is_labels else f"c{row.party % len(COLOURS)}",
-                bars,
-            )
+            {
+                "party": name,
+                "what": row.what,
+                "share": share,
+                "summary": f"{name}, {row.what}: {text}; groups {letters or 'none'}",
+                "first": row.party != last,
+                "is_labels": is_labels,
+                "style": "labels" if is_labels else f"c{row.party % len(COLOURS)}",
+                "bars": bars,
+            }
         )
         last = row.party
     axis = []
@@ -186,11 +148,12 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
     for band, start, (x, _) in zip(drawn, starts, positions, strict=True):
         if start - last_wide >= 30:  # a letter needs room, the more on a phone
             last_wide = last_tight = start
-            axis.append(Letter(x, band.letter, False))
+            axis.append({"x": x, "letter": band.letter, "tight": False})
         elif start - last_tight >= 12:
             last_tight = start
-            axis.append(Letter(x, band.letter, True))
-    return PictureView(lines, axis, any(band.combinations > 1 for band in drawn))
+            axis.append({"x": x, "letter": band.letter, "tight": True})
+    partly = any(band.combinations > 1 for band in drawn)
+    return {"rows": lines, "axis": axis, "partly": partly}
 
 
 def groups_table(groups: Groups) -> TableView:

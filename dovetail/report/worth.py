@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dovetail.models.metrics import TITLES as NAMES
-from dovetail.report.chart import Dots, Spread, dots, mean_std
+from dovetail.report.chart import Spread, dots, mean_std
 from dovetail.report.folder import Run, ValueFile, number_of
 from dovetail.report.views import TableView
 
@@ -21,16 +20,7 @@ _MEASURES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Worth:
-    """Partners' values as they are drawn."""
-
-    summary: str
-    drawn: Dots | None
-    table: TableView
-
-
-def worths(run: Run) -> list[Worth]:
+def worths(run: Run) -> list[dict[str, Any]]:
     """Views of ``value.json`` and of the run's choice of partners; none if there is neither."""
     worths = []
     if run.value is not None and run.value.partners:
@@ -39,7 +29,7 @@ def worths(run: Run) -> list[Worth]:
     return [*worths, *([] if chosen is None else [chosen])]
 
 
-def _valued(value: ValueFile) -> Worth:
+def _valued(value: ValueFile) -> dict[str, Any]:
     metric = NAMES.get(value.metric, value.metric)
     rows = []
     body = []
@@ -75,14 +65,14 @@ def _valued(value: ValueFile) -> Worth:
         text += f" In every coalition: {', '.join(value.always)}."
     spread = "; a bar spans one standard deviation to either side" if len(value.seeds) > 1 else ""
     head = ("partner", *(_MEASURES[name] for name in measures))
-    return Worth(
-        text,
-        dots(f"{what}{unit} of each partner{spread}", rows, zero=True),
-        TableView("", head, body, numbers=range(1, len(head))),
-    )
+    return {
+        "summary": text,
+        "drawn": dots(f"{what}{unit} of each partner{spread}", rows, zero=True),
+        "table": TableView("", head, body, numbers=range(1, len(head))),
+    }
 
 
-def _chosen(run: Run) -> Worth | None:
+def _chosen(run: Run) -> dict[str, Any] | None:
     """Who took part, where the method itself chooses among data owners."""
     nats: dict[str, list[float]] = {}
     times: dict[str, int] = {}
@@ -107,12 +97,12 @@ def _chosen(run: Run) -> Worth | None:
     ]
     body = [(row.name, row.text, f"{times.get(row.name, 0)} of {choices}") for row in rows]
     title = "mutual information (nats), mean over choices; a bar spans one standard deviation"
-    return Worth(
-        "The method chose its data owners by mutual information with the labels, "
+    return {
+        "summary": "The method chose its data owners by mutual information with the labels, "
         f"{choices} {'time' if choices == 1 else 'times'} over all seeds.",
-        dots(title, rows),
-        TableView("", ("data owner", "nats", "chosen"), body, numbers=(1, 2)),
-    )
+        "drawn": dots(title, rows),
+        "table": TableView("", ("data owner", "nats", "chosen"), body, numbers=(1, 2)),
+    }
 
 
 def _is_number(value: Any) -> bool:

@@ -358,10 +358,8 @@ def test_one_point_is_no_curve():
 def test_dots_stand_where_their_values_are():
     drawn = dots("x", [Spread("a", "0", 0.0, 0.0), Spread("b", "8", 8.0, 2.0)], zero=True)
     assert [tick.text for tick in drawn.x_ticks] == ["0", "5", "10"]
-    assert [(dot.at, dot.low, dot.high) for dot in drawn.rows] == [
-        ("0.00", "0.00", "0.00"),
-        ("80.00", "60.00", "100.00"),
-    ]
+    assert [drawn.at(row.mean) for row in drawn.rows] == ["0.00", "80.00"]
+    assert (drawn.at(8.0 - 2.0), drawn.at(8.0 + 2.0)) == ("60.00", "100.00")
     assert dots("x", [Spread("a", "", math.nan, 0.0)]) is None
 
 
