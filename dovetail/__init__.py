@@ -3,88 +3,17 @@
 Models are trained across parties that know different things about partly the same samples; no
 table leaves its owner, and the trained model predicts at one party alone.
 
-The names below are imported when first used, so that ``import dovetail`` alone stays light.
+The names below are imported when first used, so that ``import dovetail`` alone stays light; type
+checkers read them in ``__init__.pyi``.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dovetail import errors
-from dovetail.errors import DovetailError
-
-if TYPE_CHECKING:
-    from dovetail import alignment, data, models, network, runs
-    from dovetail.api.aligning import Matched, align
-    from dovetail.api.fit import fit
-    from dovetail.api.inspecting import Inspection, inspect
-    from dovetail.api.inviting import invite
-    from dovetail.api.lines import Partners, join, listen
-    from dovetail.api.methods import CHFL, APFed, FedOptimus, HyFEM, Method
-    from dovetail.api.partitions import (
-        Blocks,
-        ByColumn,
-        Columns,
-        CommonUnique,
-        Owners,
-        Partition,
-        Simulation,
-        Strips,
-        simulate,
-    )
-    from dovetail.api.party import Party
-    from dovetail.api.run import Run
-    from dovetail.api.scores import Scores
-    from dovetail.api.survival import cox, kaplan_meier
-    from dovetail.methods import apfed, chfl, fedoptimus, hyfem, selection, vertical
-    from dovetail.service.exported import load
+from dovetail import errors as errors
+from dovetail.errors import DovetailError as DovetailError
 
 __version__ = "0.2.0"
-
-__all__ = [
-    "CHFL",
-    "APFed",
-    "Blocks",
-    "ByColumn",
-    "Columns",
-    "CommonUnique",
-    "DovetailError",
-    "FedOptimus",
-    "HyFEM",
-    "Inspection",
-    "Matched",
-    "Method",
-    "Owners",
-    "Partition",
-    "Partners",
-    "Party",
-    "Run",
-    "Scores",
-    "Simulation",
-    "Strips",
-    "__version__",
-    "align",
-    "alignment",
-    "apfed",
-    "chfl",
-    "cox",
-    "data",
-    "errors",
-    "fedoptimus",
-    "fit",
-    "hyfem",
-    "inspect",
-    "invite",
-    "join",
-    "kaplan_meier",
-    "listen",
-    "load",
-    "models",
-    "network",
-    "runs",
-    "selection",
-    "simulate",
-    "vertical",
-]
 
 #: Public name -> its module, and public modules.
 _LAZY = {
@@ -115,18 +44,19 @@ _MODULES = {
     "selection": "dovetail.methods.selection",
 }
 
-if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name
+__all__ = sorted(["DovetailError", "__version__", "errors", *_LAZY, *_MODULES])
 
-    def __getattr__(name):
-        if name in _MODULES:
-            value = import_module(_MODULES[name])
-        elif name in _LAZY:
-            value = getattr(import_module(_LAZY[name]), name)
-        else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = value  # the next use finds it without coming here
-        return value
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = import_module(_MODULES[name])
+    elif name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # the next use finds it without coming here
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

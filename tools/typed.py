@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -14,6 +14,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, WrapValidator
 
 from dovetail import methods
+from dovetail.methods.party import PartySection
+from dovetail.node.engines import StreamSection
+from dovetail.runs import partitions
+from dovetail.runs.runfile import DataSection
 
 PATH = Path(__file__).parents[1] / "dovetail" / "api" / "settings.pyi"
 
@@ -37,6 +41,20 @@ _NAMES = {
 }  # fmt: skip
 
 
+#: Keys that are arguments in Python -> their section, and which of its keys are not among them.
+_KEYS: Mapping[str, tuple[type[Any], Collection[str]]] = {
+    "PartyKeys": (PartySection, ("name", "table", "id", "label")),
+    "SimulateKeys": (DataSection, ("source", "test_source", "test", "partition", "label")),
+    "ListenKeys": (StreamSection, ("kind", "listen", "partners", "certificates")),
+    "StripsKeys": (partitions.StripsSection, ("kind", "views")),
+    "ColumnsKeys": (partitions.ColumnsSection, ("kind", "parties")),
+    "CommonUniqueKeys": (partitions.CommonUniqueSection, ("kind", "parties")),
+    "ByColumnKeys": (partitions.ByColumnSection, ("kind", "column", "parties")),
+    "BlocksKeys": (partitions.BlocksSection, ("kind", "blocks", "assignment")),
+    "OwnersKeys": (partitions.OwnersSection, ("kind", "data_owners", "label_owners")),
+}
+
+
 def module_text() -> str:
     """The file, as it should be."""
     written: dict[str, str] = {}
@@ -47,19 +65,32 @@ def module_text() -> str:
         if method.PartySettings is not None:
             _write(f"{title}PartySettings", method.PartySettings, title, written)
             party[method.name] = f"{title}PartySettings"
-    keys = "".join(f"    {name}: {kind}\n" for name, kind in party.items())
+    for name, (section, besides) in _KEYS.items():
+        _write(name, section, "", written, besides=besides)
     written["PartySettings"] = (
-        "class PartySettings(TypedDict, total=False):\n"
-        '    """A party\'s own settings of each method."""\n\n' + keys
+        "class PartySettings(PartyKeys, total=False):\n"
+        '    """Keys of [party], and a party\'s own settings of each method."""\n\n'
+        + "".join(f"    {name}: {kind}\n" for name, kind in party.items())
     )
     return "\n\n".join([_HEAD, *written.values()])
 
 
-def _write(name: str, section: type[Any], title: str, written: dict[str, str]) -> None:
+def _write(
+    name: str,
+    section: type[Any],
+    title: str,
+    written: dict[str, str],
+    *,
+    besides: Collection[str] = (),
+) -> None:
     """Write the class of a section behind those of the sections in it."""
     if name in written:
         return
-    keys = "".join(f"    {key}: {_text(kind, title, written)}\n" for key, kind in _kinds(section))
+    keys = "".join(
+        f"    {key}: {_text(kind, title, written)}\n"
+        for key, kind in _kinds(section)
+        if key not in besides
+    )
     written[name] = f"class {name}(TypedDict, total=False):\n{keys}"
 
 

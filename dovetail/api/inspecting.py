@@ -386,30 +386,22 @@ def of_parts(
     overlaps = situations.overlaps(
         parts, by_cardinality=overlaps_by_cardinality, withheld=withheld, least=least
     )
-    command_path = shlex.quote(run_path)
+    method_name = None if variant_name is None else methods.method_of(variant_name).name
+
+    def command(fit: Fit) -> str:
+        """The next step, of this run and variant."""
+        if run_path == PYTHON and fit.available:
+            return f"dovetail.fit(dovetail.{_made(fit)}, ...)"
+        text = fit.next_command.replace("RUN", shlex.quote(run_path), 1)
+        if fit.method == method_name != variant_name:
+            return text.partition(" --set method=")[0]
+        return text.replace(f"method={SEALED}", f"method={variant}")
+
     fits = [
-        replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
+        replace(fit, next_command=command(fit))
         for fit in situations.fits(
             parts, counted=overlaps, sizes=sizes or Sizes(sealed=variant == SEALED)
         )
-    ]
-    fits = [
-        replace(fit, next_command=fit.next_command.replace(f"method={SEALED}", f"method={variant}"))
-        for fit in fits
-    ]
-    method_name = None if variant_name is None else methods.method_of(variant_name).name
-    if run_path == PYTHON:
-        fits = [
-            replace(fit, next_command=f"dovetail.fit(dovetail.{_made(fit)}, ...)")
-            if fit.available
-            else fit
-            for fit in fits
-        ]
-    fits = [
-        replace(fit, next_command=fit.next_command.partition(" --set method=")[0])
-        if fit.method == method_name != variant_name
-        else fit
-        for fit in fits
     ]
     labelled = any(part.data.labels is not None for part in parts)
     helped = any(fit.applies and fit.method == "apfed" for fit in fits) or (elsewhere and labelled)

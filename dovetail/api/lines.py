@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dovetail.alignment.stored import load_rows
 from dovetail.api.party import Party
@@ -16,12 +16,14 @@ from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device as device_of
-from dovetail.network import Precision
 from dovetail.network.addresses import drivers_of
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.node.engines import MailboxSection, StreamSection
 from dovetail.node.join import serve_site
 from dovetail.node.reach import coordinator, party_driver
+
+if TYPE_CHECKING:
+    from dovetail.api.settings import ListenKeys
 
 
 class Partners:
@@ -107,12 +109,7 @@ def listen(
     partners: Sequence[str],
     *,
     certificates: str | Path | None = None,
-    name: str | None = None,
-    precision: Precision = "float32",
-    wait_s: float | None = None,
-    grace_s: float = 5.0,
-    timeout_s: float = 30.0,
-    max_message_mb: float = 256,
+    **keys: Unpack[ListenKeys],
 ) -> Partners:
     """Partners on other machines, for ``fit(..., partners=...)``.
 
@@ -123,12 +120,11 @@ def listen(
         address: where they dial in, HOST:PORT.
         partners: their names, as their certificates have them.
         certificates: folder of the driver's own; None: ``certificates/NAME``.
-        name: of a coordinator without data; None: "coordinator".
-        precision: how float32 tensors travel: "float32", "bfloat16", ...
-        wait_s: how long they are waited for; None: until they come.
-        grace_s: how long a step waits for one that is lost.
-        timeout_s: how long an answer may take.
-        max_message_mb: of an answer.
+        keys: others of [engine] of a run file. ``name``: of a coordinator without data.
+            ``precision``: how float32 tensors travel: "float32", "bfloat16", ... ``wait_s``: how
+            long they are waited for, else until they come. ``grace_s``: how long a step waits for
+            one that is lost (5). ``timeout_s``: how long an answer may take (30).
+            ``max_message_mb``: of an answer (256).
 
     Raises:
         ConfigError: values that do not fit.
@@ -137,12 +133,7 @@ def listen(
         "kind": "stream",
         "listen": address,
         "partners": [partners] if isinstance(partners, str) else list(partners),
-        "name": name,
-        "precision": precision,
-        "wait_s": wait_s,
-        "grace_s": grace_s,
-        "timeout_s": timeout_s,
-        "max_message_mb": max_message_mb,
+        **keys,
     }
     if certificates is not None:
         values["certificates"] = str(Path(certificates).absolute())

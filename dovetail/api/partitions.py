@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from dovetail import data as dd
 from dovetail.api.party import keep_table
-from dovetail.data import Kind
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.errors import ConfigError
 from dovetail.methods.section import Section
@@ -17,6 +16,17 @@ from dovetail.methods.validation import validate
 from dovetail.runs.partitions import AnyPartition
 from dovetail.runs.runfile import DataSection
 from dovetail.runs.setup import read_pooled
+
+if TYPE_CHECKING:
+    from dovetail.api.settings import (
+        BlocksKeys,
+        ByColumnKeys,
+        ColumnsKeys,
+        CommonUniqueKeys,
+        OwnersKeys,
+        SimulateKeys,
+        StripsKeys,
+    )
 
 
 class _Deal(Section):
@@ -31,7 +41,8 @@ class Partition:
     kind: ClassVar[str]
 
     def __init__(self, **keys: Any) -> None:
-        self.keys: dict[str, Any] = {"kind": self.kind, **keys}
+        given = {key: _plain(value) for key, value in keys.items()}
+        self.keys: dict[str, Any] = {"kind": self.kind, **given}
         validate(_Deal, {"partition": self.keys}, where=f"dovetail.{type(self).__name__}")
 
     def __repr__(self) -> str:
@@ -39,35 +50,34 @@ class Partition:
         return f"{type(self).__name__}({given})"
 
 
+def _plain(value: Any) -> Any:
+    """A value as a run file has it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    return value
+
+
 class Columns(Partition):
     """A table's columns by party; all have the same samples. For APFed.
 
     Args:
         parties: party -> globs of its columns.
-        active: who has the labels; None: the first.
-        overlap: the share of the active party's training rows that the others have, or party ->
-            share.
+        keys: ``active``, who has the labels (else the first), and ``overlap``, the share of the
+            active party's training rows that the others have, or party -> share.
     """
 
     kind = "columns"
 
     def __init__(
-        self,
-        parties: Mapping[str, str | Sequence[str]],
-        *,
-        active: str | None = None,
-        overlap: float | Mapping[str, float] = 1.0,
+        self, parties: Mapping[str, str | Sequence[str]], **keys: Unpack[ColumnsKeys]
     ) -> None:
         named = {
-            name: [globs] if isinstance(globs, str) else list(globs)
-            for name, globs in parties.items()
+            name: [globs] if isinstance(globs, str) else globs for name, globs in parties.items()
         }
-        first = next(iter(named), "")
-        super().__init__(
-            parties=named,
-            active=first if active is None else active,
-            overlap=dict(overlap) if isinstance(overlap, Mapping) else overlap,
-        )
+        active = keys.pop("active", None) or next(iter(named), "")
+        super().__init__(parties=named, active=active, **keys)
 
 
 class Strips(Partition):
@@ -75,16 +85,14 @@ class Strips(Partition):
 
     Args:
         views: how many strips.
-        active: the place, from 1, of the party that has the labels.
-        axis: the side that is cut: "height" or "width".
+        keys: ``active``, the place, from 1, of the party that has the labels, and ``axis``, the
+            side that is cut: "height" or "width".
     """
 
     kind = "strips"
 
-    def __init__(
-        self, views: int, *, active: int = 1, axis: Literal["height", "width"] = "height"
-    ) -> None:
-        super().__init__(views=views, active=active, axis=axis)
+    def __init__(self, views: int, **keys: Unpack[StripsKeys]) -> None:
+        super().__init__(views=views, **keys)
 
 
 class CommonUnique(Partition):
@@ -92,23 +100,14 @@ class CommonUnique(Partition):
 
     Args:
         parties: how many, or their names.
-        common: the share of the columns that all have.
-        validation: the share of each party's rows that validate.
-        seed: which columns and rows go where.
+        keys: ``common``, the share of the columns that all have, ``correlation``, which these are,
+            ``validation``, the share of each party's rows that validate, and ``seed``.
     """
 
     kind = "common-unique"
 
-    def __init__(
-        self,
-        parties: int | Sequence[str] = 5,
-        *,
-        common: float = 0.3,
-        validation: float = 0.25,
-        seed: int = 0,
-    ) -> None:
-        given = parties if isinstance(parties, int) else list(parties)
-        super().__init__(parties=given, common=common, validation=validation, seed=seed)
+    def __init__(self, parties: int | Sequence[str] = 5, **keys: Unpack[CommonUniqueKeys]) -> None:
+        super().__init__(parties=parties, **keys)
 
 
 class ByColumn(Partition):
@@ -117,38 +116,17 @@ class ByColumn(Partition):
     Args:
         column: says whose a row is.
         parties: its values.
-        columns: globs of the features; "-" before one leaves it out.
-        measured: a party has the columns with a value in this share of its rows or more.
-        rows: party -> how many training rows it has; else all.
-        guest: a party that trains on nothing, and whose rows test the others' models.
-        validation: the share of each party's training rows that validate.
-        seed: which rows are drawn.
+        keys: ``columns``, globs of the features ("-" before one leaves it out); ``measured``: a
+            party has the columns with a value in this share of its rows or more; ``rows``: party ->
+            how many training rows it has, else all; ``guest``: a party that trains on nothing, and
+            whose rows test the others' models; ``validation``: the share of each party's training
+            rows that validate; ``seed``.
     """
 
     kind = "by-column"
 
-    def __init__(
-        self,
-        column: str,
-        parties: Sequence[str],
-        *,
-        columns: Sequence[str] = ("*",),
-        measured: float = 0.5,
-        rows: Mapping[str, int] | None = None,
-        guest: str | None = None,
-        validation: float = 0.25,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            column=column,
-            parties=list(parties),
-            columns=list(columns),
-            measured=measured,
-            rows=dict(rows or {}),
-            guest=guest,
-            validation=validation,
-            seed=seed,
-        )
+    def __init__(self, column: str, parties: Sequence[str], **keys: Unpack[ByColumnKeys]) -> None:
+        super().__init__(column=column, parties=parties, **keys)
 
 
 class Blocks(Partition):
@@ -158,8 +136,7 @@ class Blocks(Partition):
         blocks: block -> globs of its columns; of images "quadrants" or "quadrants-channels".
         assignment: a CSV file, or shares ``{"party": ..., "blocks": [...], "classes": [...],
             "rows": ...}``.
-        disjoint: no two parties share a training row.
-        seed: which rows go where.
+        keys: ``disjoint``: no two parties share a training row; ``seed``.
     """
 
     kind = "blocks"
@@ -169,20 +146,11 @@ class Blocks(Partition):
         blocks: Mapping[str, Sequence[str]] | Literal["quadrants", "quadrants-channels"],
         *,
         assignment: str | Path | Sequence[Mapping[str, Any]],
-        disjoint: bool = False,
-        seed: int = 0,
+        **keys: Unpack[BlocksKeys],
     ) -> None:
-        shares = (
-            os.path.abspath(assignment)
-            if isinstance(assignment, (str, Path))
-            else [dict(share) for share in assignment]
-        )
-        named = (
-            blocks
-            if isinstance(blocks, str)
-            else {name: list(globs) for name, globs in blocks.items()}
-        )
-        super().__init__(blocks=named, assignment=shares, disjoint=disjoint, seed=seed)
+        if isinstance(assignment, (str, Path)):
+            assignment = os.path.abspath(assignment)
+        super().__init__(blocks=blocks, assignment=assignment, **keys)
 
 
 class Owners(Partition):
@@ -191,10 +159,9 @@ class Owners(Partition):
     Args:
         data_owners: how many, their names, or name -> globs of its columns.
         label_owners: how many, or their names.
-        axis: of images: the side that is cut.
-        skew: of the classes over label owners, a Dirichlet's; None: even.
-        validation: the share of each label owner's rows that validate.
-        seed: which columns and rows go where.
+        keys: ``axis``: of images the side that is cut; ``skew``: of the classes over label owners,
+            a Dirichlet's, else even; ``validation``: the share of each label owner's rows that
+            validate; ``seed``.
     """
 
     kind = "owners"
@@ -204,26 +171,9 @@ class Owners(Partition):
         data_owners: int | Sequence[str] | Mapping[str, Sequence[str]],
         *,
         label_owners: int | Sequence[str],
-        axis: Literal["height", "width"] = "height",
-        skew: float | None = None,
-        validation: float = 0.0,
-        seed: int = 0,
+        **keys: Unpack[OwnersKeys],
     ) -> None:
-        data: Any = data_owners
-        if isinstance(data_owners, Mapping):
-            data = {name: list(globs) for name, globs in data_owners.items()}
-        elif not isinstance(data_owners, int):
-            data = list(data_owners)
-        labels = label_owners if isinstance(label_owners, int) else list(label_owners)
-        keys = {} if skew is None else {"skew": skew}
-        super().__init__(
-            data_owners=data,
-            label_owners=labels,
-            axis=axis,
-            validation=validation,
-            seed=seed,
-            **keys,
-        )
+        super().__init__(data_owners=data_owners, label_owners=label_owners, **keys)
 
 
 class Simulation:
@@ -273,15 +223,8 @@ def simulate(
     partition: Partition,
     *,
     label: str | Sequence[str] | Mapping[str, Any] | None = None,
-    id: str | None = None,
-    task: Kind = "classification",
     test_source: str | Path | Frame | None = None,
-    split_column: str | None = None,
-    split_seed: int = 0,
-    rows: int | None = None,
-    labels: int | None = None,
-    categorical: Sequence[str] = (),
-    max_categories: int = 100,
+    **keys: Unpack[SimulateKeys],
 ) -> Simulation:
     """One table, dealt to parties in this process; give it to ``fit`` in the place of parties.
 
@@ -292,22 +235,24 @@ def simulate(
             ``Blocks``, ``Owners``.
         label: the column to predict, or several as a list; of a time to an event
             ``{"time": "days", "event": "died"}``.
-        id: the column that says which sample a row is; rows are numbered without it.
-        task: "classification" or "regression"; of a time and an event "survival" by itself.
         test_source: test rows of their own.
-        split_column: the column that says "test" in test rows.
-        split_seed: of the test share and of ``rows``.
-        rows: train on so many, drawn once.
-        labels: keep so many labels, drawn by the run's seed.
-        categorical: number columns that are codes.
-        max_categories: a column with more keeps so many of the most frequent.
+        keys: others of [data] of a run file. ``id``: the column that says which sample a row is;
+            rows are numbered without it. ``task``: "classification" or "regression"; of a time and
+            an event "survival" by itself. ``split_column`` says "test" in test rows.
+            ``split_seed``: of the test share and of ``rows``. ``rows``: train on so many, drawn
+            once. ``labels``: keep so many, drawn by the run's seed. ``categorical``: number columns
+            that are codes. ``max_categories``: a column with more keeps so many of the most
+            frequent.
 
     Raises:
         ConfigError: keys or values that do not fit.
         DataError: a table that cannot be used.
     """
+    if "test" in keys:
+        raise ConfigError("dovetail.simulate: the share of test rows is said to fit(test=0.25)")
     frames = {}
-    values: dict[str, Any] = {"partition": partition.keys}
+    values: dict[str, Any] = {"partition": partition.keys, "label": label, **keys}
+    values = {key: _plain(value) for key, value in values.items() if value is not None}
     for key, given in {"source": source, "test_source": test_source}.items():
         if given is None:
             continue
@@ -318,16 +263,4 @@ def simulate(
             values[key] = "a DataFrame"
     if frames and "source" not in frames:
         raise ConfigError("dovetail.simulate: give source and test_source both as DataFrames")
-    options = {
-        "label": label,
-        "id": id,
-        "split_column": split_column,
-        "rows": rows,
-        "labels": labels,
-        "categorical": list(categorical) or None,
-        "max_categories": None if max_categories == 100 else max_categories,
-        "split_seed": split_seed or None,
-        "task": None if task == "classification" else task,
-    }
-    values |= {key: value for key, value in options.items() if value is not None}
     return Simulation(validate(DataSection, values, where="dovetail.simulate"), frames)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import tomli_w
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.data import Kind
 from dovetail.data.databases import absolute_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.tables import closest
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 #: Keys of [party] that are arguments which may be left out.
 _KEYS = tuple(key for key in PartySection.model_fields if key not in ("name", "table", "id"))
 
+#: Those of them that are lists of globs; one may stand by itself.
+_SEVERAL = ("columns", "categorical")
+
 
 class Party:
     """A party and its table: what a party file says, from Python.
@@ -43,30 +45,31 @@ class Party:
         label: the column to predict, of a party that has labels; several of them at once as a
             list; of a time to an event ``{"time": "days", "event": "died"}``; of counts
             ``{"count": "claims", "exposure": "years"}``.
-        task: "classification" or "regression", also of several labels; or another of
-            docs/tasks.md. A label of two columns says it by itself.
-        columns: globs of the columns to use, such as ``["mean *", "-mean area"]``; None: all
-            besides id and label.
-        blocks: block -> globs of its columns; instead of ``columns``.
-        categorical: number columns that are codes, such as postcodes.
-        max_categories: a column with more keeps so many of the most frequent.
-        encode: column -> how it is read, such as ``{"kind": "text", "size": 16}``; the section
-            ``[party.encode]`` of a party file. Columns that are not named are read as they look.
-        lowercase_ids: compare ids without regard to case.
-        match: keys that stand in for an id in common, tried in order: columns, or functions of
-            columns such as "sounds(surname)"; all parties list the same (docs/alignment.md).
-        match_columns: what keys call a column -> what it is called here.
-        match_dates: "day-first" or "month-first": what 03/07/1980 is here.
-        match_region: where telephone numbers without a country code are, such as "GB".
-        match_truth: the column that says who each row really is, to measure matching by.
-        index_date: the column of the day at which a row is to be predicted; ``inspect`` tells of
-            dates after it.
-        query: what to read of a database; not needed where it has one table.
         policy: the section ``[policy]`` of a party file: what it agrees to, and with whom.
         folder: of the party: what it keeps stands in ``NAME.site`` in it, and certificates
             are looked for in ``certificates/NAME``. None: the working directory.
         settings: its own settings of each method, by the method's name: ``apfed={...}``,
-            ``chfl={...}``, ``hyfem={...}``, ``fedoptimus={...}``.
+            ``chfl={...}``, ``hyfem={...}``, ``fedoptimus={...}``; and any other key of [party]:
+
+            task: "classification" or "regression", also of several labels; or another of
+                docs/tasks.md. A label of two columns says it by itself.
+            columns: globs of the columns to use, such as ``["mean *", "-mean area"]``; None: all
+                besides id and label.
+            blocks: block -> globs of its columns; instead of ``columns``.
+            categorical: number columns that are codes, such as postcodes.
+            max_categories: a column with more keeps so many of the most frequent.
+            encode: column -> how it is read, such as ``{"kind": "text", "size": 16}``; the section
+                ``[party.encode]`` of a party file. Others are read as they look.
+            lowercase_ids: compare ids without regard to case.
+            match: keys that stand in for an id in common, tried in order: columns, or functions of
+                columns such as "sounds(surname)"; all parties list the same (docs/alignment.md).
+            match_columns: what keys call a column -> what it is called here.
+            match_dates: "day-first" or "month-first": what 03/07/1980 is here.
+            match_region: where telephone numbers without a country code are, such as "GB".
+            match_truth: the column that says who each row really is, to measure matching by.
+            index_date: the column of the day at which a row is to be predicted; ``inspect`` tells
+                of dates after it.
+            query: what to read of a database; not needed where it has one table.
 
     Raises:
         ConfigError: keys or values that do not fit.
@@ -80,20 +83,6 @@ class Party:
         *,
         id: str | Sequence[str],
         label: str | Sequence[str] | Mapping[str, Any] | None = None,
-        task: Kind = "classification",
-        columns: str | Sequence[str] | None = None,
-        blocks: Mapping[str, Sequence[str]] | None = None,
-        categorical: Sequence[str] = (),
-        max_categories: int = 100,
-        encode: Mapping[str, Mapping[str, Any]] | None = None,
-        lowercase_ids: bool = False,
-        match: Sequence[Sequence[str]] = (),
-        match_columns: Mapping[str, str] | None = None,
-        match_dates: Literal["day-first", "month-first"] = "day-first",
-        match_region: str | None = None,
-        match_truth: str | None = None,
-        index_date: str | None = None,
-        query: str | None = None,
         policy: Mapping[str, Any] | None = None,
         folder: str | Path = ".",
         **settings: Unpack[PartySettings],
@@ -111,22 +100,15 @@ class Party:
             "table": _absolute(table) if isinstance(table, (str, Path)) else "a DataFrame",
             "id": id if isinstance(id, str) else tuple(id),
             "label": label,
-            "task": task,
-            "columns": ("*",) if columns is None else _several(columns),
-            "blocks": blocks,
-            "categorical": _several(categorical),
-            "max_categories": max_categories,
-            "encode": dict(encode or {}),
-            "lowercase_ids": lowercase_ids,
-            "match": _keys(match, where),
-            "match_columns": dict(match_columns or {}),
-            "match_dates": match_dates,
-            "match_region": match_region,
-            "match_truth": match_truth,
-            "index_date": index_date,
-            "query": query,
         }
-        values = {"party": section, **settings}
+        values: dict[str, Any] = {"party": section}
+        for key, value in settings.items():
+            if key == "match":
+                section[key] = _keys(settings["match"], where)
+            elif key in _KEYS and value is not None:
+                section[key] = (value,) if key in _SEVERAL and isinstance(value, str) else value
+            elif key not in _KEYS:
+                values[key] = value
         if policy is not None:
             values["policy"] = policy
         self._rows = rows
@@ -269,10 +251,6 @@ def _given_values(section: Any) -> dict[str, Any]:
     return values
 
 
-def _several(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
 def _keys(match: Sequence[Sequence[str]], where: str) -> tuple[tuple[str, ...], ...]:
     """Match keys, each a list of components.
 
@@ -301,7 +279,7 @@ def _check_names(settings: Mapping[str, Any], where: str) -> None:
     """Refuse an argument that is neither a key of a party nor a method with settings of its own."""
     sections = [name for name, each in methods.every().items() if each.PartySettings is not None]
     for name in settings:
-        if name not in sections:
+        if name not in (*_KEYS, *sections):
             known = [*_KEYS, "policy", "folder", *sections]
             close = closest(name, known)
             hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"

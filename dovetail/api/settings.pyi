@@ -365,8 +365,98 @@ class SurvivalPartySettings(TypedDict, total=False):
     private: PrivateSteps | None
 
 
-class PartySettings(TypedDict, total=False):
-    """A party's own settings of each method."""
+class Encode(TypedDict, total=False):
+    kind: Literal['text', 'picture', 'hash', 'frequency', 'number', 'category']
+    model: str | None
+    arguments: Mapping[str, str | int | float | bool]
+    size: int
+    folder: str
+    pixels: int
+
+
+class PartyKeys(TypedDict, total=False):
+    query: str | None
+    folders: Sequence[str]
+    images: str | None
+    task: Literal['classification', 'regression', 'survival', 'counts', 'amounts', 'quantiles', 'multilabel', 'multitarget']
+    columns: Sequence[str]
+    blocks: Mapping[str, Sequence[str]] | None
+    categorical: Sequence[str]
+    max_categories: int
+    encode: Mapping[str, Encode]
+    lowercase_ids: bool
+    match: Sequence[Sequence[str]]
+    match_columns: Mapping[str, str]
+    match_dates: Literal['day-first', 'month-first']
+    match_region: str | None
+    match_truth: str | None
+    index_date: str | None
+    compute: str | None
+    revoked: str | None
+
+
+class SimulateKeys(TypedDict, total=False):
+    folders: Sequence[str]
+    id: str | None
+    task: Literal['classification', 'regression', 'survival', 'counts', 'amounts', 'quantiles', 'multilabel', 'multitarget']
+    split_column: str | None
+    split_seed: int
+    rows: int | None
+    labels: int | None
+    categorical: Sequence[str]
+    max_categories: int
+
+
+class ListenKeys(TypedDict, total=False):
+    name: str | None
+    precision: Literal['float32', 'float16', 'bfloat16', 'int8']
+    wait_s: float | None
+    grace_s: float
+    max_message_mb: float
+    timeout_s: float
+    revoked: str | None
+
+
+class StripsKeys(TypedDict, total=False):
+    active: int
+    axis: Literal['height', 'width']
+
+
+class ColumnsKeys(TypedDict, total=False):
+    active: str
+    overlap: float | Mapping[str, float]
+
+
+class CommonUniqueKeys(TypedDict, total=False):
+    common: float
+    correlation: Literal['maximum', 'median', 'minimum'] | None
+    validation: float
+    seed: int
+
+
+class ByColumnKeys(TypedDict, total=False):
+    columns: Sequence[str]
+    measured: float
+    rows: Mapping[str, int]
+    guest: str | None
+    validation: float
+    seed: int
+
+
+class BlocksKeys(TypedDict, total=False):
+    disjoint: bool
+    seed: int
+
+
+class OwnersKeys(TypedDict, total=False):
+    axis: Literal['height', 'width']
+    skew: float | None
+    validation: float
+    seed: int
+
+
+class PartySettings(PartyKeys, total=False):
+    """Keys of [party], and a party's own settings of each method."""
 
     apfed: APFedPartySettings
     chfl: CHFLPartySettings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.options import AsJson, Quiet
-from dovetail.cli.output import console, print_line
+from dovetail.cli.output import console, print_text
 from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -133,8 +132,12 @@ def certificates(
         result = issuing.listed(folder)
     if as_json:
         print(json.dumps(result, indent=2))
-    elif not quiet:
-        _print(result, folder, now)
+    elif quiet:
+        return
+    elif "listed" in result:
+        console().print(_table(result, folder, now))
+    else:
+        print_text("certificates.txt", folder=folder, **result)
 
 
 def _check_names(
@@ -163,14 +166,6 @@ def _check_names(
         raise ConfigError("--host is where a driver listens; say who drives with --driver NAME")
 
 
-def _print(result: dict[str, Any], folder: Folder, now: datetime) -> None:
-    if "listed" in result:
-        console().print(_table(result, folder, now))
-        return
-    for line in _lines(result, folder):
-        print_line(line)
-
-
 def _table(result: dict[str, Any], folder: Folder, now: datetime) -> Table:
     from rich.table import Table
     from rich.text import Text
@@ -192,59 +187,3 @@ def _table(result: dict[str, Any], folder: Folder, now: datetime) -> Table:
             expires += " (expired)"
         table.add_row(Text(name), may, Text(", ".join(row["hosts"])), expires)
     return table
-
-
-def _lines(result: dict[str, Any], folder: Folder) -> Iterator[str]:
-    if "requests" in result:
-        for name, request in result["requests"].items():
-            yield f"The key of {name!r} is {request['key']}. It stays here."
-            yield (
-                f"Send {request['request']} to whoever holds the authority; it is no secret. They "
-                f"sign it with: dovetail certificates {name} --sign {name}.csr"
-            )
-            yield f"Fingerprint to compare with them, by telephone: {request['fingerprint']}"
-            yield (
-                f"Put the two files that come back, ca.pem and {name}.pem, into {folder.of(name)}."
-            )
-        return
-    if "revoked" in result:
-        for serial, name in result["revoked"].items():
-            yield f"Revoked: the certificate of {name!r} with serial {serial}"
-        yield (
-            f"{result['list']} is the list, good until {result['good_until']}; give it to "
-            "everybody as crl.pem, beside their certificate. Running processes take it up."
-        )
-        for path in result["updated"]:
-            yield f"  written: {path}"
-        return
-    if "updated" in result:
-        yield (
-            f"New authority until {result['expires']}; {result['believed']} are believed, so "
-            "certificates of the old one stay valid."
-        )
-        for path in result["updated"]:
-            yield f"  written: {path}"
-        yield (
-            f"1. Give everybody the new {folder.authority / 'ca.pem'}. 2. When all have it, renew "
-            "their certificates: dovetail certificates NAME... --renew"
-        )
-        return
-    if result["created"]:
-        yield (
-            f"New authority: {folder.authority}. Whoever has its ca.key can make certificates for "
-            "any name: keep it on this machine, and back it up."
-        )
-    for name, party in result["parties"].items():
-        role = "driver, may listen" if party["driver"] else "site, may only connect"
-        hosts = f" on {', '.join(party['hosts'])}" if party["hosts"] else ""
-        yield f"{name!r} ({role}{hosts}), until {party['expires']}"
-        if party["has_key"]:
-            yield (
-                f"  give {party['folder']}/ (ca.pem, {name}.pem, {name}.key) to {name!r}, and "
-                f"nobody else: who has {name}.key is {name!r}"
-            )
-        else:
-            yield (
-                f"  send {party['folder']}/ca.pem and {name}.pem back to {name!r}; neither is "
-                f"secret. Fingerprint: {party['fingerprint']}"
-            )

@@ -13,7 +13,7 @@ import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.options import AsJson
-from dovetail.cli.output import console, print_line
+from dovetail.cli.output import console, print_line, print_text
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.network.printable import printable
 
@@ -135,7 +135,7 @@ def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
         if verified.came:
             came = f"Came to {printable(verified.party)!r}"
             _print(came, "from", list(verified.lines_came()), {})
-    print_line(_verdict(verified))
+    print_text("ledger.txt", verified=verified)
 
 
 # --- Several ledgers
@@ -349,18 +349,3 @@ def _print(
 def _second(time: str) -> str:
     """2026-11-21T09:46:28.123+00:00 -> 2026-11-21 09:46:28"""
     return printable(time[:19].replace("T", " "))
-
-
-def _verdict(verified: Verified) -> str:
-    text = f"unbroken: {verified.num_lines:,} lines, last hash {verified.last_hash}"
-    text += f"\nroot of its tree of {verified.num_lines:,} lines {verified.root}"
-    if verified.unfinished_bytes:
-        text += (
-            f"\nAfter them stand {verified.unfinished_bytes} bytes of a line that was not "
-            "finished: "
-            "it is being written now, or a crash cut it off before its message left."
-        )
-    return text + (
-        "\nLines missing at the end cannot be seen: note the last hash elsewhere, and look for it "
-        "later with --noted HASH, or compare with another party's: dovetail ledger verify A B."
-    )

@@ -1,0 +1,46 @@
+"""What ``import dovetail`` offers, as type checkers and editors know it."""
+
+from dovetail import alignment as alignment
+from dovetail import data as data
+from dovetail import errors as errors
+from dovetail import models as models
+from dovetail import network as network
+from dovetail import runs as runs
+from dovetail.api.aligning import Matched as Matched
+from dovetail.api.aligning import align as align
+from dovetail.api.fit import fit as fit
+from dovetail.api.inspecting import Inspection as Inspection
+from dovetail.api.inspecting import inspect as inspect
+from dovetail.api.inviting import invite as invite
+from dovetail.api.lines import Partners as Partners
+from dovetail.api.lines import join as join
+from dovetail.api.lines import listen as listen
+from dovetail.api.methods import CHFL as CHFL
+from dovetail.api.methods import APFed as APFed
+from dovetail.api.methods import FedOptimus as FedOptimus
+from dovetail.api.methods import HyFEM as HyFEM
+from dovetail.api.methods import Method as Method
+from dovetail.api.partitions import Blocks as Blocks
+from dovetail.api.partitions import ByColumn as ByColumn
+from dovetail.api.partitions import Columns as Columns
+from dovetail.api.partitions import CommonUnique as CommonUnique
+from dovetail.api.partitions import Owners as Owners
+from dovetail.api.partitions import Partition as Partition
+from dovetail.api.partitions import Simulation as Simulation
+from dovetail.api.partitions import Strips as Strips
+from dovetail.api.partitions import simulate as simulate
+from dovetail.api.party import Party as Party
+from dovetail.api.run import Run as Run
+from dovetail.api.scores import Scores as Scores
+from dovetail.api.survival import cox as cox
+from dovetail.api.survival import kaplan_meier as kaplan_meier
+from dovetail.errors import DovetailError as DovetailError
+from dovetail.methods import apfed as apfed
+from dovetail.methods import chfl as chfl
+from dovetail.methods import fedoptimus as fedoptimus
+from dovetail.methods import hyfem as hyfem
+from dovetail.methods import selection as selection
+from dovetail.methods import vertical as vertical
+from dovetail.service.exported import load as load
+
+__version__: str
