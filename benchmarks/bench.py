@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Device, Quiet, Ray
-
 
 def bench(
     name: Annotated[
@@ -54,10 +52,10 @@ def bench(
             "picture into images/ beside it."
         ),
     ] = None,
-    ray: Ray = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    device: Device = None,
+    ray: str | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
+    device: str | None = None,
 ) -> None:
     """Make a paper's table, beside the paper's figures (in Dovetail's repository only).
 

@@ -9,15 +9,14 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import AsJson, Certificates, Listen, Quiet
 from dovetail.errors import ConfigError
 
 
 def align(
     parties: list[Path],
     partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
-    listen: Listen = None,
-    certificates: Certificates = None,
+    listen: str | None = None,
+    certificates: Path | None = None,
     wait: Annotated[float | None, typer.Option(min=0)] = None,
     initiator: str | None = None,
     count: bool = False,
@@ -25,8 +24,8 @@ def align(
     proposal: Path | None = None,
     hide_below: Annotated[int, typer.Option(min=0)] = 0,
     workers: Annotated[int, typer.Option(min=1)] = 1,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Find which rows are the same sample, by private set intersection.
 

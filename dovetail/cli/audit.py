@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.command import command_of
-from dovetail.cli.options import RunKeys, RunOrFolder
 from dovetail.errors import ConfigError
 
 #: Verdicts that ``--fail-over`` takes, from the weaker.
@@ -23,8 +23,8 @@ _FAIL_OVER = ("low", "high")
 )
 def audit(
     call: Callable[..., Any],
-    run: RunOrFolder,
-    overrides: RunKeys = None,
+    run: Path,
+    overrides: list[str] | None = None,
     fail_over: Annotated[str | None, typer.Option(metavar="low|high")] = None,
 ) -> None:
     """Attack a run's own messages: what could each party learn of the others?

@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from dovetail.cli.options import AllowUnseen, AsJson, LabelColumn, Quiet, TrainedModel
-
 
 def calibrate(
-    model: TrainedModel,
+    model: Path,
     data: Path,
     kind: Literal["temperature", "isotonic"] | None = None,
-    label: LabelColumn = None,
+    label: str | None = None,
     seed: int = 0,
-    allow_unseen: AllowUnseen = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    allow_unseen: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Calibrate probabilities, and add prediction sets or intervals.
 

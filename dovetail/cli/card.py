@@ -8,16 +8,14 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, LabelColumn, Quiet, TrainedModel
-
 
 def card(
-    model: TrainedModel,
+    model: Path,
     data: Annotated[Path | None, typer.Argument()] = None,
     by: Annotated[str | None, typer.Option(metavar="A,B")] = None,
-    label: LabelColumn = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    label: str | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Write a model's card: columns, rows, method, scores, groups, ledger, hashes.
 

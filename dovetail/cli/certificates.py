@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
 from dovetail.cli.output import console, print_text
 from dovetail.errors import ConfigError
 
@@ -46,8 +45,8 @@ def certificates(
     ] = "keyCompromise",
     serial: str | None = None,
     force: bool = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Make the certificates that parties on several machines know each other by.
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.options import SHARED
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -55,7 +55,7 @@ def command_of(
         local = dict(inspect.signature(command, eval_str=True).parameters)
         del local["call"]
         known = dict(_parameters(_source(module, name), names, least, local))
-        shown = {"quiet": _of("quiet", Quiet, False), "as_json": _of("as_json", AsJson, False)}
+        shown = {name: _of(name, bool, False) for name in ("quiet", "as_json")}
         parameters: Parameters = {**known, **local, **shown}
 
         @wraps(command)
@@ -86,9 +86,10 @@ def command_of(
 
 
 def documented(command: Command) -> Command:
-    """The command with the help that its docstring has; ``Args`` says what each option is.
+    """The command with the help that its docstring has.
 
-    A parameter without a default is an argument. One that is false by default is a flag.
+    ``Args`` says what each option is, or ``SHARED`` of those that several commands have. A
+    parameter without a default is an argument, one that is false by default a flag.
     """
     about, _, args = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
     help_of = dict(_help(f"\nArgs:\n{args}"))
@@ -102,12 +103,13 @@ def documented(command: Command) -> Command:
 
 def _with_help(parameter: inspect.Parameter, text: str | None) -> inspect.Parameter:
     """A parameter as Typer reads it; one that says its help itself stays as it is."""
-    if text is None:
-        return parameter
     kind, info = parameter.annotation, None
     if get_origin(kind) is Annotated:
         kind, info = get_args(kind)
     option: Any
+    if text is None:
+        option = info or SHARED[parameter.name]
+        return parameter.replace(annotation=Annotated[kind, option])
     if info is not None:
         option = copy(info)
     elif parameter.default is inspect.Parameter.empty:

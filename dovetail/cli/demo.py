@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Device, Quiet
-
 if TYPE_CHECKING:
     from dovetail.runs.runfile import RunFile
 
@@ -18,9 +16,9 @@ if TYPE_CHECKING:
 def demo(
     out: Path = Path("out/demo"),
     seeds: Annotated[int, typer.Option(min=1)] = 1,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    device: Device = None,
+    quiet: bool = False,
+    as_json: bool = False,
+    device: str | None = None,
 ) -> None:
     """Train with a partner on built-in data, and predict without it.
 

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
-
 
 def drift(
     model: Path,
     data: Path,
     then: float | None = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Report for each column how new rows differ from those of training.
 

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.options import AllowUnseen, AsJson, LabelColumn, Quiet, TrainedModel
-
 if TYPE_CHECKING:
     from dovetail.models.explaining import Explanation
 
 
 def explain(
-    model: TrainedModel,
+    model: Path,
     data: Path,
     row: Annotated[int | None, typer.Option(min=0)] = None,
-    label: LabelColumn = None,
+    label: str | None = None,
     html: Path | None = None,
     rows: Annotated[int, typer.Option(min=1)] = 200,
     seed: int = 0,
-    allow_unseen: AllowUnseen = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    allow_unseen: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show which columns a model relies on, for all rows and for one.
 

@@ -9,17 +9,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet, TrainedModel
-
 
 def export(
-    model: TrainedModel,
+    model: Path,
     out: Annotated[Path, typer.Option()],
     to: Literal["onnx"] = "onnx",
     check: Path | None = None,
     block: list[str] | None = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Write a model as one ONNX file, with its preprocessing inside.
 

@@ -13,18 +13,7 @@ import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.command import documented
-from dovetail.cli.options import (
-    Align,
-    AsJson,
-    Overrides,
-    Overwrite,
-    Quiet,
-    Recipe,
-    RunOut,
-    Seeds,
-    Signed,
-    check_one_way,
-)
+from dovetail.cli.options import check_one_way
 from dovetail.errors import ConfigError
 
 flare = typer.Typer(
@@ -43,13 +32,13 @@ flare = typer.Typer(
 def flare_export(
     run: Path,
     out: Annotated[Path, typer.Option()],
-    recipe: Recipe = None,
-    overrides: Overrides = None,
-    seed: Seeds = None,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+    seed: list[int] | None = None,
     resume: Annotated[str, typer.Option(metavar="JOB")] = "",
-    align: Align = False,
-    proposal: Signed = None,
-    quiet: Quiet = False,
+    align: bool = False,
+    proposal: Path | None = None,
+    quiet: bool = False,
 ) -> None:
     """Write a run as an NVFlare job folder, to be submitted with NVFlare's own tools.
 
@@ -90,7 +79,7 @@ def flare_site(
     party: Path | None = None,
     driver: str | None = None,
     runs: Path | None = None,
-    quiet: Quiet = False,
+    quiet: bool = False,
 ) -> None:
     """Tell an NVFlare site which party it is, and let it run Dovetail's jobs.
 
@@ -125,15 +114,15 @@ def flare_site(
 @documented
 def flare_simulate(
     run: Path,
-    out: RunOut = None,
-    recipe: Recipe = None,
-    overrides: Overrides = None,
-    seed: Seeds = None,
+    out: Path | None = None,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+    seed: list[int] | None = None,
     resume: bool = False,
-    overwrite: Overwrite = False,
-    align: Align = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    overwrite: bool = False,
+    align: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run it as a job of an NVFlare federation on this machine: server and sites as processes.
 

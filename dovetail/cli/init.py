@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import Quiet
 
 
 def init(
@@ -26,7 +25,7 @@ def init(
     out: Path = Path(),
     yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
     force: bool = False,
-    quiet: Quiet = False,
+    quiet: bool = False,
 ) -> None:
     """Write a first party file and run file, from a table and a few answers.
 

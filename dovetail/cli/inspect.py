@@ -8,7 +8,6 @@ from typing import Any
 
 from dovetail.cli import precheck
 from dovetail.cli.command import command_of
-from dovetail.cli.options import AsJson, Quiet, RunKeys
 from dovetail.cli.output import print_line
 
 
@@ -17,9 +16,9 @@ def inspect(
     call: Callable[..., Any],
     parties: list[Path],
     html: Path | None = None,
-    overrides: RunKeys = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    overrides: list[str] | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show which party holds what, and which of the methods fit and why.
 

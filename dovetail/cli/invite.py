@@ -6,7 +6,6 @@ import json
 import shlex
 from pathlib import Path
 
-from dovetail.cli.options import AsJson, Quiet
 from dovetail.errors import ConfigError
 
 
@@ -16,8 +15,8 @@ def invite(
     block: list[str] | None = None,
     out: Path | None = None,
     overwrite: bool = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Cut a new party's part out of a finished HyFEM model; it predicts alone, untrained.
 

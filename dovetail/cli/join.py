@@ -12,16 +12,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import (
-    Certificates,
-    Device,
-    Health,
-    Log,
-    LogKind,
-    ProxyCa,
-    Quiet,
-    SiteFolder,
-)
+from dovetail.cli.options import LogKind
 from dovetail.errors import ConfigError
 
 
@@ -32,16 +23,16 @@ def join(
     once: bool = False,
     linger: Annotated[float, typer.Option(min=0)] = 0,
     poll: Annotated[float, typer.Option(min=0.1)] = 10,
-    proxy_ca: ProxyCa = None,
+    proxy_ca: Path | None = None,
     name: str | None = None,
     tls_name: Annotated[list[str] | None, typer.Option(metavar="HOST")] = None,
     proxy: Annotated[str | None, typer.Option(metavar="URL")] = None,
-    certificates: Certificates = None,
-    site_folder: SiteFolder = None,
-    device: Device = None,
-    health: Health = None,
-    log: Log = LogKind.TEXT,
-    quiet: Quiet = False,
+    certificates: Path | None = None,
+    site_folder: Path | None = None,
+    device: str | None = None,
+    health: str | None = None,
+    log: LogKind = LogKind.TEXT,
+    quiet: bool = False,
 ) -> None:
     """Serve a party: answer drivers until Ctrl-C.
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import AsJson
 from dovetail.cli.output import console, print_line, print_text
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.network.printable import printable
@@ -38,7 +37,7 @@ def ledger(
     by: Annotated[Path | None, typer.Option(metavar="SITE")] = None,
     out: Path | None = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
-    as_json: AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Show what left a party and what came; verify, reconcile and prove its record.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
@@ -18,68 +18,46 @@ class LogKind(StrEnum):
     JSON = "json"
 
 
-TrainedModel = Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")]
-RunOrFolder = Annotated[Path, typer.Argument(help="A run's folder, or a run file (TOML).")]
-LabelColumn = Annotated[str | None, typer.Option(help="The label's column. [as in training]")]
-AllowUnseen = Annotated[
-    bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
-]
-HideBelow = Annotated[
-    int, typer.Option(min=0, help="Hide numbers of shared samples below this, for handing on.")
-]
-Signed = Annotated[
-    Path | None, typer.Option(help="The proposal that all parties signed (dovetail propose).")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
-Ray = Annotated[
-    str | None,
-    typer.Option("--ray", metavar="auto|ADDRESS", help="Compute on a Ray cluster. [this process]"),
-]
-Device = Annotated[
-    str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1. [run file, or cpu]")
-]
-Recipe = Annotated[str | None, typer.Option(help="A recipe of the run file, for example cpu.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."),
-]
-RunKeys = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
-]
-Seeds = Annotated[list[int] | None, typer.Option(help="Run this seed; repeat for several.")]
-Align = Annotated[
-    bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
-]
-RunOut = Annotated[Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in this folder.")]
-Certificates = Annotated[
-    Path | None,
-    typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
-]
-SiteFolder = Annotated[
-    Path | None, typer.Option("--site", help="The party's folder. [STEM.site beside its file]")
-]
-Listen = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
-]
-ProxyCa = Annotated[
-    Path | None,
-    typer.Option(
+#: Name of a parameter -> its option, in every command that does not say otherwise.
+SHARED: Mapping[str, Any] = {
+    "recipe": typer.Option(help="A recipe of the run file, for example cpu."),
+    "overrides": typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."
+    ),
+    "seed": typer.Option(help="Run this seed; repeat for several."),
+    "align": typer.Option("--align", help="Align anew first, also where an alignment is kept."),
+    "proposal": typer.Option(help="The proposal that all parties signed (dovetail propose)."),
+    "quiet": typer.Option("--quiet", "-q", help="Print errors only."),
+    "out": typer.Option(help="The run's folder. [out/NAME of the run file]"),
+    "overwrite": typer.Option("--overwrite", help="Replace the run in this folder."),
+    "as_json": typer.Option("--json", help="Print the result as JSON, nothing else."),
+    "hide_below": typer.Option(
+        min=0, help="Hide numbers of shared samples below this, for handing on."
+    ),
+    "model": typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN."),
+    "label": typer.Option(help="The label's column. [as in training]"),
+    "allow_unseen": typer.Option(
+        "--allow-unseen", help="Take categories unseen in training as missing."
+    ),
+    "certificates": typer.Option(
+        help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"
+    ),
+    "site_folder": typer.Option("--site", help="The party's folder. [STEM.site beside its file]"),
+    "health": typer.Option(
+        metavar="HOST:PORT", help="Answer /health, /ready and /metrics here, for an orchestrator."
+    ),
+    "log": typer.Option(help="json: one JSON object a line on standard error, for collectors."),
+    "listen": typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in."),
+    "device": typer.Option(help="Where to compute: cpu, cuda, cuda:1. [run file, or cpu]"),
+    "proxy_ca": typer.Option(
         metavar="FILE",
         help="With --mailbox https://...: authority (PEM) of a company's proxy that opens TLS.",
     ),
-]
-Health = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="Answer /health, /ready and /metrics here, for an orchestrator."
+    "run": typer.Argument(help="A run's folder, or a run file (TOML)."),
+    "ray": typer.Option(
+        "--ray", metavar="auto|ADDRESS", help="Compute on a Ray cluster. [this process]"
     ),
-]
-Log = Annotated[
-    LogKind, typer.Option(help="json: one JSON object a line on standard error, for collectors.")
-]
+}
 
 
 def check_one_way(*, resume: bool, overwrite: bool) -> None:

@@ -12,15 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import (
-    AllowUnseen,
-    AsJson,
-    Certificates,
-    Device,
-    ProxyCa,
-    Quiet,
-    TrainedModel,
-)
 from dovetail.errors import DataError
 
 if TYPE_CHECKING:
@@ -49,26 +40,26 @@ SHOWN = (
 
 
 def predict(
-    model: TrainedModel,
+    model: Path,
     data: Path,
     images: Path | None = None,
     party: Path | None = None,
     partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
     mailbox: Annotated[str | None, typer.Option(metavar="PLACE")] = None,
-    proxy_ca: ProxyCa = None,
-    certificates: Certificates = None,
+    proxy_ca: Path | None = None,
+    certificates: Path | None = None,
     wait: Annotated[float | None, typer.Option(min=0)] = None,
     timeout: float | None = None,
     out: Path | None = None,
     id_column: Annotated[str | None, typer.Option("--id")] = None,
-    allow_unseen: AllowUnseen = False,
+    allow_unseen: bool = False,
     partial: bool = False,
     coverage: float | None = None,
     spreadsheet: bool = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    device: Device = None,
+    quiet: bool = False,
+    as_json: bool = False,
+    device: str | None = None,
 ) -> None:
     """Predict alone: the model's folder and a table are all it needs.
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Certificates, Quiet, Recipe, RunKeys, Seeds
 from dovetail.errors import ConfigError
 
 
@@ -19,12 +18,12 @@ def propose(
     days: Annotated[float, typer.Option(min=0.001)] = 30,
     least_rows: Annotated[int, typer.Option(min=1)] = 1,
     attempts: Annotated[int, typer.Option(min=1)] = 3,
-    recipe: Recipe = None,
-    overrides: RunKeys = None,
-    seed: Seeds = None,
-    certificates: Certificates = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+    seed: list[int] | None = None,
+    certificates: Path | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Write a run as one page that every party reads and signs, before it begins.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import Health, Log, LogKind, Quiet
+from dovetail.cli.options import LogKind
 
 
 def relay(
@@ -21,9 +21,9 @@ def relay(
     max_days: Annotated[float, typer.Option(min=0.01)] = 30,
     max_letter_mb: Annotated[float, typer.Option(min=1)] = 256,
     rate: Annotated[float, typer.Option(min=0.1)] = 50,
-    health: Health = None,
-    log: Log = LogKind.TEXT,
-    quiet: Quiet = False,
+    health: str | None = None,
+    log: LogKind = LogKind.TEXT,
+    quiet: bool = False,
 ) -> None:
     """Keep letters for parties that cannot hold a connection, until they are taken.
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from dovetail.cli import precheck
-from dovetail.cli.options import HideBelow, Quiet
 
 
 def report(
     folders: list[Path],
     out: Path | None = None,
     data: bool = False,
-    hide_below: HideBelow = 0,
-    quiet: Quiet = False,
+    hide_below: int = 0,
+    quiet: bool = False,
 ) -> None:
     """Write one page about runs: results, curves, inputs, data sent by each party.
 

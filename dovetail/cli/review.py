@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Certificates, SiteFolder
 from dovetail.errors import ConfigError
 
 
@@ -17,9 +16,9 @@ def review(
     file: Annotated[Path | None, typer.Argument()] = None,
     yes: bool = False,
     refuse: Annotated[str | None, typer.Option(metavar="WHY")] = None,
-    certificates: Certificates = None,
-    site_folder: SiteFolder = None,
-    as_json: AsJson = False,
+    certificates: Path | None = None,
+    site_folder: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Read a proposal, compare it with your policy and table, and sign or refuse it.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import Certificates, Health, Log, LogKind, Quiet, SiteFolder
+from dovetail.cli.options import LogKind
 
 
 def room(
@@ -19,11 +19,11 @@ def room(
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8450,
     tls: Path | None = None,
     identity_header: Annotated[str, typer.Option(metavar="NAME")] = "",
-    certificates: Certificates = None,
-    site_folder: SiteFolder = None,
-    health: Health = None,
-    log: Log = LogKind.TEXT,
-    quiet: Quiet = False,
+    certificates: Path | None = None,
+    site_folder: Path | None = None,
+    health: str | None = None,
+    log: LogKind = LogKind.TEXT,
+    quiet: bool = False,
 ) -> None:
     """Open a page on this machine, for a party or for a driver's runs.
 

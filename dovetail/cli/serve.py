@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import Listen, Quiet
 
 
 def serve(
@@ -23,12 +22,12 @@ def serve(
     watch: Annotated[float, typer.Option(min=0)] = 2.0,
     party: Path | None = None,
     partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
-    listen: Listen = None,
+    listen: str | None = None,
     mailbox: Annotated[str | None, typer.Option(hidden=True)] = None,
     partner_certificates: Path | None = None,
     ids: Path | None = None,
     within: Annotated[float, typer.Option(min=0.01)] = 1.0,
-    quiet: Quiet = False,
+    quiet: bool = False,
 ) -> None:
     """Answer predictions over HTTP: POST /predict with rows as JSON, CSV or Parquet.
 

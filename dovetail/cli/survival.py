@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 
 from dovetail.cli import precheck
-from dovetail.cli.options import AsJson, Overwrite, Quiet, RunKeys, RunOut
 from dovetail.errors import ConfigError
 
 
 def survival(
     run: Path,
-    out: RunOut = None,
-    overrides: RunKeys = None,
-    overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    out: Path | None = None,
+    overrides: list[str] | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Draw survival curves of all parties' rows, test groups, or fit a Cox regression.
 

@@ -6,17 +6,15 @@ import json
 import sys
 from pathlib import Path
 
-from dovetail.cli.options import AsJson, Quiet, TrainedModel
-
 
 def track(
-    model: TrainedModel,
+    model: Path,
     out: Path | None = None,
     uri: str | None = None,
     experiment: str = "dovetail",
     name: str | None = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Log a model to MLflow, so that MLflow's own serving loads it.
 

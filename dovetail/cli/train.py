@@ -7,42 +7,27 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dovetail.cli import precheck
-from dovetail.cli.options import (
-    AsJson,
-    Device,
-    Health,
-    Log,
-    LogKind,
-    Overrides,
-    Overwrite,
-    Quiet,
-    Ray,
-    Recipe,
-    RunOut,
-    Seeds,
-    Signed,
-    check_one_way,
-)
+from dovetail.cli.options import LogKind, check_one_way
 from dovetail.errors import ConfigError
 
 
 def train(
     run: Path,
-    out: RunOut = None,
-    recipe: Recipe = None,
-    overrides: Overrides = None,
-    seed: Seeds = None,
+    out: Path | None = None,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+    seed: list[int] | None = None,
     resume: bool = False,
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
     track: list[str] | None = None,
-    proposal: Signed = None,
+    proposal: Path | None = None,
     search: int | None = None,
-    ray: Ray = None,
-    health: Health = None,
-    log: Log = LogKind.TEXT,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    device: Device = None,
+    ray: str | None = None,
+    health: str | None = None,
+    log: LogKind = LogKind.TEXT,
+    quiet: bool = False,
+    as_json: bool = False,
+    device: str | None = None,
 ) -> None:
     """Train what a run file describes; write the run's folder.
 

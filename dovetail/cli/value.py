@@ -10,16 +10,15 @@ import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.command import command_of
-from dovetail.cli.options import RunKeys, RunOrFolder
 from dovetail.errors import ConfigError
 
 
 @command_of("api.valuing:value", least={"seeds": 1, "permutations": 1})
 def value(
     call: Callable[..., Any],
-    run: RunOrFolder,
+    run: Path,
     partners: Annotated[str | None, typer.Option(metavar="A,B")] = None,
-    overrides: RunKeys = None,
+    overrides: list[str] | None = None,
     out: Path | None = None,
 ) -> None:
     """Rank the partners of a run by what they are worth to the party with labels.
