@@ -1,24 +1,31 @@
 """What a Ray cluster saves and costs: trials against one process, and parties as its processes.
 
-    python -m benchmarks.ray_cluster --parties 8 16
+    python -m benchmarks.ray_cluster --parties 8 32 64 256
 
 Two nodes of one core each, on this machine. Trials: of a search, APFed-R on breast-cancer, here and
-as tasks. Parties: rounds of CHFL on rows drawn at random, here and each in a process of the
-cluster. Seconds are of the clock; what else the machine does is in them. What was measured before,
-and is not asked for again, is kept.
+as tasks (not with ``--trials 0``). Parties: CHFL on rows drawn at random, here and dealt to one
+process a core; a light round is one pass over each party's rows, a heavy one twenty. Seconds are of
+the clock; what else the machine does is in them, so processor time of the same rounds stands beside
+them: here, and the most that one process of the cluster took. What was measured before, and is not
+asked for again, is kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import _results
+from benchmarks.many_parties import memory, used
 from dovetail.cluster import LOCAL, RayTasks, Tasks, tasks_at
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.search import search
@@ -27,7 +34,10 @@ from dovetail.runs.train import train_seeds
 #: Of each node: what Ray takes at least.
 STORE_BYTES = 80 * 2**20
 
-ROWS_OF_PARTY, ROUNDS = 200, 10
+ROWS_OF_PARTY = 200
+
+#: What a round is: passes over each party's rows, and how many rounds are played.
+ROUNDS = {"light": (1, 10), "heavy": (20, 2)}
 
 
 def trials(num: int, epochs: int) -> RunFile:
@@ -46,11 +56,12 @@ def trials(num: int, epochs: int) -> RunFile:
     )
 
 
-def rounds(parties: int, table: Path, engine: dict[str, Any]) -> RunFile:
+def rounds(parties: int, weight: str, table: Path, engine: dict[str, Any]) -> RunFile:
     """CHFL of so many parties."""
+    local_epochs, num_rounds = ROUNDS[weight]
     partition = {"kind": "common-unique", "parties": parties, "common": 0.5}
     data = {"source": str(table), "label": "y", "test": 0.1, "partition": partition}
-    chfl = {"rounds": ROUNDS, "local_epochs": 1, "batch_size": 32}
+    chfl = {"rounds": num_rounds, "local_epochs": local_epochs, "batch_size": 32}
     return check_run(
         {
             "method": "chfl",
@@ -83,19 +94,63 @@ def clocked(run: RunFile, tasks: Tasks) -> float:
     return time.perf_counter() - began
 
 
-def trained(run: RunFile) -> tuple[float, float]:
-    """Seconds of a run, and of these those of its rounds."""
+class Watch:
+    """What processes of the cluster that have parties take: looks at them twice a second."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        self.mib = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.5):
+            with suppress(OSError):  # one that has ended
+                for path in Path("/proc").glob("[0-9]*/cmdline"):
+                    if path.read_bytes().startswith(b"ray::Process"):
+                        pid = int(path.parent.name)
+                        self.seconds[pid] = used(pid)
+                        self.mib = max(self.mib, memory(pid)["private"])
+
+
+def trained(run: RunFile) -> tuple[float, float, float]:
+    """Seconds of a run; of these those of its rounds; processor time of this process."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
+        began, before = time.perf_counter(), time.process_time()
         result = train_seeds(run, Path(folder) / "run", (0,), resume=False)
-        return time.perf_counter() - began, float(result["seconds"])
+        seconds = float(result["seconds"])
+        return time.perf_counter() - began, seconds, time.process_time() - before
+
+
+def of_tasks(address: str, num: int, epochs: int, note: Callable[..., None]) -> None:
+    """What tasks cost, and what a search gains."""
+    began = time.perf_counter()
+    with tasks_at(address) as tasks:
+        assert isinstance(tasks, RayTasks)
+        note("connect, s", 0, time.perf_counter() - began, "once a command")
+        began = time.perf_counter()
+        list(tasks.map(str, range(2)))
+        note("first tasks, s", 0, time.perf_counter() - began, "processes that read torch")
+        began = time.perf_counter()
+        list(tasks.map(str, range(200)))
+        note("a task, ms", 0, 5 * (time.perf_counter() - began), "of 200 that do nothing")
+        run = trials(num, epochs)
+        note(f"{num} trials, s", clocked(run, LOCAL), clocked(run, tasks), "a search")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--parties", type=int, nargs="*", default=[8, 16])
+    parser.add_argument("--parties", type=int, nargs="*", default=[8, 32, 64, 256])
     given = parser.parse_args()
     from ray.cluster_utils import Cluster
 
@@ -113,28 +168,24 @@ def main() -> None:
         rows[-1]["of"] = of
 
     try:
-        began = time.perf_counter()
-        with tasks_at(cluster.address) as tasks:
-            assert isinstance(tasks, RayTasks)
+        if given.trials:
             note("two nodes start, s", 0, started, "once a cluster")
-            note("connect, s", 0, time.perf_counter() - began, "once a command")
-            began = time.perf_counter()
-            list(tasks.map(str, range(2)))
-            note("first tasks, s", 0, time.perf_counter() - began, "processes that read torch")
-            began = time.perf_counter()
-            list(tasks.map(str, range(200)))
-            note("a task, ms", 0, 5 * (time.perf_counter() - began), "of 200 that do nothing")
-            run = trials(given.trials, given.epochs)
-            note(f"{given.trials} trials, s", clocked(run, LOCAL), clocked(run, tasks), "a search")
-        for parties in given.parties:
-            with tempfile.TemporaryDirectory() as folder:
+            of_tasks(cluster.address, given.trials, given.epochs, note)
+        for parties, weight in itertools.product(given.parties, ROUNDS):
+            with tempfile.TemporaryDirectory() as folder, Watch() as watch:
                 table = tabled(parties, Path(folder))
-                engine = {"kind": "ray", "address": cluster.address, "cpus": 2 / parties}
-                whole, in_rounds = trained(rounds(parties, table, {"kind": "inprocess"}))
-                there, rounds_there = trained(rounds(parties, table, engine))
-            of = f"{ROUNDS} rounds of CHFL, {ROWS_OF_PARTY} rows a party"
-            note(f"{parties} parties, whole run, s", whole, there, of)
-            note(f"{parties} parties, rounds, s", in_rounds, rounds_there, of)
+                trained(rounds(2, "light", table, {"kind": "inprocess"}))  # reads the libraries
+                engine = {"kind": "ray", "address": cluster.address}
+                here = trained(rounds(parties, weight, table, {"kind": "inprocess"}))
+                there = trained(rounds(parties, weight, table, engine))
+            passes, num = ROUNDS[weight]
+            of, what = f"{passes} passes over {ROWS_OF_PARTY} rows a party", f"{parties} parties"
+            note(f"{what}, a {weight} round, s", here[1] / num, there[1] / num, of)
+            note(f"{what}, all but {weight} rounds, s", here[0] - here[1], there[0] - there[1], of)
+            one = max(watch.seconds.values(), default=0.0)
+            note(f"{what}, {weight}, processor s", here[2], one, "the run; of one process")
+            note(f"{what}, {weight}, MiB a process", 0, watch.mib, "beside shared libraries")
+            print(rows[-4:], flush=True)
     finally:
         cluster.shutdown()
     asked = {row["what"] for row in rows}

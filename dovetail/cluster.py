@@ -16,8 +16,9 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -37,6 +38,10 @@ RETRIES = 3
 
 #: Seconds in which a cluster's address has to answer.
 REACHED_IN_S = 5.0
+
+#: Seconds in which processes that are to stay begin, and the first of them: Ray's have a low
+#: priority, and where others keep the cores, none begins.
+BEGUN_IN_S, FIRST_IN_S = 60.0, 600.0
 
 
 class Tasks:
@@ -159,6 +164,108 @@ class RayTasks(Tasks):
         finally:  # whoever asks has enough, an error, or Ctrl-C
             for each in started:
                 each.stop()
+
+    def actors(self, kind: type, most: int, cpus: float, begun: Sequence[Actor]) -> list[Actor]:
+        """``begun``, and as many more processes as cores are free: no more than ``most`` in all.
+
+        Args:
+            kind: what each has an object of, made with PyTorch's threads.
+            cpus: cores that each takes.
+
+        Raises:
+            ConfigError: there is none: no machine has so many cores, or others keep them.
+        """
+        nodes = [each["Resources"].get("CPU", 0) for each in self.ray.nodes() if each["Alive"]]
+        room = sum(int(cores / cpus + 1e-9) for cores in nodes)
+        more = [Actor(self.ray, kind, cpus) for _ in range(min(most, room) - len(begun))]
+        begins = {each.start("__ray_ready__").ref: each for each in more}
+        if begins:
+            wait = partial(self.ray.wait, list(begins))
+            ready, waiting = wait(num_returns=len(begins), timeout=BEGUN_IN_S)
+            if not (ready or begun):
+                ready, waiting = wait(num_returns=1, timeout=FIRST_IN_S)
+            for ref in waiting:
+                begins[ref].stop()
+            more = [begins[ref] for ref in ready]
+        if not (begun or more):
+            raise ConfigError(
+                f"the Ray cluster has no machine with {cpus:g} free cores (cores of its machines: "
+                f"{', '.join(f'{cores:g}' for cores in nodes)}); set engine.cpus to less, wait for "
+                "what else runs there, or add machines"
+            )
+        return [*begun, *more]
+
+
+class Actor:
+    """A process of a cluster that stays, made again if it or its machine is lost.
+
+    Args:
+        ray: the module, connected.
+        kind: what it has an object of, made with PyTorch's threads.
+        cpus: cores that it takes.
+
+    Attributes:
+        made_by: what brings a new one to where the lost one was; each is given what calls it.
+    """
+
+    def __init__(self, ray: Any, kind: type, cpus: float) -> None:
+        self._ray, self._kind = ray, kind
+        self.made_by: dict[Any, Callable[[Callable[..., Any]], None]] = {}
+        self._begin(cpus)
+
+    def _begin(self, cpus: float) -> None:
+        kind = self._ray.remote(self._kind).options(num_cpus=cpus)
+        self._process = kind.remote(threads())
+
+    def start(self, what: str, *given: Any) -> Called:
+        """Call a method of its object."""
+        return Called(self._ray, partial(self._call, what, *given), self._begin_again)
+
+    def _call(self, what: str, *given: Any) -> Any:
+        return getattr(self._process, what).remote(*given)
+
+    def _begin_again(self) -> None:
+        """On another machine, beside whatever computes there."""
+        self.stop()
+        self._begin(0)
+        with suppress(self._ray.exceptions.RayActorError):  # lost again: told by the next call
+            for make in self.made_by.values():
+                make(lambda what, *given: self._ray.get(self._call(what, *given)))
+
+    def stop(self) -> None:
+        """End it."""
+        with suppress(Exception):  # its machine is gone
+            self._ray.kill(self._process)
+
+
+class Called:
+    """A call that is on its way to an ``Actor``."""
+
+    def __init__(self, ray: Any, call: Callable[[], Any], again: Callable[[], None]) -> None:
+        self._ray, self._call, self._again = ray, call, again
+        self.ref = call()
+
+    def result(self) -> Any:
+        """What came back; waits for it.
+
+        Raises:
+            DovetailError, NetworkError: as of ``Tasks.map``.
+        """
+        ray, ref = self._ray, self.ref
+        for _ in range(RETRIES + 1):
+            try:
+                return ray.get(ref)
+            except ray.exceptions.RayActorError as error:
+                if error.actor_init_failed:  # it would fail anywhere
+                    raise
+                self._again()
+                ref = self._call()
+            except ray.exceptions.RayError as error:
+                raise failed(ray, error, "a process") from None
+        raise NetworkError(
+            f"the Ray cluster lost a process {RETRIES + 1} times; see that its machines stay up "
+            "and have the memory, and go on with --resume"
+        )
 
 
 def _run(work: Callable[[T], R], given: T, num_threads: int) -> tuple[R, list[logging.LogRecord]]:

@@ -329,9 +329,8 @@ class CarryingDriver(Driver, Protocol):
 class Hosts(Protocol):
     """Has parties of this process answer elsewhere, or together with other processes."""
 
-    @property
-    def at_once(self) -> bool:
-        """Whether all may be asked at the same time."""
+    def engine(self, kind: Callable[..., Engine], /) -> Callable[..., Engine]:
+        """What asks these parties in place of an engine of this kind."""
 
     def __call__(
         self,

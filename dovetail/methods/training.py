@@ -386,8 +386,8 @@ class Training:
     ) -> Engine:
         """What reaches parties of this process, or, all at once, of a cluster's processes."""
         hosts = self.loaded.hosts
-        at_once = len(parties) if hosts is not None and hosts.at_once else 1
-        return kind(parties, driver=driver, precision=self.run.engine.precision, at_once=at_once)
+        kind = kind if hosts is None else hosts.engine(kind)
+        return kind(parties, driver=driver, precision=self.run.engine.precision)
 
     def engine(self, variant: str, parties: Mapping[str, Any]) -> Engine:
         """What reaches the parties in a variant."""

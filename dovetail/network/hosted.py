@@ -1,170 +1,152 @@
-"""Parties of a simulation, each in a process of a Ray cluster: [engine] kind = "ray".
+"""Parties of a simulation, dealt to processes of a Ray cluster: [engine] kind = "ray".
 
-    this process                        a process of the cluster
-    party, as it was made   -------->   the party: answers messages
-    handle(message)         encoded ->  decode, handle, encode
-                            <- encoded
+    this process                              one process for each free core
+    party, as it was made         -------->   the parties dealt to it: answer messages
+    messages of all its parties   encoded ->  decode; ``handle`` of each; encode
+    their answers              <- encoded
 
-A party is made here, travels once with its rows, and answers there. What is here is brought up to
-date by its ``state`` when somebody looks at it: to score it, or to keep its model. If its machine
-is lost, it is begun again on another from its last state and the messages since, which gives the
-same bits, as a resumed run has them.
+A party is made here, travels once with its rows, and answers there; all processes are asked at
+once, with one call each, however many parties they have. Processes stay from variant to variant.
+What is here is brought up to date by a party's ``state`` when somebody looks at it: to score it, or
+to keep its model. If a process or its machine is lost, another is made with the same parties, from
+their last states and the messages since, which gives the same bits, as a resumed run has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
 
-from dovetail.cluster import RETRIES, RayTasks, failed, threads
-from dovetail.errors import ConfigError, NetworkError, TrainingError
-from dovetail.network.checkpoint import State, StatefulParty
+from dovetail.cluster import Actor, RayTasks
+from dovetail.errors import MessageError, PartyError, TrainingError
+from dovetail.network.checkpoint import (
+    Checkpointed,
+    State,
+    StatefulParty,
+    read_state,
+    written_state,
+)
 from dovetail.network.costs import cost_of, noted
-from dovetail.network.messages import Message, decode, encode
+from dovetail.network.engine import Engine
+from dovetail.network.inprocess import InProcess
+from dovetail.network.messages import Message, Precision, decode, encode
 
-#: After so many messages, or bytes of them, the state is fetched, and they are forgotten.
-_MOST_MESSAGES, _MOST_BYTES = 64, 2**26
+R = TypeVar("R", bound=Message)
+
+#: After so many calls, or bytes of messages, states are fetched, and these are forgotten.
+_MOST_CALLS, _MOST_BYTES = 64, 2**26
+
+#: What there is of an answer on the way: its type, its bytes, what it costs in privacy; or why not.
+_Answer = tuple[type[Message], bytes, dict[str, float]] | PartyError
+
+#: Makes the engine that asks parties of one process: ``InProcess``, or one that stacks them.
+Kind = Callable[..., Engine]
 
 
 class Process:
-    """One party, in a process of the cluster."""
+    """Some parties of each variant, in a process of the cluster."""
 
-    def __init__(self, party: StatefulParty, num_threads: int) -> None:
+    def __init__(self, num_threads: int) -> None:
         import torch
 
         torch.set_num_threads(num_threads)
-        self._party = party
+        self._parties: dict[int, dict[str, StatefulParty]] = {}
+        self._engines: dict[int, Engine] = {}
 
-    def handle(self, data: bytes) -> tuple[type[Message], bytes, dict[str, float]]:
-        """The answer to an encoded message: its type, its bytes, and what it costs in privacy."""
-        answer = self._party.handle(decode(data, self._party.accepts, max_bytes=2**62))
-        return type(answer), bytes(encode(answer)), cost_of(answer)
+    def load(self, variant: int, kind: Kind, parties: dict[str, StatefulParty]) -> None:
+        """Begin with these parties of a variant; an engine of this kind asks them here."""
+        self._parties[variant] = parties
+        self._engines[variant] = kind(parties, driver="driver")
 
-    def state(self) -> State | None:
-        """What the next answer depends on; None where a state does not tell all of it."""
-        unsaved = getattr(self._party, "unsaved", str)
-        try:
-            return None if unsaved() else self._party.state()
-        except TrainingError:  # training has not begun
-            return None
+    def unload(self, variant: int) -> None:
+        """Forget a variant's parties."""
+        del self._parties[variant], self._engines[variant]
 
-    def restore(self, state: State) -> None:
+    def ask(
+        self, variant: int, encoded: dict[str, bytes], reply: type[Message]
+    ) -> dict[str, _Answer]:
+        """Each party's answer to its message; one that several were sent is decoded once."""
+        parties, messages = self._parties[variant], dict[int, Message]()
+        for name, data in encoded.items():
+            if id(data) not in messages:
+                messages[id(data)] = decode(data, parties[name].accepts, max_bytes=2**62)
+        asked = {name: messages[id(data)] for name, data in encoded.items()}
+        replies = self._engines[variant].ask(asked, reply)
+        answers: dict[str, _Answer] = {**replies.failures}
+        for name, answer in replies.items():
+            try:
+                answers[name] = type(answer), bytes(encode(answer)), cost_of(answer)
+            except MessageError as cause:
+                answers[name] = PartyError(name, str(cause))
+        return answers
+
+    def states(self, variant: int, names: list[str]) -> dict[str, bytes]:
+        """What their next answers depend on; nothing of one whose state does not tell all of it."""
+        states = {}
+        for name in names:
+            party = self._parties[variant][name]
+            if not getattr(party, "unsaved", str)():
+                try:
+                    states[name] = written_state(party.state())
+                except TrainingError:  # training has not begun
+                    continue
+        return states
+
+    def restore(self, variant: int, states: dict[str, bytes]) -> None:
         """Go on from there."""
-        self._party.restore(state)
+        for name, state in states.items():
+            self._parties[variant][name].restore(read_state(state))
 
 
-class Remote:
-    """A party that answers in a process of a cluster.
+@dataclass
+class Part:
+    """Parties of one variant that are dealt to one process, and what makes them anew.
+
+    Attributes:
+        variant: its number.
+        names: of the parties.
+        made: the parties as they are before their first message, on the cluster.
+        states: their last ones, of those that had one.
+        since: calls since then: party -> message, and the type that answers.
+    """
+
+    variant: int
+    names: list[str]
+    made: Any
+    states: dict[str, bytes] = field(default_factory=dict)
+    since: list[tuple[dict[str, bytes], type[Message]]] = field(default_factory=list)
+
+    def put_back(self, states: Mapping[str, bytes]) -> None:
+        """These parties are in these states now."""
+        self.states |= states
+        left = (
+            ({name: data for name, data in encoded.items() if name not in states}, reply)
+            for encoded, reply in self.since
+        )
+        self.since = [(encoded, reply) for encoded, reply in left if encoded]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there is much to do again if the process is lost."""
+        kept = {id(data): len(data) for encoded, _ in self.since for data in encoded.values()}
+        return len(self.since) >= _MOST_CALLS or sum(kept.values()) > _MOST_BYTES
+
+
+class Pool:
+    """Processes of a cluster, to which each variant's parties are dealt: one for each free core.
 
     Args:
         tasks: reaches the cluster.
-        name: the party's.
-        party: as it is before its first message.
-        cpus: share of a core that its process takes.
+        cpus: cores that a process takes.
     """
 
-    def __init__(self, tasks: RayTasks, name: str, party: StatefulParty, cpus: float) -> None:
-        self.accepts = party.accepts
-        self.name = name
-        self._here = party
-        self._stale = False
-        self._tasks = tasks
-        self._made = tasks.share(party)
-        self._state: State | None = None
-        self._since: list[bytes] = []
-        self._begin(cpus)
-
-    def _begin(self, cpus: float) -> None:
-        kind = self._tasks.ray.remote(Process).options(num_cpus=cpus)
-        self._process = kind.remote(self._made, threads())
-
-    def handle(self, message: Message) -> Message:
-        data = bytes(encode(message))
-        kind, answer, cost = self._ask("handle", data)
-        self._since.append(data)
-        self._stale = True
-        if len(self._since) >= _MOST_MESSAGES or sum(map(len, self._since)) > _MOST_BYTES:
-            self.fetch()
-        decoded: Message = decode(answer, (kind,), max_bytes=2**62)
-        return noted(decoded, cost)
-
-    def state(self) -> State:
-        """As of the party there.
-
-        Raises:
-            TrainingError: training has not begun, or a state does not tell all.
-        """
-        state = self.fetch()
-        if state is None:
-            raise TrainingError(f"party {self.name!r} has nothing to save at this moment")
-        return state
-
-    def fetch(self) -> State | None:
-        """Its state, from which it begins again if its machine is lost."""
-        state: State | None = self._ask("state")
-        if state is not None:
-            self._state, self._since = state, []
-        return state
-
-    def restore(self, state: State) -> None:
-        """Go on from there."""
-        self._ask("restore", state)
-        self._state, self._since, self._stale = state, [], True
-
-    def catch_up(self) -> None:
-        """Bring what is here to where the party there is."""
-        if self._stale and (state := self.fetch()) is not None:
-            self._here.restore(state)
-            self._stale = False
-
-    def stop(self) -> None:
-        """End its process."""
-        with suppress(Exception):  # its machine is gone
-            self._tasks.ray.kill(self._process)
-
-    def _ask(self, what: str, *given: Any) -> Any:
-        ray = self._tasks.ray
-        for _ in range(RETRIES + 1):
-            try:
-                return ray.get(getattr(self._process, what).remote(*given))
-            except ray.exceptions.RayActorError as error:
-                if error.actor_init_failed:  # it would fail anywhere
-                    raise
-                self._begin_again()
-            except ray.exceptions.RayError as error:
-                raise failed(ray, error, f"party {self.name!r}") from None
-        raise NetworkError(
-            f"the Ray cluster lost the process of party {self.name!r} {RETRIES + 1} times; see "
-            "that its machines stay up and have the memory, and go on with --resume"
-        )
-
-    def _begin_again(self) -> None:
-        """On another machine, beside whatever computes there."""
-        self.stop()
-        self._begin(0)
-        ray = self._tasks.ray
-        with suppress(ray.exceptions.RayActorError):  # lost again: told by the next call
-            if self._state is not None:
-                ray.get(self._process.restore.remote(self._state))
-            for data in self._since:
-                ray.get(self._process.handle.remote(data))
-
-
-@dataclass(frozen=True)
-class OnCluster:
-    """Has each party of a variant answer in a process of its own on a cluster.
-
-    Attributes:
-        tasks: reaches the cluster.
-        cpus: share of a core that each takes.
-        at_once: all compute at the same time.
-    """
-
-    tasks: RayTasks
-    cpus: float
-    at_once: bool = True
+    def __init__(self, tasks: RayTasks, cpus: float) -> None:
+        self._tasks, self._cpus = tasks, cpus
+        self._actors: list[Actor] = []
+        self._numbers = itertools.count()
 
     def __call__(
         self,
@@ -173,43 +155,154 @@ class OnCluster:
         variant: str,
         seed: int,
     ) -> tuple[Mapping[str, Any], Mapping[str, StatefulParty]]:
-        """Parties as they are there, and what answers there."""
-        hosted = Hosted(self.tasks, parties, sides, self.cpus)
+        """Parties as they are there, and what answers there.
+
+        Raises:
+            ConfigError: the cluster has no core that is free.
+        """
+        if len(self._actors) < len(sides):
+            self._actors = self._tasks.actors(Process, len(sides), self._cpus, self._actors)
+        hosted = Hosted(self._tasks, self._actors, next(self._numbers), parties, sides)
         return hosted, hosted.remote
+
+    def engine(self, kind: Kind) -> Any:
+        """What makes an engine of this kind for parties that this gave."""
+        return partial(AtOnce, kind=kind)
+
+    def stop(self) -> None:
+        """End the processes."""
+        for actor in self._actors:
+            actor.stop()
+        self._actors = []
 
 
 class Hosted(Mapping[str, Any]):
-    """Parties that answer on a cluster: name -> what is here of it, up to date.
+    """Parties of a variant that answer on a cluster: name -> what is here of it, up to date.
 
     Args:
         tasks: reaches the cluster.
+        actors: processes there.
+        variant: its number.
         here: name -> the party, as it is before its first message.
         answers: name -> what answers there: the party, or what keeps its limits.
-        cpus: share of a core that each takes.
-
-    Raises:
-        ConfigError: the cluster has not so many cores.
     """
 
     def __init__(
         self,
         tasks: RayTasks,
+        actors: list[Actor],
+        variant: int,
         here: Mapping[str, Any],
         answers: Mapping[str, StatefulParty],
-        cpus: float,
     ) -> None:
-        if cpus * len(answers) > tasks.slots:
-            raise ConfigError(
-                f"{len(answers)} parties of engine.cpus = {cpus:g} each need "
-                f"{cpus * len(answers):g} cores, and the Ray cluster has {tasks.slots}; set "
-                f"engine.cpus to {tasks.slots / len(answers):.2g} or less, or add machines"
-            )
-        self._here = here
-        self.remote = {name: Remote(tasks, name, each, cpus) for name, each in answers.items()}
+        self._here, self._answers = here, answers
+        self._variant = variant
+        self._parts: dict[Actor, Part] = {}
+        names = list(answers)
+        for place, actor in enumerate(actors[: len(names)]):
+            dealt = names[place :: len(actors)]
+            made = tasks.share({name: answers[name] for name in dealt})  # tables travel once
+            self._parts[actor] = Part(variant, dealt, made)
+        self._actor = {name: actor for actor, part in self._parts.items() for name in part.names}
+        self._kind: Kind = InProcess
+        self._ahead: dict[str, _Answer] = {}
+        self._stale: set[str] = set()  # asked since its state was fetched
+        self._behind: set[str] = set()  # asked since what is here of it was brought up to date
+        self.remote = {name: Remote(self, name, party) for name, party in answers.items()}
+
+    def load(self, kind: Kind) -> None:
+        """Have the parties travel; engines of this kind ask them there."""
+        self._kind = kind
+        for actor, part in self._parts.items():
+            actor.made_by[self._variant] = partial(self._make, part)
+        self._call("load", {actor: (kind, part.made) for actor, part in self._parts.items()})
+
+    def _make(self, part: Part, call: Callable[..., Any]) -> None:
+        """What a process that was lost has to be called with, in its place."""
+        call("load", part.variant, self._kind, part.made)
+        if part.states:
+            call("restore", part.variant, part.states)
+        for encoded, reply in part.since:
+            call("ask", part.variant, encoded, reply)
+
+    def ask_ahead(
+        self, requests: Mapping[str, Message], reply: type[Message], precision: Precision
+    ) -> None:
+        """Ask all at once; each answer is kept until ``answer`` asks for it."""
+        self._ahead = {}
+        encoded: dict[int, bytes] = {}
+        calls: dict[Actor, dict[str, bytes]] = {}
+        for name, message in requests.items():
+            try:
+                if id(message) not in encoded:
+                    encoded[id(message)] = bytes(encode(message, precision=precision))
+            except MessageError as cause:
+                self._ahead[name] = PartyError(name, str(cause))
+                continue
+            calls.setdefault(self._actor[name], {})[name] = encoded[id(message)]
+        self._stale |= requests.keys()
+        self._behind |= requests.keys()
+        given = {actor: (sent, reply) for actor, sent in calls.items()}
+        for actor, answers in self._call("ask", given).items():
+            self._ahead |= answers
+            self._parts[actor].since.append(given[actor])
+        if any(part.is_long for part in self._parts.values()):
+            self._fetch()
+
+    def answer(self, name: str, message: Message) -> Message:
+        """A party's answer, asked for ahead or now.
+
+        Raises:
+            PartyError: its failure.
+        """
+        if name not in self._ahead:
+            self.ask_ahead({name: message}, Message, "float32")
+        answer = self._ahead.pop(name)
+        if isinstance(answer, PartyError):
+            raise answer
+        kind, data, cost = answer
+        return noted(decode(data, (kind,), max_bytes=2**62), cost)
+
+    def state(self, name: str) -> State | None:
+        """A party's, which tells all that its next answer depends on; None where none does."""
+        if name in self._stale:
+            self._fetch()
+        part = self._parts[self._actor[name]]
+        if name in self._stale:
+            return None
+        state = part.states.get(name)
+        return self._answers[name].state() if state is None else read_state(state)
+
+    def restore(self, name: str, state: State) -> None:
+        """A party goes on from there."""
+        actor, states = self._actor[name], {name: written_state(state)}
+        self._call("restore", {actor: (states,)})
+        self._parts[actor].put_back(states)
+        self._stale.discard(name)
+        self._behind.add(name)
+
+    def _fetch(self) -> None:
+        """States of all whose last one is old."""
+        stale = {
+            actor: ([name for name in part.names if name in self._stale],)
+            for actor, part in self._parts.items()
+        }
+        asked = {actor: names for actor, names in stale.items() if names[0]}
+        for actor, states in self._call("states", asked).items():
+            self._parts[actor].put_back(states)
+            self._stale -= states.keys()
+
+    def _call(self, what: str, given: Mapping[Actor, tuple[Any, ...]]) -> dict[Actor, Any]:
+        """Call these processes at once."""
+        started = [
+            (actor, actor.start(what, self._variant, *more)) for actor, more in given.items()
+        ]
+        return {actor: call.result() for actor, call in started}
 
     def __getitem__(self, name: str) -> Any:
-        if name in self.remote:
-            self.remote[name].catch_up()
+        if name in self._behind and (state := self.state(name)) is not None:
+            self._here[name].restore(state)
+            self._behind.discard(name)
         return self._here[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -219,6 +312,81 @@ class Hosted(Mapping[str, Any]):
         return len(self._here)
 
     def stop(self) -> None:
-        """End their processes."""
-        for each in self.remote.values():
-            each.stop()
+        """Forget them there."""
+        for actor in self._parts:
+            if actor.made_by.pop(self._variant, None) is not None:
+                actor.start("unload", self._variant)
+
+
+class Remote:
+    """A party that answers in a process of a cluster.
+
+    Args:
+        hosted: those of its variant.
+        name: the party's.
+        party: as it is before its first message.
+    """
+
+    def __init__(self, hosted: Hosted, name: str, party: StatefulParty) -> None:
+        self.accepts = party.accepts
+        self.name, self.hosted = name, hosted
+
+    def handle(self, message: Message) -> Message:
+        return self.hosted.answer(self.name, message)
+
+    def state(self) -> State:
+        """As of the party there.
+
+        Raises:
+            TrainingError: training has not begun, or a state does not tell all.
+        """
+        state = self.hosted.state(self.name)
+        if state is None:
+            raise TrainingError(f"party {self.name!r} has nothing to save at this moment")
+        return state
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.hosted.restore(self.name, state)
+
+
+class AtOnce(InProcess):
+    """``InProcess`` whose parties all compute at the same time, each process of a cluster its own.
+
+    Args:
+        parties: name -> a ``Remote``, or a ``Checkpointed`` of one.
+        driver: the driver's name, in the ledger.
+        kind: what asks the parties of one process there.
+        precision: how float32 tensors travel.
+    """
+
+    def __init__(
+        self,
+        parties: Mapping[str, Any],
+        *,
+        driver: str,
+        kind: Kind,
+        precision: Precision = "float32",
+    ) -> None:
+        super().__init__(parties, driver=driver, precision=precision)
+        inner = ((name, _inside(party)) for name, party in parties.items())
+        self._remote = {name: party for name, party in inner if isinstance(party, Remote)}
+        self._hosted = next((each.hosted for each in self._remote.values()), None)
+        if self._hosted is not None:
+            self._hosted.load(kind)
+
+    def send(
+        self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
+    ) -> Any:
+        ahead = {
+            name: request
+            for name, request in requests.items()
+            if name in self._remote and isinstance(request, self._remote[name].accepts)
+        }
+        if self._hosted is not None and ahead:
+            self._hosted.ask_ahead(ahead, reply, self._precision)
+        return super().send(requests, reply, timeout_s=timeout_s)
+
+
+def _inside(party: Any) -> Any:
+    return party.party if isinstance(party, Checkpointed) else party

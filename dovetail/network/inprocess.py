@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Generic, TypeVar
 
 from dovetail.errors import DovetailError, MessageError, PartyError
 from dovetail.network.engine import Engine, Party, Replies
-from dovetail.network.ledger import Ledger
 from dovetail.network.messages import Message, Precision, decode, encode
 
 R = TypeVar("R", bound=Message)
@@ -55,7 +53,6 @@ class InProcess(Engine):
         through_bytes: encode and decode every message, as a wire would; slower, same results.
         precision: how float32 tensors travel. Any other than float32 goes through bytes, so that
             the results are those of a wire.
-        at_once: how many parties are called at the same time, where they compute elsewhere.
     """
 
     def __init__(
@@ -65,10 +62,8 @@ class InProcess(Engine):
         driver: str,
         through_bytes: bool = False,
         precision: Precision = "float32",
-        at_once: int = 1,
     ) -> None:
         super().__init__(driver)
-        self._at_once = at_once
         self._parties = dict(parties)
         self._precision = precision
         self._through_bytes = through_bytes or precision != "float32"
@@ -83,37 +78,23 @@ class InProcess(Engine):
     ) -> _Answered[R]:
         answered: dict[str, R] = {}
         failures: dict[str, PartyError] = {}
-
-        at_once = min(self._at_once, len(requests))
-
-        def call(asked: tuple[str, Message]) -> Ledger:
-            (name, request), ledger = asked, self.ledger if at_once < 2 else Ledger()
+        for name, request in requests.items():
             try:
-                answered[name] = self._call(name, request, reply, ledger)
+                answered[name] = self._call(name, request, reply)
             except PartyError as failure:
                 failures[name] = failure
             except DovetailError as cause:
                 failures[name] = PartyError(name, str(cause))
-            return ledger
+        return _Answered(Replies(answered, failures))
 
-        if at_once < 2:
-            for asked in requests.items():
-                call(asked)
-            return _Answered(Replies(answered, failures))
-        with ThreadPoolExecutor(at_once) as pool:
-            for ledger in pool.map(call, requests.items()):  # in their order
-                self.ledger.add(ledger)
-        in_order = {name: answered[name] for name in requests if name in answered}
-        return _Answered(Replies(in_order, failures))
-
-    def _call(self, name: str, request: Message, reply: type[R], ledger: Ledger) -> R:
+    def _call(self, name: str, request: Message, reply: type[R]) -> R:
         party = self._parties.get(name)
         if party is None:
             raise PartyError(name, f"no such party; there are {list(self._parties)}")
         if not isinstance(request, party.accepts):
             raise MessageError(f"it does not answer {request.wire_name()}")
-        request = self._carried(self.driver, name, request, party.accepts, ledger)
-        answer = self._carried(name, self.driver, party.handle(request), (reply,), ledger)
+        request = self._carried(self.driver, name, request, party.accepts)
+        answer = self._carried(name, self.driver, party.handle(request), (reply,))
         if not isinstance(answer, reply):
             raise MessageError(f"expected {reply.wire_name()}, got {answer.wire_name()}")
         if self._listener is not None:
@@ -126,12 +107,11 @@ class InProcess(Engine):
         receiver: str,
         message: Message,
         accept: tuple[type[Message], ...],
-        ledger: Ledger,
     ) -> Message:
         """The message as it arrives."""
         if self._through_bytes:
             data = encode(message, precision=self._precision)
-            ledger.record(sender, receiver, message, self._precision)
+            self.ledger.record(sender, receiver, message, self._precision)
             return decode(data, accept)
-        ledger.record(sender, receiver, message)
+        self.ledger.record(sender, receiver, message)
         return message

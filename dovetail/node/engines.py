@@ -25,11 +25,11 @@ class InProcessSection(HereSection):
 
 
 class RaySection(HereSection):
-    """Every party in a process of its own, on the machines of a Ray cluster."""
+    """Parties split over processes on the machines of a Ray cluster, one for each free core."""
 
     kind: Literal["ray"]  # processes of a Ray cluster
     address: str = "auto"  # of the cluster; auto: this machine's, or one of its cores
-    cpus: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # share of a core a party takes
+    cpus: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # cores that a process takes
 
 
 class ElsewhereSection(Section):

@@ -22,7 +22,7 @@ from dovetail.methods.training import Training
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.checkpoint import StatefulParty
-from dovetail.network.hosted import OnCluster
+from dovetail.network.hosted import Pool
 from dovetail.network.retry import write_text
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection, RaySection
@@ -132,7 +132,9 @@ def train_seeds(
             if isinstance(run.engine, RaySection):
                 there = stack.enter_context(tasks_at(run.engine.address, "[engine] address"))
                 assert isinstance(there, RayTasks)
-                loaded = replace(loaded, hosts=OnCluster(there, run.engine.cpus))
+                pool = Pool(there, run.engine.cpus)
+                stack.callback(pool.stop)
+                loaded = replace(loaded, hosts=pool)
             elif group is not None:
                 loaded = replace(loaded, hosts=group)
             return loaded, driver

@@ -29,7 +29,8 @@ from dovetail.errors import PartyError
 from dovetail.models.learners.choice import fit_all
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import Rows
-from dovetail.runs import value
+from dovetail.network.hosted import Pool
+from dovetail.runs import train, value
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import load_data, setup
 from dovetail.runs.train import train_away, train_seeds
@@ -46,6 +47,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame = pd.DataFrame(rng.normal(size=(160, 4)), columns=["a", "b", "c", "d"])
     frame["y"] = np.where(frame["a"] + frame["c"] > 0, "up", "down")
     frame["where"] = ["north"] * 100 + ["south"] * 60
+    frame["site"] = np.repeat(list("vwxyz"), [10, 20, 30, 40, 60])
     for column, measured in (("e", "north"), ("f", "south")):
         frame[column] = np.where(frame["where"] == measured, rng.normal(size=160), np.nan)
     path = tmp_path_factory.mktemp("table") / "rows.csv"
@@ -203,7 +205,7 @@ def test_ctrl_c_ends_what_is_on_its_way(tasks: Tasks, tmp_path: Path) -> None:
 def test_parties_on_a_cluster_train_the_same_bits(
     cluster: Any, table: Path, tmp_path: Path
 ) -> None:
-    engine = {"kind": "ray", "address": cluster.address, "cpus": 0.5}
+    engine = {"kind": "ray", "address": cluster.address}
     for name, changes in (("here", {}), ("there", {"engine": engine})):
         run = run_of("apfed-s", table, checkpoint_every=2, **changes)
         train_seeds(run, tmp_path / name, (0,), resume=False)
@@ -214,7 +216,7 @@ def test_parties_on_a_cluster_train_the_same_bits(
 def test_a_run_whose_machine_falls_ends_with_the_same_bits(
     cluster: Any, table: Path, tmp_path: Path
 ) -> None:
-    engine = {"kind": "ray", "address": cluster.address, "cpus": 0.5}
+    engine = {"kind": "ray", "address": cluster.address}
     train_seeds(run_of("chfl", table), tmp_path / "here", (0,), resume=False)
     folder = tmp_path / "there"
 
@@ -229,6 +231,36 @@ def test_a_run_whose_machine_falls_ends_with_the_same_bits(
     train_seeds(run_of("chfl", table, engine=engine), folder, (0,), resume=False)
     falls.join()
     replace(cluster)
+    assert files_of(tmp_path / "here") == files_of(folder)
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_five_parties_share_two_processes_one_of_which_ends(
+    cluster: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dealt = {"kind": "by-column", "column": "site", "parties": list("vwxyz")}
+    data = {"source": str(table), "label": "y", "id": "id", "test": 0.25, "partition": dealt}
+    chfl = METHODS["chfl"]["chfl"] | {"batch_size": 4}  # unlike numbers of steps: none is stacked
+    changes = {"data": data, "chfl": chfl}
+    engine = {"kind": "ray", "address": cluster.address}
+    train_seeds(run_of("chfl", table, **changes), tmp_path / "here", (0,), resume=False)
+    pools, folder = [], tmp_path / "there"
+    monkeypatch.setattr(train, "Pool", lambda *given: pools.append(Pool(*given)) or pools[0])
+
+    def after_some_rounds() -> None:
+        lines = folder / "metrics.jsonl"
+        while not lines.exists() or not lines.stat().st_size:
+            time.sleep(0.02)
+        processes.extend(pools[0]._actors)
+        processes[1].stop()
+
+    processes: list[Any] = []
+    ends = threading.Thread(target=after_some_rounds, daemon=True)
+    ends.start()
+    run = run_of("chfl", table, **changes, engine=engine)
+    train_seeds(run, folder, (0,), resume=False)
+    ends.join()
+    assert len(processes) == 2
     assert files_of(tmp_path / "here") == files_of(folder)
 
 
