@@ -20,10 +20,9 @@ demo: .venv/.plain  ## install what Dovetail runs with, and train on built-in da
 test: .venv/.installed  ## the quick tests, under two minutes on two cores
 	$(BIN)/pytest -q -n auto --dist worksteal
 
-# Federations of processes wait for each other: one more worker than cores keeps these busy. What a
-# file's tests share, a federation say, is begun once.
-test-all: test  ## those, whole trainings, and all that opens sockets
-	$(BIN)/pytest -q -m "network or slow" -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadfile
+# Federations of processes wait for each other, and quick tests fill these waits.
+test-all: .venv/.installed  ## those, whole trainings, and all that opens sockets
+	$(BIN)/pytest -q -m "not gpu" -n $$($(BIN)/python -c "import os; print(2 + os.cpu_count())") --dist worksteal
 
 check: .venv/.installed  ## lint, formatting, types, and the language of the docs
 	$(BIN)/ruff check
