@@ -27,6 +27,7 @@ def test_the_page_shows_the_example_and_it_is_short() -> None:
     assert ENGINE.count("\n") < 65
 
 
+@pytest.mark.slow
 def test_apfed_over_pipes_gives_the_same_bits(tmp_path: Path) -> None:
     """The page's own program compares weights; then ledgers, byte by byte."""
     more = """

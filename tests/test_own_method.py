@@ -161,6 +161,7 @@ def test_a_run_file_cannot_name_code(looking: Any) -> None:
         looking('fedsgd = "own_method:FedSgd"', method="own_method:FedSgd")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_at_parity_others_ask_it_what_they_ask_of_the_papers(looking: Any, folder: Path) -> None:
     (folder / "own_method_record.py").write_text(RECORD)

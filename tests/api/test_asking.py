@@ -124,6 +124,7 @@ def test_blocks_of_hyfem_are_named_and_its_run_is_audited() -> None:
     assert run.audit(fast=True, quiet=True).verdict in ("none", "low", "high")
 
 
+@pytest.mark.slow
 def test_a_run_of_owners_with_tables_of_their_own_is_audited() -> None:
     table = clinic_and_lab()[0]
     parts = {

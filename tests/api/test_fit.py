@@ -44,6 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dt.Run:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
 def test_a_model_of_two_frames_predicts_alike_in_a_new_process(kind: str, tmp_path: Path) -> None:
     clinic, lab = clinic_and_lab()
@@ -97,6 +98,7 @@ def test_scores_are_a_table_of_the_run_and_its_baselines(run: dt.Run) -> None:
     assert page.count("<circle") == 6
 
 
+@pytest.mark.slow
 def test_the_folder_is_a_run_folder_that_commands_use(run: dt.Run, tmp_path: Path) -> None:
     again = dt.Run(run.folder)
     assert again.scores.to_dict() == run.scores.to_dict()

@@ -54,6 +54,7 @@ def parties(frame: pd.DataFrame, **more: object) -> list[dt.Party]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_a_run_file_a_report_a_table_and_an_export(tmp_path: Path) -> None:
     frame, source = people(), str(tmp_path / "all.csv")

@@ -112,6 +112,7 @@ def test_in_a_cross_validation_partners_rows_follow_by_id() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_grid_search_tries_settings_in_processes() -> None:
     X, y, _, _ = clinic_and_lab()
     grid = {"learners": [["linear"], ["boosting"]]}

@@ -235,6 +235,7 @@ def test_an_answer_that_is_no_letter_is_asked_for_again(tmp_path: Path, kind: st
 # --- A port for probes ----------------------------------------------------------------------------
 
 
+@pytest.mark.network
 def test_connections_that_say_nothing_keep_no_prober_out() -> None:
     """As many as are answered at a time: an orchestrator then took the process for dead."""
     with (

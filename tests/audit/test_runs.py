@@ -104,6 +104,7 @@ def test_coordinator_and_owners_of_fedoptimus_are_read():
     assert ("lab", "label-1", "gradients", "labels") in read
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
     run = run_of("apfed-s", COLUMNS, apfed={"distil": {"students": ["linear"]}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,16 +20,23 @@ from dovetail.node.partyfile import open_site
 OMOP = Path(__file__).parents[2] / "examples" / "omop"
 
 
-@pytest.fixture
-def hospitals(tmp_path: Path) -> Path:
-    """Two hospitals' CDMs and party files."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hospitals' CDMs and party files; read only."""
+    folder = tmp_path_factory.mktemp("hospitals")
     for number, name in enumerate(("north", "south")):
         given = ["--patients", "350", "--seed", str(number), "--first", str(1 + 1000 * number)]
-        script = [sys.executable, str(OMOP / "make_cdm.py"), str(tmp_path / name), *given]
+        script = [sys.executable, str(OMOP / "make_cdm.py"), str(folder / name), *given]
         subprocess.run(script, check=True)
         text = (OMOP / "hospital.toml").read_text().replace("NAME", name)
-        (tmp_path / f"{name}.toml").write_text(text)
-    return tmp_path
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def hospitals(written: Path, tmp_path: Path) -> Path:
+    """A copy of them, to change."""
+    return Path(shutil.copytree(written, tmp_path, dirs_exist_ok=True))
 
 
 def events(folder: Path, table: str, day: str, value: str = "NULL") -> dict[int, list[Any]]:

@@ -116,6 +116,7 @@ def test_a_table_with_empty_cells_is_predicted_as_one_without_the_columns(tmp_pa
     assert abs(empty.probabilities[2] - without.probabilities[2]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_an_exported_model_says_the_same_of_rows_that_lack_a_block(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     from dovetail.service.export import export

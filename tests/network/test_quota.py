@@ -37,6 +37,7 @@ def answer_until_killed(folder: Path, told: int) -> None:
         os.write(told, b"a")
 
 
+@pytest.mark.slow
 def test_a_party_that_is_killed_at_any_moment_has_forgotten_no_answer(tmp_path: Path) -> None:
     given = 0
     for number in range(8):

@@ -78,6 +78,7 @@ def test_the_parts_of_a_sum_say_nothing_but_the_sum() -> None:
     assert abs(np.corrcoef(*parts)[0, 1]) < 5 / np.sqrt(encrypted.DEGREE)
 
 
+@pytest.mark.slow
 def test_noise_is_flooded_by_40_bits_at_the_most_labels_there_can_be() -> None:
     layout = Layout(500, 1, 1, 1)  # the most ciphertexts, so the most products in a sum
     rng = np.random.default_rng(0)
