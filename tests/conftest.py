@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import venv
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
 
@@ -49,3 +53,26 @@ def brief_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(expected_gain, "LEARNERS", {"linear": Linear(penalties=(0.1,))})
     monkeypatch.setattr(expected_gain, "_PAIRS", 1)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+    subprocess.run(build, cwd=Path(__file__).parents[1], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment with the wheel; what it depends on is this one's."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    (wheel,) = built.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "-q", wheel], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    there = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(there) + "\n")
+    return folder / "bin"

@@ -47,13 +47,16 @@ def test_each_figure_stands_on_the_page_of_its_method_or_in_the_paper() -> None:
     page = PAGE.read_text(encoding="utf-8")
     printed = PAGE.parent.parent / "benchmarks" / "tables" / "papers.toml"
     in_papers = [100 * float(each) for each in FIGURE.findall(printed.read_text("utf-8"))]
-    for paper in page.split("\n## ")[1:]:
+    papers = page.split("\n## ")[1:]
+    assert papers
+    for paper in papers:
         name = paper.split()[0].lower()
         of_method = (PAGE.parent / f"{name}.md").read_text(encoding="utf-8")
         there = [float(each) for each in FIGURE.findall(of_method)] + in_papers
         rounded = {f"{value:.{digits}f}" for value in there for digits in (1, 2)}
         rows = [row.split("|") for row in paper.splitlines() if row.startswith("| ")]
         figures = [each for row in rows for each in FIGURE.findall(row[3]) if float(each) >= 1]
+        assert figures, name
         assert [each for each in figures if each not in rounded] == [], name
 
 

@@ -6,9 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import forked
-import pytest
-
 from dovetail.methods.validation import validate
 from dovetail.node.partyfile import party_file
 from dovetail.runs.runfile import check_run
@@ -40,16 +37,14 @@ def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
     assert run.engine.kind == "stream"
 
 
-@pytest.mark.slow
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    done = forked.code(tmp_path, block("python"), strict=True)
-    assert done.code == 0, done.err
-    assert "benign" in done.out.splitlines()[-1]
-
-
 def test_every_link_of_the_pages_leads_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    targets = [
+        (page, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text())
+        if "://" not in target
+    ]
+    assert len(targets) > 100
+    for page, target in targets:
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
@@ -29,30 +28,6 @@ def run(*words: object, folder: Path, timeout_s: float = 300) -> subprocess.Comp
         text=True,
         timeout=timeout_s,
     )
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist of this checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    done = run(sys.executable, "-m", "hatchling", "build", "-d", folder, folder=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment with the wheel; what it depends on is this one's."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False)
-    (wheel,) = built.glob("*.whl")
-    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install")
-    done = run(*pip, "--no-deps", "--no-index", "-q", wheel, folder=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    there = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "dependencies.pth").write_text("\n".join(there) + "\n")
-    return folder / "bin"
 
 
 @pytest.mark.slow

@@ -81,6 +81,7 @@ def test_the_federated_estimate_is_the_pooled_one_exactly(seed, secure):
     columns, labels = case(seed)
     config = selection.Config(group_size=3, groups=2, secure=secure)
     scores = score(columns, labels, config, seed=seed)
+    assert {name for members, _ in scores.groups for name in members} == columns.keys()
     for members, nats in scores.groups:
         x_NF = np.concatenate([columns[name] for name in members], axis=1)
         assert nats == pooled(x_NF, labels)
@@ -110,6 +111,7 @@ def test_ties_count_as_in_the_definition(seed):
     columns = {name: rng.integers(0, 3, (40, 2)).astype(float) for name in "abc"}
     for secure in (False, True):
         scores = score(columns, labels, selection.Config(groups=2, secure=secure), seed=seed)
+        assert {name for members, _ in scores.groups for name in members} == columns.keys()
         for members, nats in scores.groups:
             x = np.concatenate([columns[name] for name in members], axis=1)
             distances = ((x[:, None] - x[None]) ** 2).sum(axis=2)
