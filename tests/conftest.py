@@ -23,6 +23,11 @@ settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file whose tests take longest is first, so that no worker is alone with it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_pasted.py")
+
+
 @pytest.fixture
 def brief_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learners alone that end early, for tests that do not ask how good they are.
