@@ -422,7 +422,7 @@ def test_images_without_labels_are_predicted_by_id(dovetail: Any, tmp_path: Path
 def test_a_model_of_tensors_alone_points_to_python(
     dovetail: Any, tmp_path: Path, patients: Path
 ) -> None:
-    folder = save_model(tmp_path / "model", None, dd.Regression(), (4,))
+    folder = save_model(tmp_path / "model", None, dd.Regression(mean=0.0, scale=1.0), (4,))
     done = dovetail("predict", folder, patients)
     assert done.code == 2
     assert "saved without its input columns; use dovetail.load(folder).predict(" in done.err

@@ -365,7 +365,7 @@ def test_a_signature_of_a_revoked_certificate_does_not_count_whenever_it_says_it
     early = early.model_copy(update={"time": NOW - timedelta(hours=1)}).signed(thief)
     sites.show(lab, proposal, signature, early)
     approve(lab, proposal.name)
-    shown = thief._renewed.credentials.certificate
+    shown = thief.credentials.certificate
     serial = x509.load_pem_x509_certificate(shown).serial_number
     revoked = {serial: (NOW, x509.ReasonFlags.key_compromise)}
     listed = sites.authority.revoke(revoked, number=1, now=NOW, days=9)

@@ -40,7 +40,9 @@ class Rounds:
                 line |= {"missed": {"shop": 1}, "reasons": {"shop": "round 2: asleep"}}
             observe(variant, 2, line)
         models = {
-            party: Model(party, Regression(), nn.Linear(1, 1), None, {"own": (1,)})
+            party: Model(
+                party, Regression(mean=0.0, scale=1.0), nn.Linear(1, 1), None, {"own": (1,)}
+            )
             for party in PARTIES
         }
         return Outcome({variant: scores}, models)
