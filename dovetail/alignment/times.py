@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dovetail.errors import PartyError
+
 #: The most ends that a party offers.
 MOST_ENDS = 100
 
@@ -42,9 +44,18 @@ def offered_ends(signed_N: np.ndarray, events_each: int) -> np.ndarray:
 def agree_times(offered: Mapping[str, Sequence[float]], most: int) -> tuple[float, ...]:
     """At most so many ends of intervals with as many of all parties' events each.
 
+    Raises:
+        PartyError: a party whose ends do not rise from 0 on, or are more than ``MOST_ENDS``.
+
     >>> agree_times({"a": [10, 30], "b": [20, 40]}, 2)
     (20.0, 40.0)
     """
+    for party, ends in offered.items():
+        rise = np.diff(np.asarray(ends, float), prepend=0) >= 0
+        if len(ends) > MOST_ENDS or not (np.isfinite(ends).all() and rise.all()):
+            raise PartyError(
+                party, f"offers ends of intervals that do not rise from 0 on, at most {MOST_ENDS}"
+            )
     pooled = np.sort(np.concatenate([np.asarray(each, float) for each in offered.values()]))
     pooled = pooled[pooled > 0]
     if not len(pooled):

@@ -360,6 +360,8 @@ class SurvivalSettings(TypedDict, total=False):
 
 class SurvivalPartySettings(TypedDict, total=False):
     min_events: int
+    columns: Sequence[str]
+    times: Sequence[float]
     secure: bool
     members: Sequence[str] | None
     private: PrivateSteps | None

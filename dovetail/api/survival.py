@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -14,7 +14,7 @@ from rich.table import Table
 from dovetail.api.fit import Parties, fit
 from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
-from dovetail.api.shown import Shown, line
+from dovetail.api.shown import Shown, line, terminal_text
 from dovetail.errors import ConfigError
 from dovetail.network.retry import write_text
 from dovetail.privacy import spent_text
@@ -25,17 +25,70 @@ if TYPE_CHECKING:
 
     from dovetail.api.run import Run
 
-_NAMES = ("group", "time", "at_risk", "events", "censored", "survival", "low", "high")
-
-#: Lines of a group that a terminal shows.
-_SHOWN = 12
+#: What a terminal shows of a curve's line, and lines of a group.
+_SHOWN, _MOST_LINES = ("time", "at_risk", "events", "survival"), 12
 
 
-class Curves(Shown):
-    """Kaplan and Meier's curves of all parties' rows together, and the log-rank test.
+class Analysis(Shown):
+    """What an analysis of several parties' rows found: a table, and words.
 
     Args:
-        result: ``result.json`` of a run of ``method = "kaplan-meier"``.
+        result: ``result.json`` of its run.
+
+    Attributes:
+        rows: a dict for each line of the table.
+        notes: what has to be said of them.
+
+    Raises:
+        ConfigError: the result of another run.
+    """
+
+    #: Of result.json, the run's method, and the file of its table.
+    key: ClassVar[str]
+    method: ClassVar[str]
+    file: ClassVar[str]
+    rows: list[dict[str, Any]]
+    notes: tuple[str, ...]
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        if self.key not in result:
+            raise ConfigError(
+                f'it is a run of {result.get("method")!r}, not of method = "{self.method}"'
+            )
+        self._read(result[self.key], result)
+
+    def _read(self, found: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame with the table's lines.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self.rows)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the table, as CSV."""
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(self.rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(self.rows)
+        write_text(Path(folder) / self.file, text.getvalue())
+
+    def _lines(self) -> Iterator[str]:
+        yield from self.notes
+
+    def shown(self) -> Iterator[RenderableType]:
+        yield from map(line, self._lines())
+
+
+class Curves(Analysis):
+    """Kaplan and Meier's curves of all parties' rows together, and the log-rank test.
 
     Attributes:
         rows: a dict for each group and interval: group, time (its end), at_risk (rows that came
@@ -44,31 +97,16 @@ class Curves(Shown):
         medians: group -> when half have had the event; None: not within the times.
         log_rank: chi2, degrees and p of the hypothesis that groups do not differ; None of one
             group.
-        notes: what has to be said of them.
-
-    Raises:
-        ConfigError: the result of another run.
     """
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
-        if "survival" not in result:
-            raise ConfigError(
-                f'it is a run of {result.get("method")!r}; curves are of method = "kaplan-meier"'
-            )
-        found = result["survival"]
-        self.rows: list[dict[str, Any]] = found["rows"]
+    key, method, file = "survival", "kaplan-meier", "curves.csv"
+
+    def _read(self, found: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        self.rows = found["rows"]
         self.medians: dict[str, float | None] = found["medians"]
         self.log_rank: dict[str, float] | None = found["log_rank"]
         self._group: str = found["group"]
         self.notes = tuple(_notes(result))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with a line for each group and interval.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
-        return _frame(self.rows)
 
     def svg(self) -> str:
         """The curves, drawn."""
@@ -81,7 +119,7 @@ class Curves(Shown):
 
     def save(self, folder: str | Path) -> None:
         """Write ``curves.csv`` and ``curves.svg``."""
-        _write(Path(folder) / "curves.csv", _NAMES, self.rows)
+        super().save(folder)
         write_text(Path(folder) / "curves.svg", self.svg())
 
     def _lines(self) -> Iterator[str]:
@@ -97,83 +135,46 @@ class Curves(Shown):
 
     def shown(self) -> Iterator[RenderableType]:
         table = Table()
-        for name in (self._group or "group", *_NAMES[1:6], "95 % limits"):
-            table.add_column(name, justify="right" if table.columns else "left")
+        first = self._group or "group"
+        for name in (first, *_SHOWN, "95 % limits"):
+            table.add_column(terminal_text(name), justify="right" if table.columns else "left")
         for name in self.medians:
             rows = [row for row in self.rows if row["group"] == name]
-            for row in rows[:: max(1, len(rows) // _SHOWN)]:
-                numbers = [f"{row[key]:g}" for key in _NAMES[1:5]]
+            for row in rows[:: max(1, len(rows) // _MOST_LINES)]:
+                numbers = [f"{row[key]:g}" for key in _SHOWN[:-1]]
                 limits = f"{row['low']:.3f} to {row['high']:.3f}"
-                table.add_row(name, *numbers, f"{row['survival']:.3f}", limits)
+                table.add_row(terminal_text(name), *numbers, f"{row['survival']:.3f}", limits)
         yield table
-        yield from map(line, self._lines())
+        yield from super().shown()
 
 
-class Coefficients(Shown):
+class Coefficients(Analysis):
     """Cox regression of all parties' rows together.
-
-    Args:
-        result: ``result.json`` of a run of ``method = "cox"``.
 
     Attributes:
         rows: a dict for each column: column, coefficient, error (standard), hazard_ratio, low and
             high (its 95 % limits) and p.
         baseline: ``times``, cumulative baseline ``hazards`` by then (Breslow), and ``at``: column
             -> the mean, at which they are.
-        notes: what has to be said of them.
-
-    Raises:
-        ConfigError: the result of another run.
     """
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
-        if "cox" not in result:
-            raise ConfigError(
-                f'it is a run of {result.get("method")!r}; coefficients are of method = "cox"'
-            )
-        found = result["cox"]
-        self.rows: list[dict[str, Any]] = found["coefficients"]
+    key, method, file = "cox", "cox", "coefficients.csv"
+
+    def _read(self, found: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        self.rows = found["coefficients"]
         self.baseline: dict[str, Any] = found["baseline"]
         self.notes = (
             f"{found['rows']} rows with {found['events']} events at {len(found['parties'])} "
             f"parties: {', '.join(found['parties'])}. Each time counts as the end of its interval.",
         )
 
-    def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with a line for each column.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
-        return _frame(self.rows)
-
-    def save(self, folder: str | Path) -> None:
-        """Write ``coefficients.csv``."""
-        _write(Path(folder) / "coefficients.csv", tuple(self.rows[0]), self.rows)
-
-    def shown(self) -> Iterator[RenderableType]:
+    def _lines(self) -> Iterator[str]:
         for row in self.rows:
-            yield line(
+            yield (
                 f"{row['column']}: hazard ratio {row['hazard_ratio']:.3f} ({row['low']:.3f} to "
                 f"{row['high']:.3f}), p = {row['p']:.3g}"
             )
-        yield from map(line, self.notes)
-
-
-def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    try:
-        import pandas
-    except ImportError:
-        raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
-    return pandas.DataFrame(rows)
-
-
-def _write(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, names, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    write_text(path, text.getvalue())
+        yield from self.notes
 
 
 def kaplan_meier(
@@ -224,7 +225,7 @@ def kaplan_meier(
 
 def cox(
     parties: Parties,
-    columns: Sequence[str],
+    columns: str | Sequence[str],
     *,
     times: Sequence[float] = (),
     secure: bool = True,
@@ -249,7 +250,8 @@ def cox(
         PartyError: a party that does not let itself be summed so; says why.
         TrainingError: columns that are functions of each other.
     """
-    settings = {"columns": list(columns), "times": list(times), "secure": secure}
+    columns = [columns] if isinstance(columns, str) else list(columns)
+    settings = {"columns": columns, "times": list(times), "secure": secure}
     run = _analysed("cox", settings, parties, out, partners, overwrite, seed)
     coefficients = Coefficients(run.result)
     if out is not None:

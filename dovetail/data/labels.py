@@ -286,9 +286,9 @@ def _numbers(column: Raw, name: str, what: str) -> np.ndarray:
     if column.is_text:
         raise DataError(f"column {name!r} is text; {what} is a number")
     values: np.ndarray = np.where(column.missing, 1.0, column.values.astype(np.float64))
-    if not np.isfinite(values).all() or (values < 0).any():
+    if not (good := np.isfinite(values) & (values >= 0)).all():
         raise DataError(
-            f"column {name!r} has values below 0 or without end, such as {values.min():g}; "
+            f"column {name!r} has values below 0 or without end, such as {values[~good][0]:g}; "
             f"{what} is 0 or more"
         )
     return values

@@ -35,6 +35,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -205,6 +206,7 @@ class Driver(BaseDriver):
     saved: ClassVar[tuple[str, ...]] = ("groups", "times", "parties", "noise", "sum_P")
     num_rounds = 1
     tolerate_missing = False
+    in_clear: Mapping[str, Counted] = MappingProxyType({})  # what parties sent, unless in secret
 
     def __init__(self, settings: Settings, *, seed: int) -> None:
         self.settings, self.seed = settings, seed
@@ -234,17 +236,36 @@ class Driver(BaseDriver):
         self.groups = tuple(sorted({name for each in described.values() for name in each.groups}))
         if not self.settings.times:
             offered = {party: each.ends_Q.tolist() for party, each in described.items()}
+            if lacking := [party for party, ends in offered.items() if not ends]:
+                raise PartyError(lacking[0], "offers no ends of intervals; give times in the run")
             self.times = agree_times(offered, min(MOST_ENDS, *map(len, offered.values())))
         private, secure = self.settings.private, self.settings.secure
         noise = "" if private is None else private.model_dump_json()
         times_K = torch.tensor(self.times, dtype=torch.float64)
         begin = Begin(self.seed, ask.group, self.groups, times_K, secure, noise)
         ready = federation.ask(begin, Ready).or_raise()
+        for party, each in ready.items():
+            if not 0 <= each.noise < math.inf:
+                raise PartyError(party, f"says that its noise has deviation {each.noise}")
         self.noise = math.hypot(*(each.noise for each in ready.values()))
 
     def round(self, number: int, federation: Federation) -> Round:
-        """The sum over all parties."""
+        """The sum over all parties.
+
+        Raises:
+            PartyError: counts in the clear that are none.
+            TrainingError: a sum that is none of counts.
+        """
         self.sum_P = self.summed(len(self.groups) * (2 * len(self.times) + 1), federation)
+        if not self.noise:
+            for party, each in self.in_clear.items():
+                if not _are_counts(each.counts_P):
+                    raise PartyError(party, "sent counts that are below 0 or not whole; ask it why")
+            if not _are_counts(self.sum_P):
+                raise TrainingError(
+                    "the sum of counts is below 0 or not whole, so a party sent what is none; "
+                    "leave parties out one at a time"
+                )
         return Round(metrics={"intervals": len(self.times)})
 
     def summed(self, num: int, federation: Federation) -> Tensor:
@@ -256,7 +277,7 @@ class Driver(BaseDriver):
         if self.settings.secure:
             asked: Mapping[str, Message] = dict.fromkeys(self.parties, Count())
         else:
-            asked = federation.ask(Count(), Counted, P=num).or_raise()
+            asked = self.in_clear = federation.ask(Count(), Counted, P=num).or_raise()
         mean_P = federation.mean(asked, "counts_P", before=torch.zeros(num))
         if len(federation.included) < len(self.parties):
             why = "; ".join(f"{name}: {cause}" for name, cause in federation.missing.items())
@@ -278,3 +299,9 @@ class Driver(BaseDriver):
             "joined": len(found.times_K) - len(shown.times_K),
             "noise": self.noise,
         }
+
+
+def _are_counts(sum_P: Tensor) -> bool:
+    """Whether these are whole and not below 0, but for what float32 rounds."""
+    nearest_P = sum_P.round().clip(0)
+    return bool(((sum_P - nearest_P).abs() <= 0.01 + 1e-6 * nearest_P).all())

@@ -10,11 +10,14 @@ the baseline; Lu et al.: "WebDISCO", JAMIA 22 (2015), for the sums that a site g
     cumulative baseline hazard           H(t_k) = sum_{j<=k} d_j / A_j               Breslow
 
 r says that a row is at risk in interval k, d_k how many events it has, E_k is the sum of x over
-them. Newton's steps are the coordinator's; each asks for new sums, under the masks of
-``secret_mean``, so what it learns are totals of all parties. With as many intervals as times these
-are the pooled estimates (Breslow's ties), but for float32 sums. They say more than counts: of two
-neighbouring intervals the difference of A, B and C is of the rows that left between them. So a
-party's ``min_events`` matters, and who noises its counts, or has a budget, takes no part.
+them. Newton's steps are the coordinator's, halved where the likelihood falls; each asks for new
+sums, under the masks of ``secret_mean``, so what it learns are totals of all parties. Before them
+columns are standardised: each party tells powers of ten of its columns and their spreads, then
+means and a spread are summed. With as many intervals as times these are the pooled estimates
+(Breslow's ties), but for float32 sums. They say more than counts: of two neighbouring intervals the
+difference of A, B and C is of the rows that left between them, at each b that was asked. So a
+party's ``min_events`` matters; columns are named once a run; sums in which one row outweighs all
+others of a party do not leave it; and who noises its counts, or has a budget, takes no part.
 
 Letters: N rows, F columns, K intervals, P = 2 K + F + K F + K F (F + 1) / 2 sums.
 """
@@ -22,7 +25,7 @@ Letters: N rows, F columns, K intervals, P = 2 K + F + K F + K F (F + 1) / 2 sum
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,13 +34,38 @@ from scipy.stats import norm
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Federation, Round, handles
 from dovetail.methods import survival
-from dovetail.methods.survival import Ready, Settings
+from dovetail.methods.survival import Settings
 from dovetail.network import Doubles, Message
 
 #: Newton's steps are over where no coefficient moves by more; of columns of spread 1.
-_CLOSE, _MOST_STEPS, _LONGEST = 1e-5, 25, 2.0
+_CLOSE, _MOST_STEPS, _LONGEST = 1e-5, 40, 1.0
+#: Coefficients grow without end beyond this, where columns decide when the event comes.
+_ENDLESS = 20.0
+#: Sums of a party stay below this, so that those of several can be added under masks.
+_LARGEST = 1e9
+#: Columns of a regression.
+MOST_COLUMNS = 32
+#: Sums before Newton's; the second mean is about the first, as sums are float32.
+_BEFORE = ("mean", "mean", "spread")
 #: Of a 95 % interval.
 _WIDTH = 1.959963984540054
+
+
+class Columns(Message):
+    """Coordinator -> party: what the run regresses on; once."""
+
+    family: ClassVar[str] = "survival"
+
+    columns: tuple[str, ...]
+
+
+class Sizes(Message):
+    """Party -> coordinator: powers of ten that its columns and their spreads come up to."""
+
+    family: ClassVar[str] = "survival"
+
+    size_F: Doubles
+    spread_F: Doubles
 
 
 class Step(Message):
@@ -50,47 +78,87 @@ class Step(Message):
 
     number: int
     what: str
-    columns: tuple[str, ...]
     centre_F: Doubles
     scale_F: Doubles
     beta_F: Doubles
 
 
+class Summed(Message):
+    """Party -> coordinator: its sums are ready; or one row would outweigh all others in them."""
+
+    family: ClassVar[str] = "survival"
+
+    fits: bool
+
+
 class Member(survival.Member):
     """A party that counts its rows, and sums over risk sets."""
 
-    @handles(most=_MOST_STEPS + 5)
-    def step(self, ask: Step) -> Ready:
-        """Sum; the sums leave as counts do, by ``count`` or ``share``."""
+    columns: tuple[str, ...] = ()
+
+    def sizes(self) -> dict[str, int]:
+        """P; F, once columns are named."""
+        return {**super().sizes(), **({"F": len(self.columns)} if self.columns else {})}
+
+    @handles(most=1)
+    def regress(self, ask: Columns) -> Sizes:
+        """Take these columns, for the whole run."""
         if self.data.section.private is not None or self.local.budget is not None:
             raise PartyError(
                 self.name,
                 "has noise or a budget (policy.privacy), and sums of Cox regression have none; "
                 'leave it out, or ask for method = "kaplan-meier"',
             )
-        signed_N, x_NF = self.data.numbers(ask.columns)
-        z_NF = (x_NF - ask.centre_F.numpy()) / ask.scale_F.numpy()
-        if ask.what == "mean":
-            sums = np.concatenate([[len(z_NF)], z_NF.sum(axis=0)])
-        elif ask.what == "spread":
-            sums = np.concatenate([[len(z_NF)], (z_NF**2).sum(axis=0)])
-        else:
-            sums = risk_sums(signed_N, z_NF, self.times_K, ask.beta_F.numpy())
+        if not 0 < len(set(ask.columns)) == len(ask.columns) <= MOST_COLUMNS:
+            raise PartyError(
+                self.name, f"was asked for no, repeated or over {MOST_COLUMNS} columns"
+            )
+        if self.columns not in ((), ask.columns):
+            raise PartyError(self.name, "sums the same columns in all of a run")
+        self.signed_N, self.x_NF = self.data.numbers(ask.columns)
+        self.columns = ask.columns
+        about_NF = self.x_NF - self.x_NF.mean(axis=0)
+        return Sizes(*(torch.from_numpy(_powers(each)) for each in (self.x_NF, about_NF)))
+
+    @handles(most=len(_BEFORE) + _MOST_STEPS)
+    def step(self, ask: Step) -> Summed:
+        """Sum; the sums leave as counts do, by ``count`` or ``share``."""
+        if not self.columns:
+            raise PartyError(self.name, "was asked for sums before columns were named")
+        with np.errstate(all="ignore"):
+            z_NF = (self.x_NF - ask.centre_F.numpy()) / ask.scale_F.numpy()
+            e_N = np.exp(z_NF @ ask.beta_F.numpy())
+            if ask.what != "risk":
+                e_N, powers_NF = np.ones(len(z_NF)), z_NF ** (2 if ask.what == "spread" else 1)
+                sums = np.concatenate([[len(z_NF)], powers_NF.sum(axis=0)])
+            else:
+                sums = risk_sums(self.signed_N, z_NF, self.times_K, e_N)
+        if not (np.abs(sums) < _LARGEST).all() or e_N.max() > e_N.sum() / 2:
+            return Summed(False)
         self.counts_P, self.shared = torch.from_numpy(sums), False
-        told = [ask.what, str(ask.number), *ask.columns]
+        told = [ask.what, str(ask.number), *self.columns]
         told += [str(each.tolist()) for each in (ask.centre_F, ask.scale_F, ask.beta_F)]
         self.digest = hashlib.sha256("\n".join(told).encode()).hexdigest()
-        return Ready(0.0)
+        return Summed(True)
+
+
+def _powers(x_NF: np.ndarray) -> np.ndarray:
+    """(F,) the power of ten that is not below the root mean square; -300 of zeros."""
+    largest_F = np.maximum(np.abs(x_NF).max(axis=0), 1e-300)
+    means_F = ((x_NF / largest_F) ** 2).mean(axis=0)
+    powers_F: np.ndarray = np.ceil(np.log10(largest_F) + np.log10(np.maximum(means_F, 1e-300)) / 2)
+    return np.clip(powers_F, -300, 300)
 
 
 def risk_sums(
-    signed_N: np.ndarray, z_NF: np.ndarray, times_K: np.ndarray, beta_F: np.ndarray
+    signed_N: np.ndarray, z_NF: np.ndarray, times_K: np.ndarray, e_N: np.ndarray
 ) -> np.ndarray:
-    """(P,) events of each interval, A, B, C's upper triangles, and the sum of x over all events."""
+    """(P,) events of each interval, the sum of x over all events, and A, B, C's upper triangles; e
+    is e^(x b)."""
     size, (rows, columns) = len(times_K), np.triu_indices(z_NF.shape[1])
     interval_N = np.searchsorted(times_K, np.abs(signed_N), side="left")
     came_N = ~np.signbit(signed_N) & (interval_N < size)
-    e_N1 = np.exp(np.clip(z_NF @ beta_F, -30, 30))[:, None]
+    e_N1 = e_N[:, None]
     each_NQ = np.hstack([e_N1, e_N1 * z_NF, e_N1 * z_NF[:, rows] * z_NF[:, columns]])
     left_KQ = np.zeros((size + 1, each_NQ.shape[1]))
     np.add.at(left_KQ, interval_N, each_NQ)
@@ -113,10 +181,25 @@ class Driver(survival.Driver):
             )
         if settings.private is not None or settings.group is not None:
             raise ConfigError('private and group are for method = "kaplan-meier"; leave them out')
-        self.columns, self.num_rounds, self.done = settings.columns, _MOST_STEPS + 2, False
+        self.columns, self.done = settings.columns, False
+        if not len(set(self.columns)) == len(self.columns) <= MOST_COLUMNS:
+            raise ConfigError(
+                f"columns in [survival] differ and are {MOST_COLUMNS} at most, got "
+                f"{list(self.columns)}"
+            )
+        self.num_rounds = len(_BEFORE) + _MOST_STEPS
         num = len(self.columns)
-        self.sums: dict[str, Any] = {"centre": [0.0] * num, "scale": [1.0] * num, "rows": 0}
+        self.sums: dict[str, Any] = {"centre": [0.0] * num, "step": [0.0] * num, "fits": -1e300}
         self.beta = [0.0] * num
+
+    def begin(self, federation: Federation) -> None:
+        """Agree on intervals, and how large columns are."""
+        super().begin(federation)
+        sizes = federation.ask(Columns(self.columns), Sizes, F=len(self.columns)).or_raise()
+        for key in ("size", "spread"):
+            powers = [getattr(each, f"{key}_F").clip(-300, 300) for each in sizes.values()]
+            self.sums[key] = (10.0 ** torch.stack(powers).amax(dim=0)).tolist()
+        self.sums["scale"] = self.sums["size"]
 
     def ended(self, number: int) -> bool:
         """Whether coefficients move no more."""
@@ -124,64 +207,105 @@ class Driver(survival.Driver):
 
     def round(self, number: int, federation: Federation) -> Round:
         """Means, spreads, then a step of Newton's."""
-        what: Literal["mean", "spread", "risk"] = "risk"
-        if number <= 2:
-            what = "mean" if number == 1 else "spread"
+        what = _BEFORE[number - 1] if number <= len(_BEFORE) else "risk"
         vectors = (self.sums["centre"], self.sums["scale"], self.beta)
         doubles = (torch.tensor(each, dtype=torch.float64) for each in vectors)
-        federation.ask(Step(number, what, self.columns, *doubles), Ready).or_raise()
+        answers = federation.ask(Step(number, what, *doubles), Summed).or_raise()
+        if unfit := [party for party, each in answers.items() if not each.fits]:
+            self._shorter(unfit)
+            return Round(metrics={"steps": number})
         num, size = len(self.columns), len(self.times)
         cells = 1 + num if what != "risk" else size + num + size * _width(num)
         sums = self.summed(cells, federation).numpy()
-        if what == "mean":
-            self.sums |= {"rows": round(sums[0]), "centre": (sums[1:] / sums[0]).tolist()}
-        elif what == "spread":
-            scale = np.sqrt(sums[1:] / sums[0])
-            if (scale < 1e-9).any():
-                constant = self.columns[int(scale.argmin())]
-                raise ConfigError(f"column {constant!r} is the same in all rows; leave it out")
-            self.sums["scale"] = scale.tolist()
-        else:
+        if what == "risk":
             self._newton(sums)
+        elif not sums[0] > 0.5:
+            raise TrainingError("sums of the parties are no counts; a party does not add up right")
+        else:
+            self._standardise(what, sums[1:] / sums[0], round(sums[0]))
         return Round(metrics={"steps": number})
+
+    def _standardise(self, what: str, mean: np.ndarray, rows: int) -> None:
+        scale = np.array(self.sums["scale"])
+        if what == "mean":
+            centre = np.array(self.sums["centre"]) + mean * scale
+            self.sums |= {"rows": rows, "centre": centre.tolist(), "scale": self.sums["spread"]}
+            return
+        found = scale * np.sqrt(np.clip(mean, 0, None))
+        if (constant := found <= 1e-12 * np.array(self.sums["size"])).any():
+            name = self.columns[int(constant.argmax())]
+            raise ConfigError(f"column {name!r} is the same in all rows; leave it out")
+        self.sums["scale"] = found.tolist()
+
+    def _shorter(self, unfit: list[str]) -> None:
+        """Half of the last step, which has been too long for these parties."""
+        step = np.array(self.sums["step"]) / 2
+        if np.abs(step).max() < 1e-3:
+            raise TrainingError(
+                f"at {', '.join(unfit)} one row outweighs all others: values of a column lie far "
+                "from the rest; leave the column out, or give its logarithm"
+            )
+        self.sums["step"] = step.tolist()
+        self.beta = (np.array(self.beta) - step).tolist()
 
     def _newton(self, sums: np.ndarray) -> None:
         size, num = len(self.times), len(self.columns)
         events, of_events, rest = np.split(sums, [size, size + num])
         events, at_risk = np.round(events), rest.reshape(size, -1)
         keep = events > 0
+        if not keep.any():
+            raise TrainingError("no event has come by the last time; give later times")
         events, at_risk = events[keep], at_risk[keep]
         a, b, c = np.split(at_risk, [1, 1 + num], axis=1)
+        if not (a > 0).all():
+            raise TrainingError("sums of the parties are no counts; a party does not add up right")
+        fits = float(of_events @ np.array(self.beta) - (events * np.log(a[:, 0])).sum())
+        long = np.abs(self.sums["step"]).max() > 1e-3  # shorter ones drown in float32
+        if long and fits < self.sums["fits"] - 1e-6 * abs(fits):
+            self._shorter(list(self.parties))
+            return
         mean = b / a
         gradient = of_events - (events[:, None] * mean).sum(axis=0)
         second = np.zeros((num, num))
         second[np.triu_indices(num)] = (events[:, None] * c / a).sum(axis=0)
         second = second + np.triu(second, 1).T - (events[:, None] * mean).T @ mean
-        if np.linalg.cond(second) > 1e8:
+        if not np.linalg.cond(second) < 1e8:
             raise TrainingError("columns are functions of each other, or decide all; leave one out")
         step = np.clip(np.linalg.solve(second, gradient), -_LONGEST, _LONGEST)
         hazards = np.zeros(size)
         hazards[keep] = events / a[:, 0]
         self.sums |= {
             "events": int(events.sum()),
-            "errors": np.sqrt(np.diag(np.linalg.inv(second))).tolist(),
+            "errors": np.sqrt(np.clip(np.diag(np.linalg.inv(second)), 0, None)).tolist(),
             "hazards": np.cumsum(hazards).tolist(),
+            "fits": fits,
+            "step": step.tolist(),
         }
         self.done = bool(np.abs(step).max() < _CLOSE)
         if not self.done:
             self.beta = (np.array(self.beta) + step).tolist()
+        if np.abs(self.beta).max() > _ENDLESS:
+            name = self.columns[int(np.abs(self.beta).argmax())]
+            raise TrainingError(
+                f"the coefficient of {name!r} grows without end: it decides when the event comes; "
+                "leave it out"
+            )
 
     def result(self) -> dict[str, Any]:
         """Coefficients with their errors and limits, and the baseline; JSON-ready."""
         if not self.done:
             raise TrainingError(
-                f"coefficients still move after {_MOST_STEPS} steps; leave some out"
+                f"coefficients still move after {_MOST_STEPS} steps: a column may decide when the "
+                "event comes, or be the same in all rows but a few; leave some out"
             )
         scale = np.array(self.sums["scale"])
         coefficients, errors = np.array(self.beta) / scale, np.array(self.sums["errors"]) / scale
         p = 2 * norm.sf(np.abs(coefficients / errors))
-        limits = np.exp(coefficients[:, None] + np.outer(errors, [-_WIDTH, _WIDTH]))
-        listed = zip(self.columns, coefficients, errors, limits, p, strict=True)
+        with np.errstate(over="ignore"):  # of a column in a unit that is far too large
+            ratios = np.nan_to_num(np.exp(coefficients))
+            limits = np.exp(coefficients[:, None] + np.outer(errors, [-_WIDTH, _WIDTH]))
+            limits = np.nan_to_num(limits)
+        listed = zip(self.columns, coefficients, errors, ratios, limits, p, strict=True)
         return {
             "parties": list(self.parties),
             "rows": self.sums["rows"],
@@ -189,10 +313,10 @@ class Driver(survival.Driver):
             "coefficients": [
                 {
                     "column": name, "coefficient": float(value), "error": float(error),
-                    "hazard_ratio": float(np.exp(value)), "low": float(low), "high": float(high),
+                    "hazard_ratio": float(ratio), "low": float(low), "high": float(high),
                     "p": float(chance),
                 }
-                for name, value, error, (low, high), chance in listed
+                for name, value, error, ratio, (low, high), chance in listed
             ],
             "baseline": {
                 "times": list(self.times),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,8 @@ class MemberSection(Section):
     """[survival] of a party file: what it lets be counted."""
 
     min_events: int = Field(default=5, ge=0)  # no finer intervals than one for so many own events
+    columns: tuple[str, ...] = ("*",)  # that runs group by or regress on; names take *
+    times: tuple[float, ...] = ()  # the only ends of intervals that it counts to; none: any
     secure: bool = True  # count only where counts are summed in secret
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
     private: PrivateSteps | None = None  # noise on its counts; None: as the run says
@@ -55,6 +58,8 @@ class Times:
         Raises:
             PartyError: it has fewer events.
         """
+        if self.section.times:
+            raise PartyError(self.name, f"counts to times of its own file only; {self._times}")
         ends = offered_ends(self.signed_N, self.section.min_events)
         if not len(ends):
             raise PartyError(
@@ -63,6 +68,11 @@ class Times:
                 "more ([survival] min_events of its file); leave it out",
             )
         return ends
+
+    @property
+    def _times(self) -> str:
+        ends = ", ".join(f"{each:g}" for each in self.section.times)
+        return f"give times among {ends} in [survival] of the run"
 
     @property
     def _events(self) -> int:
@@ -77,6 +87,8 @@ class Times:
         self.check_clear(secure=secure)
         if not (len(times_K) and (np.diff(times_K, prepend=0) > 0).all()):
             raise PartyError(self.name, "was given times of intervals that do not rise from 0 on")
+        if self.section.times and not np.isin(times_K, self.section.times).all():
+            raise PartyError(self.name, f"counts to times of its own file only; {self._times}")
         least, events = self.section.min_events, self._events
         most = len(times_K) if not least else events // least
         if len(times_K) > most:
@@ -145,6 +157,7 @@ class Times:
         """
         parts = []
         for name in columns:
+            self._check_allowed(name)
             if name not in self.table.names or (column := self.table.column(name)).is_text:
                 raise PartyError(
                     self.name,
@@ -161,10 +174,19 @@ class Times:
             )
         return self.signed_N[whole], x_NF[whole]
 
+    def _check_allowed(self, column: str) -> None:
+        if not any(fnmatchcase(column, each) for each in self.section.columns):
+            raise PartyError(
+                self.name,
+                f"does not let runs ask for column {column!r} ([survival] columns of its file: "
+                f"{', '.join(self.section.columns) or 'none'})",
+            )
+
     def _names(self, column: str) -> np.ndarray:
         """(N,) text; "" where it is missing."""
         if not column:
             return np.full(len(self.signed_N), "all", dtype=object)
+        self._check_allowed(column)
         if column not in self.table.names:
             raise PartyError(self.name, f"has no column {column!r} to group by")
         values = self.table.column(column)

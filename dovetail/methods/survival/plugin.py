@@ -46,7 +46,8 @@ class Survival(Method):
     def check(self, run: Run, *, where: str) -> None:
         """Refuse times that do not rise."""
         times = run.settings(self.name, survival.Settings).times
-        if times and not (np.diff(np.array([0.0, *times])) > 0).all():
+        ends = np.array([0.0, *times])
+        if not (np.isfinite(ends).all() and (np.diff(ends) > 0).all()):
             raise ConfigError(f"{where}, [survival]: times rise from above 0, got {list(times)}")
 
     def local_data(self, site: Site) -> Times:
