@@ -147,7 +147,7 @@ def _powers(x_NF: np.ndarray) -> np.ndarray:
     largest_F = np.maximum(np.abs(x_NF).max(axis=0), 1e-300)
     means_F = ((x_NF / largest_F) ** 2).mean(axis=0)
     powers_F: np.ndarray = np.ceil(np.log10(largest_F) + np.log10(np.maximum(means_F, 1e-300)) / 2)
-    return np.clip(powers_F, -300, 300)
+    return powers_F.clip(-300, 300)
 
 
 def risk_sums(
