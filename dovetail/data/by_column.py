@@ -13,6 +13,7 @@ from dovetail.data.datasets import Dataset, draw_rows
 from dovetail.data.federation import Federation
 from dovetail.data.partitions import task_of
 from dovetail.data.tables import Column, Table
+from dovetail.data.task import Kind
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
@@ -45,6 +46,7 @@ def by_column(
     seed: int = 0,
     categorical: Sequence[str] = (),
     max_categories: int = 100,
+    kind: Kind = "classification",
 ) -> ByColumn:
     """A table split by what stands in one of its columns, rows of other values left out.
 
@@ -63,6 +65,7 @@ def by_column(
         validation: the share of each party's rows that is kept for choosing hyper-parameters.
         seed: 0 or more; which rows are drawn.
         categorical, max_categories: see ``TableEncoder.fit``.
+        kind: of what is predicted.
 
     Raises:
         ConfigError: a share or number of rows outside its range, or a guest that is no party.
@@ -83,7 +86,7 @@ def by_column(
         raise ConfigError("by-column needs a party that trains; name its value in parties")
     table = train.table(_DEALS)
     features = [name for name in table.select(columns) if name != column]
-    task, _ = task_of(train, test)
+    task, _ = task_of(train, test, kind=kind)
     all_rows = {name: _rows_of(table, column, name) for name in parties}
     seen = {
         name: {

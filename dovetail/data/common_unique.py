@@ -17,6 +17,7 @@ from dovetail.data.federation import Federation
 from dovetail.data.partitions import Partitioned, checked_names, task_of, tested_labels
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.task import Kind
 from dovetail.errors import ConfigError, DataError
 
 #: What a party's table is called in its model.
@@ -35,6 +36,7 @@ class CommonUnique(Partitioned):
         common: names of the columns that all parties have.
         unique: party -> names of the columns that it alone has.
         categorical, max_categories: see ``TableEncoder.fit``.
+        kind: of what is predicted.
         common_features: of ``encoded``: what the common columns become, the first of every party's.
     """
 
@@ -115,6 +117,7 @@ def common_unique(
     seed: int = 0,
     categorical: Sequence[str] = (),
     max_categories: int = 100,
+    kind: Kind = "classification",
 ) -> CommonUnique:
     """A table split as in CHFL's experiments (Mori et al., section V-A3).
 
@@ -147,7 +150,7 @@ def common_unique(
     table = train.table(_DEALS)
     if test is not None:
         test.table(_DEALS)
-    task, labels = task_of(train)
+    task, labels = task_of(train, kind=kind)
     named_categories = table.select(categorical)
 
     rng = np.random.default_rng([seed, 0])

@@ -22,8 +22,9 @@ from torch import Tensor
 from dovetail.data.saving import Number, Saved
 from dovetail.errors import ConfigError, DataError
 
-#: Intervals, unless the label says how many: one for so many events, and at most so many.
-_EVENTS_EACH, MOST_INTERVALS = 20, 10
+#: Intervals, unless the label says how many: one for so many events, at least and at most so many.
+#: One alone would ask only whether an event came before the last.
+_EVENTS_EACH, _FEWEST, MOST_INTERVALS = 20, 3, 10
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def fit_survival(values: np.ndarray, *, label: str, intervals: int | None = None
     Args:
         values: (N,) times, below zero of rows that were censored.
         label: its name, for errors.
-        intervals: K; None: one for twenty events, 10 at most.
+        intervals: K; None: one for twenty events, 3 to 10.
 
     Raises:
         ConfigError: scikit-survival is not installed.
@@ -134,7 +135,7 @@ def fit_survival(values: np.ndarray, *, label: str, intervals: int | None = None
             f"label {label!r} has no event in the {len(values)} training rows, all are censored; "
             "its event column is 1 where the event came"
         )
-    wanted = intervals or min(MOST_INTERVALS, max(1, len(times) // _EVENTS_EACH))
+    wanted = intervals or min(MOST_INTERVALS, max(_FEWEST, len(times) // _EVENTS_EACH))
     ends = np.quantile(times, np.arange(1, wanted + 1) / wanted, method="inverted_cdf")
     cuts = tuple(float(end) for end in np.unique(ends) if end > 0)
     if not cuts:

@@ -20,7 +20,7 @@ class PartitionSection(Section):
     """What every kind has; its keys are those of the function of ``data/`` that splits."""
 
     of_tables: ClassVar[bool] = True  # else of images only
-    of_classes: ClassVar[bool] = False  # rows are split by their classes
+    of: ClassVar[tuple[dd.Kind, ...]] = ()  # labels that it splits; none: all
     split: ClassVar[Callable[..., dd.Partitioned]]
     #: Key of [data] -> what ``split`` calls it.
     shared: ClassVar[Mapping[str, str]] = {
@@ -40,8 +40,10 @@ class PartitionSection(Section):
         """The parties' data; ``section`` has the settings that all kinds share."""
         keys = self._keys()
         kind = keys.pop("kind")
-        if self.of_classes and section.task != "classification":
-            raise ConfigError(f"{kind} splits rows with classes, not numbers, as labels")
+        if self.of and section.task not in self.of:
+            raise ConfigError(
+                f"{kind} splits rows with labels of {' and '.join(self.of)}, not {section.task}"
+            )
         shared = {name: getattr(section, key) for key, name in self.shared.items()}
         return type(self).split(train, test, **keys, **shared)
 
@@ -93,7 +95,8 @@ class ColumnsSection(PartitionSection):
 class CommonUniqueSection(PartitionSection):
     """A table's rows split; a share of its columns is at all parties, the rest at one each."""
 
-    of_classes = True
+    of = ("classification", "survival")
+    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
     split = staticmethod(dd.common_unique)
 
     kind: Literal["common-unique"]  # what is split
@@ -111,7 +114,8 @@ class CommonUniqueSection(PartitionSection):
 class ByColumnSection(PartitionSection):
     """A table with a column that names each row's party."""
 
-    of_classes = True
+    of = ("classification", "survival")
+    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
     split = staticmethod(dd.by_column)
 
     kind: Literal["by-column"]  # what is split
@@ -140,7 +144,7 @@ class ShareSection(Section):
 class BlocksSection(PartitionSection):
     """Blocks and classes by party: images cut into regions, or named columns."""
 
-    of_classes = True
+    of = ("classification",)
     split = staticmethod(dd.blocks)
 
     kind: Literal["blocks"]  # what is split

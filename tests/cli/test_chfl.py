@@ -374,7 +374,7 @@ def refused(done: Any) -> str:
         ('chfl.method="common"', "leave method out here"),
         ("data.partition.common=0", "partition"),
         ("data.partition.parties=600", "too few for 600 parties"),
-        ('data.task="regression"', "common-unique splits rows with classes"),
+        ('data.task="regression"', "common-unique splits rows with labels of classification"),
         ('baselines=["tvfl"]', "'tvfl' is no baseline beside 'chfl'"),
     ],
 )

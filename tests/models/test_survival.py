@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
-from sksurv.datasets import load_gbsg2, load_whas500
+from sksurv.datasets import load_gbsg2, load_veterans_lung_cancer, load_whas500
 from sksurv.metrics import concordance_index_censored
 from sksurv.nonparametric import kaplan_meier_estimator
 
@@ -149,3 +149,16 @@ def test_scores_need_scikit_survival(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dovetail-fl\[survival\]'"):
         fit_survival(np.array([1.0, 2.0]), label="y")
+
+
+def test_few_events_of_a_small_clinic_order_the_rows_of_others() -> None:
+    """In one interval alone nearly all rows would have their event."""
+    frame, y = load_veterans_lung_cancer()
+    x = torch.from_numpy(frame[["Karnofsky_score"]].to_numpy(np.float32) / 20 - 3)
+    labels = signed(y["Survival_in_days"], y["Status"])
+    clinic, others = np.arange(0, 137, 4), np.flatnonzero(np.arange(137) % 4)
+    task = fit_survival(labels[clinic].numpy(), label="y")
+    targets = targets_of(task, labels)[clinic]
+    rows = Rows(x[clinic], targets, torch.arange(len(clinic)) % 4, loss=loss_of(task))
+    outputs = Linear().fit(rows, seed=0).outputs(x[others])
+    assert survival.score(task, outputs, labels[others])["c_index"] > 0.6

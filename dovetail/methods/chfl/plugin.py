@@ -162,7 +162,6 @@ def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflD
 
 def data_of_partition(data: dd.CommonUnique) -> dict[str, chfl.ChflData]:
     """Party -> the same, of what a partition splits."""
-    assert isinstance(data.task, dd.Classification)
     return {
         name: chfl.ChflData(
             party_data,
