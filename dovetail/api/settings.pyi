@@ -251,6 +251,7 @@ class HyFEMSettings(TypedDict, total=False):
     classifier: Literal['matched', 'own', 'frozen']
     match_rounds: int | None
     class_weights: bool
+    held_classes: bool
     loss_weights: Literal['balanced'] | Mapping[str, float] | None
     decide: ThresholdSettings | None
     extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'resnet-34', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet | Any]

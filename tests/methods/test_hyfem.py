@@ -27,6 +27,7 @@ from dovetail.federated import Local, train
 from dovetail.methods import hyfem
 from dovetail.models import Perceptron, generator
 from dovetail.models.blocks import Extractor, ResNet, Unchanged
+from dovetail.models.vectors import load_weights
 from dovetail.network import Checkpoint, InProcess, Message
 
 TASK = Classification(("no", "yes", "perhaps"))
@@ -382,6 +383,44 @@ def test_features_count_as_if_a_party_held_all_blocks():
         torch.testing.assert_close(network(x), network.classifier(scaled))
 
 
+def of_two_classes() -> hyfem.Member:
+    data = rows("clinic", HELD["clinic"])
+    held = PartyData(data.name, data.ids, data.blocks, torch.arange(12) % 2)
+    return made(hyfem.HyfemData(held, TASK, (5,)))
+
+
+def test_a_party_unlearns_no_class_that_it_lacks():
+    # FedRS with alpha = 0: the third logit has no part in the softmax, so its row stays as it was.
+    begun = []
+    for held_classes in (False, True):
+        server, clinic = coordinator(("age", "blood"), held_classes=held_classes), of_two_classes()
+        engine = InProcess({"clinic": clinic}, driver="server")
+        server.begin(server.federation(engine))
+        last, before = clinic.network.classifier[-1], server.slice("clinic")
+        load_weights(clinic.network, *before)
+        row, others = last.weight[2].clone(), copy.deepcopy(clinic.network)
+        server.round(1, server.federation(engine))
+        begun.append((torch.equal(row, last.weight[2]), clinic.network, others))
+    (kept, _, _), (kept_held, trained_here, by_hand) = begun
+    assert (kept, kept_held) == (False, True)
+    batches, clinic = batches_of("clinic"), of_two_classes()
+    for _ in range(4):
+        batch = next(batches)
+        logits = by_hand({name: block[batch] for name, block in clinic.blocks.items()})
+        loss = F.cross_entropy(logits[:, :2], clinic.labels[batch])
+        chosen = list(by_hand.parameters())
+        with torch.no_grad():
+            for weight, slope in zip(chosen, torch.autograd.grad(loss, chosen), strict=True):
+                weight -= 0.1 * slope
+    for one, two in zip(trained_here.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_parties_of_all_classes_learn_the_same_with_held_classes():
+    one, two = server_of()[0], server_of(held_classes=True)[0]
+    assert_same_bits(weights(one.model()), weights(two.model()))
+
+
 def test_a_party_that_holds_all_blocks_is_scaled_by_nothing():
     servers = []
     for scale in (False, True):
@@ -640,7 +679,7 @@ def test_a_learning_rate_that_is_too_large_is_named():
 SETTINGS = [
     {},
     {"restart": False, "mu_1": 0.1, "mu_2": 0.2, "momentum": 0.9},
-    {"width": "free", "gamma": 20.0, "class_weights": True},
+    {"width": "free", "gamma": 20.0, "class_weights": True, "held_classes": True},
     {"classifier": "own"},
     {"cost": "distance", "match_rounds": 1, "width": 9},
     {"start": "own"},

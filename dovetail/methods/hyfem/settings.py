@@ -3,7 +3,8 @@
     layer            settings                                              in the paper
     the page         ``hyfem.Config``                                      its symbols
     variants.py      start, classifier, weights, match_rounds,             Remarks 3.2, 3.4
-                     class_weights, scale_blocks, loss_weights
+                     class_weights, scale_blocks, loss_weights,
+                     held_classes
     last_rounds.py   average_last                                          no
     judging.py       decide                                                no
     calibration.py   calibrate                                             no: Luo et al. 2021
@@ -33,6 +34,7 @@ class Settings(Config):
     classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
     match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
     class_weights: bool = False  # weigh output rows by the samples of their class
+    held_classes: bool = False  # a party's loss compares only classes that it has rows of
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate
     decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -40,14 +42,15 @@ class Settings(Config):
 
 def alone(config: Settings) -> Settings:
     """For one party and its own coordinator: T Q plain steps."""
-    update = {"mu_1": 0.0, "mu_2": 0.0, "match_rounds": 0, "calibrate": False}
+    off = {"calibrate": False, "held_classes": False}
+    update = {"mu_1": 0.0, "mu_2": 0.0, "match_rounds": 0, **off}
     return config.model_copy(update=update)
 
 
 def fedprox(config: Settings, mu: float) -> Settings:
     """For parties that hold the same blocks: Li et al.'s method (Remark 3.2, Appendix C.1)."""
     update = {"mu_1": mu, "mu_2": mu, "match_rounds": 0, "restart": True, "width": "widest"}
-    off = {"class_weights": False, "calibrate": False}
+    off = {"class_weights": False, "calibrate": False, "held_classes": False}
     return config.model_copy(update={**update, **off, "classifier": "matched"})
 
 
@@ -58,5 +61,6 @@ def fedavg(config: Settings) -> Settings:
 
 def fedper(config: Settings) -> Settings:
     """Extractors are shared, each party's classifier is its own (Remark 3.4)."""
-    update = {"mu_1": 0.0, "mu_2": 0.0, "classifier": "own", "calibrate": False}
+    off = {"calibrate": False, "held_classes": False}
+    update = {"mu_1": 0.0, "mu_2": 0.0, "classifier": "own", **off}
     return config.model_copy(update=update)

@@ -7,12 +7,16 @@
 - ``class_weights``: rows of the output layer count by a party's samples of that class.
 - ``scale_blocks``: features are multiplied by the number of all blocks over that of a party's.
 - ``loss_weights``: each class counts in Eq. (3) as a run's class_weights say.
+- ``held_classes``: Eq. (3)'s softmax is over a party's own classes (FedRS, Li and Zhan 2021), so
+  that a round unlearns none that it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +50,17 @@ class VariantMember(Member):
     def agree(self, begin: Begin) -> BlocksSpec:
         spec = super().agree(begin)
         return replace(spec, of=begin.num_blocks) if self.config.scale_blocks else spec
+
+    def loss(self, call: Callable[..., Tensor], /, *batch: Any, reduction: str = "mean") -> Tensor:
+        if not (self.config.held_classes and isinstance(self.task, Classification)):
+            return super().loss(call, *batch, reduction=reduction)
+        labels = self.labels[self.labelled.to(self.device)]
+        absent_C = torch.bincount(labels, minlength=self.task.num_outputs) == 0
+
+        def of_held(x: Any) -> Tensor:
+            return call(x).masked_fill(absent_C, -math.inf)
+
+        return super().loss(of_held, *batch, reduction=reduction)
 
     @torch.no_grad()
     def take(self, sent: Train | Finish, *, load: bool) -> None:
