@@ -288,24 +288,22 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
     def _given(self, X: Any, values: np.ndarray, columns: Any = None) -> Any:
         """The values as ``set_output`` says."""
         kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
-        if kind == "pandas":
-            import pandas as pd
-
-            index = getattr(X, "index", None)
-            if columns is None and values.ndim == 1:
-                return pd.Series(values, index=index, name="prediction")
-            if columns is None:
-                return pd.DataFrame(values, index=index)
-            return pd.DataFrame(values, index=index, columns=list(columns))
+        if kind == "default":
+            return values
+        if columns is None and values.ndim > 1:
+            columns = range(values.shape[1])
         if kind == "polars":
             import polars as pl
 
-            if columns is None and values.ndim == 1:
-                return pl.Series("prediction", values)
             if columns is None:
-                columns = range(values.shape[1])
+                return pl.Series("prediction", values)
             return pl.DataFrame({str(each): values[:, i] for i, each in enumerate(columns)})
-        return values
+        import pandas as pd
+
+        index = getattr(X, "index", None)
+        if columns is None:
+            return pd.Series(values, index=index, name="prediction")
+        return pd.DataFrame(values, index=index, columns=list(columns))
 
 
 class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]

@@ -9,26 +9,13 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
+from dovetail.api.shown import SCORES, waiting_text
 from dovetail.methods.base import Progress
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
 
 #: Seconds between two changes of the line.
 _EVERY_S = 0.2
-
-#: The scores that are shown.
-_SCORES = (
-    "loss",
-    "accuracy",
-    "auc",
-    "rmse",
-    "mae",
-    "r2",
-    "c_index",
-    "auc_labels",
-    "r2_labels",
-    "validation",
-)
 
 
 class Notebook(Progress):
@@ -95,7 +82,7 @@ class _Epochs:
 
     def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
         unit = "rounds" if "round" in line else "epochs"
-        scores = "".join(f"  {name} {line[name]:.3f}" for name in _SCORES if name in line)
+        scores = "".join(f"  {name} {line[name]:.3f}" for name in SCORES if name in line)
         self._last = f"{self._title}{variant}: {number(line)} {unit}{scores}"
         if self._shown.is_due:
             stops_early = "held_out_loss" in line  # how many there will be is not known
@@ -112,11 +99,9 @@ class _Waiting:
 
     def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
         missing = tuple(missing)
-        text = f"connected: {', '.join(here) or 'nobody yet'}"
-        if missing:
-            text = f"waiting at {self._place} for {', '.join(missing)}; {text}"
-            port = self._place.rpartition(":")[2]
-            text += "".join(
-                f"; at {name}: dovetail.join(party, 'THIS-HOST:{port}')" for name in missing
-            )
+        text = waiting_text(self._place, here, missing)
+        port = self._place.rpartition(":")[2]
+        text += "".join(
+            f"; at {name}: dovetail.join(party, 'THIS-HOST:{port}')" for name in missing
+        )
         self._shown.show(text)

@@ -22,6 +22,7 @@ from rich.status import Status
 from rich.text import Text
 
 from dovetail.api.logged import Logged
+from dovetail.api.shown import SCORES, waiting_text
 from dovetail.methods.base import Progress
 from dovetail.methods.outcome import number
 from dovetail.network.addresses import ADDRESS
@@ -29,19 +30,6 @@ from dovetail.network.printable import printable
 
 #: Columns of a bar's title, and of a bar in a narrow terminal.
 _TITLE, _LEAST_BAR = 16, 10
-
-#: The scores that are shown.
-SCORES = (
-    "accuracy",
-    "auc",
-    "rmse",
-    "mae",
-    "r2",
-    "c_index",
-    "auc_labels",
-    "r2_labels",
-    "validation",
-)
 
 
 def print_line(text: str) -> None:
@@ -138,7 +126,7 @@ class _EpochBars(_Bars):
 
     def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
         """One epoch or round of a variant is done."""
-        parts = [f"{name} {line[name]:.3f}" for name in ("loss", *SCORES) if name in line]
+        parts = [f"{name} {line[name]:.3f}" for name in SCORES if name in line]
         beside = max(_TITLE, len(self._title + variant)) + _LEAST_BAR + len(f"{total}/{total}") + 18
         while len(parts) > 1 and beside + len("  ".join(parts)) > self._progress.console.width:
             parts.pop()
@@ -192,9 +180,7 @@ class _Waiting:
             self._asked = True
             for name in missing:
                 print_line(f"at {name}: dovetail join {name}.toml {_way(self._address)}")
-        text = f"here: {', '.join(here) or 'nobody yet'}"
-        if missing:
-            text = f"waiting at {self._address} for {', '.join(missing)}; {text}"
+        text = waiting_text(self._address, here, missing)
         if self._status is not None:
             self._status.update(Text(f"{text} (Ctrl-C stops)"))
         else:

@@ -26,6 +26,7 @@ from dovetail.data.datasets import whole_numbers
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.inference import Answers
+from dovetail.methods.party import Site
 from dovetail.models import Model, load
 from dovetail.models.joined import open_model
 from dovetail.models.key_files import NAME as KEYS
@@ -162,6 +163,17 @@ def _columns(source: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: whole_numbers(table.column(name)).values for name in names}
 
 
+def _identified(
+    site: Site, model: Model, source: Path, id_column: str | None
+) -> tuple[dd.PartyTable, dict[str, np.ndarray]]:
+    """A table's rows by who they are, with labels if it has them; and its columns of ids."""
+    names = site.party.id if id_column is None else id_column
+    label = model.about.get("label")
+    known = label if dd.read_table(source).has(label) else None
+    rows = dd.read_party_table(site.name, str(source), id=names, label=known, columns=())
+    return rows, _columns(source, (names,) if isinstance(names, str) else names)
+
+
 # --- With data owners on other machines -----------------------------------------------------------
 
 
@@ -182,16 +194,7 @@ def _ask(
         NetworkError: no data owner answers.
     """
     model, site = load(model_folder(folder)), open_site(party)
-    names = site.party.id if id_column is None else id_column
-    table = dd.read_table(source)
-    label = model.about.get("label")
-    rows = dd.read_party_table(
-        site.name,
-        str(source),
-        id=names,
-        label=label if table.has(label) else None,
-        columns=(),
-    )
+    rows, ids = _identified(site, model, source, id_column)
     with Asker(site, model, section, talk=talk) as asker:
         answer = asker.ask(rows.ids)
     answered = np.array(
@@ -209,7 +212,6 @@ def _ask(
             f"{source}: no data owner answers for any row: {missing_text(answer.missed)}"
         )
     _print_answered(answer, talk)
-    ids = _columns(source, (names,) if isinstance(names, str) else names)
     left = np.flatnonzero(answered == "")
     if len(left):
         shown = ["/".join(str(values[row]) for values in ids.values()) for row in left[:5]]
@@ -281,11 +283,7 @@ def _ask_partners(
         DataError: rows or ids that cannot be used.
     """
     site = open_site(party)
-    names = site.party.id if id_column is None else id_column
-    table = dd.read_table(source)
-    label = model.about.get("label")
-    known = label if label in table.names else None
-    rows = dd.read_party_table(site.name, str(source), id=names, label=known, columns=())
+    rows, ids = _identified(site, model, source, id_column)
     read = read_rows(model, source, allow_unseen=allow_unseen)
     missed: Mapping[str, str]
     with Asker(site, model, section, talk=talk) as asker:
@@ -295,7 +293,6 @@ def _ask_partners(
         except NetworkError as failure:
             codes, answered = {}, {}
             missed = {name: str(failure) for name in section.partners}
-    ids = _columns(source, (names,) if isinstance(names, str) else names)
     by_row = [
         [name for name, is_answered in answered.items() if bool(is_answered[row])]
         for row in range(len(rows.ids))

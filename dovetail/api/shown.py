@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from io import StringIO
 from unicodedata import category
@@ -13,6 +13,26 @@ from rich.text import Text
 
 #: Columns of what ``print`` shows.
 WIDTH = 100
+
+#: The numbers of an epoch or round that are shown while it trains.
+SCORES = (
+    "loss",
+    "accuracy",
+    "auc",
+    "rmse",
+    "mae",
+    "r2",
+    "c_index",
+    "auc_labels",
+    "r2_labels",
+    "validation",
+)
+
+
+def waiting_text(address: str, here: Iterable[str], missing: Sequence[str]) -> str:
+    """Who is here, and who is waited for."""
+    text = f"here: {', '.join(here) or 'nobody yet'}"
+    return f"waiting at {address} for {', '.join(missing)}; {text}" if missing else text
 
 
 def terminal_text(words: str, style: str = "") -> Text:

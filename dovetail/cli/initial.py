@@ -111,7 +111,8 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     _write(answers.out, files, force=force)
     print_line("")
     print_line("\n".join(f"Wrote {answers.out / each}, with every key explained" for each in files))
-    print_line(_next(start, answers))
+    if not quiet:
+        output.print_text("next.txt", start=start, address=answers.address, out=answers.out)
 
 
 def _hushed(text: str) -> None: ...
@@ -242,26 +243,3 @@ def _write(folder: Path, files: dict[str, str], *, force: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def _next(start: Start, answers: Answers) -> str:
-    """The commands that come next."""
-    file, run = answers.out / f"{start.name}.toml", answers.out / "run.toml"
-    if start.driver is not None:
-        address = answers.address or "HOST:PORT"
-        return (
-            f"Next: get certificates/{start.name}/ from {start.driver!r} (or make a request: "
-            f"dovetail certificates {start.name} --request), then\n"
-            f"  dovetail join {file} --driver {address}"
-        )
-    if not start.partners:
-        return f"Next: dovetail train {run}"
-    if start.here:
-        return f"Next: dovetail inspect {run}, then dovetail train {run}"
-    names = " ".join((start.name, *start.partners))
-    return (
-        f"Next: dovetail certificates {names} --driver {start.name} --host YOUR.HOST, hand each "
-        f"partner its folder, then\n  dovetail train {run}\n"
-        "To try it with a partner's table that is here: dovetail init --table FILE --name "
-        f"{start.partners[0]} --role partner --driver {start.name}, then this again with --force"
-    )

@@ -45,7 +45,7 @@ def propose(
     """
     if out.suffix != ".json":
         raise ConfigError(f"a proposal is a .json file, got --out {out}")
-    from dovetail.cli.output import print_line
+    from dovetail.cli.output import print_text
     from dovetail.cli.proposals import local_certificates, read_stale
     from dovetail.network.credentials import Credentials
     from dovetail.network.renewal import Certified
@@ -76,12 +76,4 @@ def propose(
     if as_json:
         print(json.dumps({"proposal": proposal.name, "written": list(map(str, paths))}))
     elif not quiet:
-        others = [name for name in proposal.signers if name != proposal.driver]
-        print_line(
-            f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}"
-        )
-        print_line(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
-        print_line(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
-        print_line(f"  dovetail review {out.name} --party THEIR.toml")
-        print_line("and sends its answer back, to stand beside the proposal. When all have signed:")
-        print_line(f"  dovetail train {run} --proposal {out}")
+        print_text("proposed.txt", proposal=proposal, out=out, paths=paths, run=run)

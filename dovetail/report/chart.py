@@ -208,19 +208,8 @@ def chart(
             upper = [(x_of(point.x), y_of(point.high)) for point in each.points]
             lower = [(x_of(point.x), y_of(point.low)) for point in reversed(each.points)]
             band = _path([*upper, *lower]) + "Z"
-        few = len(marks) <= 40
-        lines.append(
-            Line(
-                each.name,
-                each.style,
-                DASHES[each.style % len(DASHES)],
-                _path(marks),
-                band,
-                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (marks if few else marks[-1:])),
-                f"{at - NAME_REM / 2:.2f}",
-                each.is_main,
-            )
-        )
+        dotted = marks if len(marks) <= 40 else marks[-1:]
+        lines.append(_line(each.name, each.style, marks, dotted, at, band, is_main=each.is_main))
     step = y_ticks[1] - y_ticks[0]
     y_texts = [f"{y:g}" if is_log else number_text(y, step) for y in y_ticks]
     inner = [x for x in ticks(first, last, 6) if first <= x <= last and x == int(x)]
@@ -248,19 +237,8 @@ def square(
     drawn = []
     for index, ((name, points), at) in enumerate(zip(lines, _apart(ends), strict=True)):
         drawn_points = [(1000 * x, 1000 * (1 - y)) for x, y in points]
-        few = index == 0 and len(drawn_points) <= 12
-        drawn.append(
-            Line(
-                name,
-                index,
-                DASHES[index % len(DASHES)],
-                _path(drawn_points),
-                "",
-                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (drawn_points if few else [])),
-                f"{at - NAME_REM / 2:.2f}",
-                index == 0,
-            )
-        )
+        dotted = drawn_points if index == 0 and len(drawn_points) <= 12 else []
+        drawn.append(_line(name, index, drawn_points, dotted, at, is_main=index == 0))
     first = lines[0][1]
     text = ", ".join(f"{y:.2f} at {x:.2f}" for x, y in first[:: max(1, len(first) // 6)])
     return Chart(
@@ -272,6 +250,22 @@ def square(
         drawn,
         False,
     )
+
+
+def _line(
+    name: str,
+    style: int,
+    points: Sequence[tuple[float, float]],
+    dotted: Sequence[tuple[float, float]],
+    at_rem: float,
+    band: str = "",
+    *,
+    is_main: bool,
+) -> Line:
+    """A line through points, some of them with a dot; its name stands around this height."""
+    dots = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in dotted)
+    top = f"{at_rem - NAME_REM / 2:.2f}"
+    return Line(name, style, DASHES[style % len(DASHES)], _path(points), band, dots, top, is_main)
 
 
 def _range(series: Sequence[Series]) -> tuple[float, float]:
