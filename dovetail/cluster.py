@@ -10,15 +10,19 @@ its ports runs code there. Nothing of Ray crosses to a partner.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
+import secrets
 import signal
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +39,9 @@ _OURS = "dovetail"
 
 #: How often a task is begun again whose machine or process was lost.
 RETRIES = 3
+
+#: Where ``ray start`` says which cluster this machine has.
+_CURRENT_CLUSTER = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
 
 #: Seconds in which a cluster's address has to answer.
 REACHED_IN_S = 5.0
@@ -350,6 +357,8 @@ def tasks_at(address: str | None, key: str = "--ray") -> Iterator[Tasks]:
     if address is None:
         yield LOCAL
         return
+    if address == AUTO:
+        _set_token()
     ray = imported(key)
     ours = not ray.is_initialized()
     if ours:
@@ -359,6 +368,17 @@ def tasks_at(address: str | None, key: str = "--ray") -> Iterator[Tasks]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _set_token() -> None:
+    """Have a cluster that this process starts ask who connects for a token that nobody else has.
+
+    Ray's ports listen on all addresses. What it is told here it reads once, when it is imported; a
+    cluster that runs already has its own way.
+    """
+    runs = "RAY_ADDRESS" in os.environ or _CURRENT_CLUSTER.exists()
+    if not runs and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def imported(key: str) -> Any:
@@ -414,12 +434,25 @@ def _check_answers(address: str, key: str) -> None:
             f"{key} takes auto, HOST:PORT or ray://HOST:PORT of a Ray cluster, got {address!r}"
         )
     try:
-        socket.create_connection((parts.hostname, port), REACHED_IN_S).close()
+        with socket.create_connection((parts.hostname, port), REACHED_IN_S) as reached:
+            _check_private(reached.getpeername()[0], address, key)
     except OSError as error:
         raise ConfigError(
             f"{key}: nothing answers at {address} ({error.strerror or error}); start a cluster "
             "there (ray start --head --port 6379), or name one that runs"
         ) from None
+
+
+def _check_private(peer: str, address: str, key: str) -> None:
+    """Ray is neither encrypted nor, by default, does it ask who connects."""
+    if ipaddress.ip_address(peer.partition("%")[0]).is_global and not os.environ.get(
+        "RAY_USE_TLS", ""
+    ).strip("0"):
+        raise ConfigError(
+            f"{key}: {address} is {peer}, an address of the open internet, and Ray would send "
+            "tables there in the clear; name a private address (of a VPN, or of an SSH tunnel), "
+            "or set up TLS in Ray (RAY_USE_TLS=1)"
+        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from dovetail import cluster
 from dovetail.cluster import LOCAL, tasks_at
 from dovetail.errors import ConfigError, PartyError
 from dovetail.node.engines import RaySection
@@ -35,6 +40,46 @@ def test_an_address_that_will_not_do_is_one_sentence(address: str, sentence: str
     pytest.importorskip("ray", reason="Ray is an extra: pip install 'dovetail-fl[ray]'")
     with pytest.raises(ConfigError, match=sentence), tasks_at(address):
         pass
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "fe80::1%eth0", "fd00::1"])
+def test_a_cluster_lies_at_a_private_address(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    cluster._check_private(peer, f"ray://{peer}:10001", "party.compute")
+    for public in ("8.8.8.8", "2001:4860:4860::8888"):
+        with pytest.raises(ConfigError, match=r"party.compute: .* an address of the open internet"):
+            cluster._check_private(public, f"ray://{public}:10001", "party.compute")
+        monkeypatch.setenv("RAY_USE_TLS", "1")
+        cluster._check_private(public, "", "")
+        monkeypatch.delenv("RAY_USE_TLS")
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_cluster_that_a_command_starts_lets_nobody_else_in(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'dovetail-fl[ray]'")
+    connects = "import ray, sys; ray.init(sys.argv[1], logging_level=50)"
+    starts = f"""
+import os, subprocess, sys
+from dovetail.cluster import tasks_at
+if __name__ == "__main__":
+    with tasks_at("auto") as tasks:
+        address = tasks.ray.get_runtime_context().gcs_address
+        others = {{k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}}
+        for environment in (others, dict(os.environ)):
+            command = [sys.executable, "-c", {connects!r}, address]
+            done = subprocess.run(command, env=environment, capture_output=True)
+            print(done.returncode)
+"""
+    script = tmp_path / "starts.py"
+    script.write_text(starts)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_A")}
+    with tempfile.TemporaryDirectory() as folder:  # sockets lie there: a short path
+        environment["RAY_TMPDIR"] = folder  # of no other cluster
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        command = [sys.executable, str(script)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["1", "0"], done.stderr
 
 
 def test_tasks_of_one_process_are_drawn_as_they_are_needed() -> None:
