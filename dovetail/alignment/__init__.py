@@ -27,51 +27,25 @@ if TYPE_CHECKING:
     )
     from dovetail.alignment.responder import Responder, with_rows_of
 
-__all__ = [
-    "ELSEWHERE",
-    "Aligned",
-    "KeyResponder",
-    "Keys",
-    "MatchKey",
-    "Overlap",
-    "Reading",
-    "Responder",
-    "Workers",
-    "align",
-    "align_by_keys",
-    "count_by_keys",
-    "count_overlap",
-    "key_values",
-    "match_key",
-    "normalise",
-    "rate",
-    "with_rows_of",
-]
-
-#: Name -> its file; the others are in psi.
 _FILES = {
-    "Workers": "curve",
-    "normalise": "ids",
-    **dict.fromkeys(
-        ("Keys", "MatchKey", "Reading", "key_values", "match_key", "rate"),
-        "matchkeys",
-    ),
-    "KeyResponder": "passes",
-    "align_by_keys": "passes",
-    "count_by_keys": "passes",
-    "Responder": "responder",
-    "with_rows_of": "responder",
+    "curve": ("Workers",),
+    "ids": ("normalise",),
+    "matchkeys": ("Keys", "MatchKey", "Reading", "key_values", "match_key", "rate"),
+    "passes": ("KeyResponder", "align_by_keys", "count_by_keys"),
+    "psi": ("ELSEWHERE", "Aligned", "Overlap", "align", "count_overlap"),
+    "responder": ("Responder", "with_rows_of"),
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name
 
     def __getattr__(name):
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_FILES.get(name, 'psi')}"), name)
-        globals()[name] = value  # the next use finds it without coming here
-        return value
+        for file, names in _FILES.items():
+            if name in names:
+                value = getattr(import_module(f"{__name__}.{file}"), name)
+                globals()[name] = value  # the next use finds it without coming here
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(name for names in _FILES.values() for name in names)

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from dovetail.data.encode import FittedColumn, fixed_how, is_free_text
-from dovetail.data.fitted import CategoryColumn, NumberColumn
+from dovetail.data.fitted import CategoryColumn, NumberColumn, counts_of
 from dovetail.data.frozen import Frozen
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
@@ -110,18 +110,8 @@ def summarise(
                 f"out of the common columns, or name in encode.{name} what is the same at all: a "
                 'model, or kind = "hash"'
             )
-        if column.is_text:
-            summaries[name] = CategorySummary(dict(Counter(present.tolist())), missing)
-            continue
-        if name in categorical:
-            values, counts = np.unique(present, return_counts=True)
-            texts = [
-                str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-                for value in values.tolist()
-            ]
-            summaries[name] = CategorySummary(
-                dict(zip(texts, counts.tolist(), strict=True)), missing
-            )
+        if column.is_text or name in categorical:
+            summaries[name] = CategorySummary(dict(counts_of(column)), missing)
             continue
         numbers = present.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
@@ -194,10 +184,7 @@ def _agree_on(name: str, summaries: Mapping[str, Summary], max_categories: int) 
     if not counts and not count:
         raise DataError(f"the common column {name!r} has no value at any party; leave it out")
     if counts:
-        ranked = sorted(counts, key=lambda category: (-counts[category], category))
-        return CategoryColumn(
-            name, tuple(sorted(ranked[:max_categories])), len(ranked) > max_categories, flag
-        )
+        return CategoryColumn.of(name, counts, max_categories, flag=flag)
     scale = float(np.sqrt(squares / count))
     # Rounding leaves a constant column's deviation a little above 0.
     if scale <= 1e-12 * max(1.0, abs(mean)):

@@ -256,19 +256,21 @@ class CategoryColumn:
     @classmethod
     def fit(cls, name: str, column: Column, max_categories: int) -> CategoryColumn:
         """Of a column that has a value."""
-        counts = _counts(column)
-        # The most frequent first; of equally frequent ones, the first by name.
+        return cls.of(name, counts_of(column), max_categories, flag=bool(column.missing.any()))
+
+    @classmethod
+    def of(
+        cls, name: str, counts: Counter[str], max_categories: int, *, flag: bool
+    ) -> CategoryColumn:
+        """Of categories with so many rows each; the most frequent have a feature."""
+        # Of equally frequent ones, the first by name.
         ranked = sorted(counts, key=lambda category: (-counts[category], category))
-        return cls(
-            name,
-            tuple(sorted(ranked[:max_categories])),
-            other=len(ranked) > max_categories,
-            flag=bool(column.missing.any()),
-        )
+        kept = tuple(sorted(ranked[:max_categories]))
+        return cls(name, kept, other=len(ranked) > max_categories, flag=flag)
 
     def watching(self, column: Column) -> CategoryColumn:
         """With what the training rows had."""
-        counted = _counts(column)
+        counted = counts_of(column)
         counts = tuple(counted[category] for category in self.categories)
         missing = int(column.missing.sum())
         return replace(self, seen=CategoriesSeen(counts, counted.total() - sum(counts), missing))
@@ -343,7 +345,7 @@ def _first_not_number(texts: np.ndarray) -> str:
     raise AssertionError("every text is a number")
 
 
-def _counts(column: Column) -> Counter[str]:
+def counts_of(column: Column) -> Counter[str]:
     """Category -> the rows that have it."""
     present = column.values[~column.missing]
     if column.is_text:

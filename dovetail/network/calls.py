@@ -21,7 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import Protocol
 
 from dovetail.errors import MessageError, NetworkError
 from dovetail.network.connection import Connection, Link
@@ -122,12 +122,6 @@ class Calls(Lines):
         ]
         for thread in self._threads:
             thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Call nobody any more; a call that is under way is left behind."""

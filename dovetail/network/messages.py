@@ -43,12 +43,11 @@ import re
 import types
 import typing
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass, field, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -78,6 +77,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "bfloat16", "int8")
 Data = bytes | bytearray | memoryview
 
 M = TypeVar("M", bound="Message")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _CODES = {
     torch.float64: "F64",
@@ -111,6 +111,11 @@ _SMALLEST_ROW = 127 * torch.finfo(torch.float32).tiny
 _LARGEST_SCALE = torch.finfo(torch.float32).max / 127 * (1 - 2**-22)
 
 _to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def _once(work: F) -> F:
+    """What is worked out once for each type; of ``cache`` mypy says that a class has no hash."""
+    return typing.cast(F, cache(work))
 
 
 @dataclass(frozen=True)
@@ -219,18 +224,10 @@ class Message(_Frozen):
         }
 
 
-def _wire_name(kind: type[Message]) -> str:
-    name = _all_names.get(kind)
-    if name is None:
-        family = getattr(kind, "family", "") or kind.__module__.rpartition(".")[2]
-        name = f"{family}.{kind.__qualname__}"
-        _all_names[kind] = name
-    return name
-
-
-# Of all types: there are as many as somebody has written.
-_all_names: dict[type[Message], str] = {}
-_all_declared: dict[type[Message], dict[str, Any]] = {}
+@_once
+def _wire_name(kind: type[Any]) -> str:
+    family = getattr(kind, "family", "") or kind.__module__.rpartition(".")[2]
+    return f"{family}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -830,14 +827,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]} …"
 
 
-def _declared(kind: type[Message]) -> dict[str, Any]:
-    """Field name -> declared type, of a message type; worked out once."""
-    declared = _all_declared.get(kind)
-    if declared is None:
-        hints = typing.get_type_hints(kind)
-        declared = {each.name: hints[each.name] for each in fields(kind)}
-        _all_declared[kind] = declared
-    return declared
+@_once
+def _declared(kind: type[Any]) -> dict[str, Any]:
+    """Field name -> declared type, of a message type."""
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def means_of(kind: type[Message]) -> dict[str, str]:
@@ -851,25 +845,16 @@ def undeclared(kind: type[Message]) -> list[str]:
     return [name for name, hint in hints.items() if hint is Tensor and name not in known]
 
 
-def _values(kind: type[Message]) -> dict[str, Values]:
-    """Field name -> what it may hold, of the fields that say so; worked out once."""
-    values = _all_values.get(kind)
-    if values is None:
-        hints = typing.get_type_hints(kind, include_extras=True)
-        annotations = {
-            each.name: getattr(hints[each.name], "__metadata__", ()) for each in fields(kind)
-        }
-        values = {
-            name: extra
-            for name, extras in annotations.items()
-            for extra in extras
-            if isinstance(extra, Values)
-        }
-        _all_values[kind] = values
-    return values
-
-
-_all_values: WeakKeyDictionary[type[Message], dict[str, Values]] = WeakKeyDictionary()
+@_once
+def _values(kind: type[Any]) -> dict[str, Values]:
+    """Field name -> what it may hold, of the fields that say so."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {
+        each.name: extra
+        for each in fields(kind)
+        for extra in getattr(hints[each.name], "__metadata__", ())
+        if isinstance(extra, Values)
+    }
 
 
 def _checked(kind: type[Message], name: str, value: Any, declared: Any) -> Any:

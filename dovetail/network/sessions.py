@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from dovetail.errors import ConfigError, MessageError, NetworkError, PartyError
 from dovetail.network.checkpoint import Save, Saved
@@ -114,6 +114,16 @@ class Lines:
                         f"{', '.join(map(repr, missing))}; {self._advice(missing)}"
                     )
                 self._changed.wait(left)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up, for good."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Called before each request: raises where there is no sense in going on, even alone."""

@@ -124,12 +124,6 @@ class Stream(Lines):
         self._looking = threading.Thread(target=self._look, daemon=True, name="dovetail-renewal")
         self._looking.start()
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Hang up; parties wait for the driver's return."""
         self._closed = True
