@@ -29,10 +29,10 @@ from dovetail.models.key_files import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.network import Engine
-from dovetail.node.driver import Listener, check_partners
+from dovetail.node.driver import Listener
 from dovetail.node.engines import CertifiedSection, MailboxSection
-from dovetail.node.reach import reaches
-from dovetail.node.site_folder import certificates_of, site_folder_of
+from dovetail.node.reach import site_reaches
+from dovetail.node.site_folder import site_folder_of
 
 #: Where a label owner's site has the keys that read what partners answer.
 KEYS = "keys"
@@ -81,11 +81,9 @@ class Asker(Listener):
         self, site: Site, model: Model, section: CertifiedSection, *, talk: Progress = SILENT
     ) -> None:
         trained = check_asks(site, model, section)
-        check_partners(site, section)
         if section.wait_s is None and not isinstance(section, MailboxSection):
             section = section.model_copy(update={"wait_s": WAIT_S})
-        certificates = None if section.certificates else certificates_of(site)
-        reach = reaches(section, site.name, certificates)
+        reach = site_reaches(site, section, talk=talk)
         super().__init__(site.name, site_folder_of(site.path), section, reach, talk=talk)
         self._site = site
         self._trained = trained

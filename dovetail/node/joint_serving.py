@@ -31,10 +31,10 @@ from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.inference import Question
 from dovetail.methods.party import Site
 from dovetail.network import Engine
-from dovetail.node.driver import Listener, check_partners
+from dovetail.node.driver import Listener
 from dovetail.node.engines import StreamSection
-from dovetail.node.reach import reaches
-from dovetail.node.site_folder import certificates_of, site_folder_of
+from dovetail.node.reach import site_reaches
+from dovetail.node.site_folder import site_folder_of
 
 #: Seconds from one look at whether a partner is here to the next.
 _TICK_S = 0.2
@@ -96,11 +96,9 @@ class JointServing(Listener):
         within_s: float,
         talk: Progress = SILENT,
     ) -> None:
-        check_partners(site, section)
-        certificates = None if section.certificates else certificates_of(site)
         # Who is not connected is done without at once.
         section = section.model_copy(update={"grace_s": 0.0})
-        reach = reaches(section, site.name, certificates)
+        reach = site_reaches(site, section, talk=talk)
         super().__init__(site.name, site_folder_of(site.path), section, reach, talk=talk)
         self.within_s = within_s
         self.site = site

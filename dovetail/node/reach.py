@@ -37,10 +37,18 @@ def party_driver(site: Site, section: CertifiedSection, *, talk: Progress = SILE
     Raises:
         ConfigError: see ``Driver``; certificates that will not do.
     """
+    return Driver(site, section, site_reaches(site, section, talk=talk), talk=talk)
+
+
+def site_reaches(site: Site, section: CertifiedSection, *, talk: Progress = SILENT) -> Reach:
+    """A party's lines to partners, shown its certificate and heeding its list of revoked ones.
+
+    Raises:
+        ConfigError: it is its own partner, or what ``reaches`` raises.
+    """
     check_partners(site, section)
     folder = None if section.certificates else certificates_of(site)
-    reach = reaches(section, site.name, folder, revoked=revoked_of(site), talk=talk)
-    return Driver(site, section, reach, talk=talk)
+    return reaches(section, site.name, folder, revoked=revoked_of(site), talk=talk)
 
 
 def coordinator(section: CertifiedSection, *, talk: Progress = SILENT) -> Coordinator:

@@ -269,8 +269,8 @@ def test_a_coordinator_carries_alignments_by_match_keys() -> None:
     carried: list[Any] = []
 
     class Read(InProcess):
-        def _call(self, name: str, request: Any, reply: Any, ledger: Any) -> Any:
-            answer = super()._call(name, request, reply, ledger)
+        def _call(self, name: str, request: Any, reply: Any) -> Any:
+            answer = super()._call(name, request, reply)
             for each in (request, answer):
                 if isinstance(each, relay.Carry | relay.Carried):
                     kinds = (*Responder.accepts, *ANSWERS)
