@@ -68,10 +68,10 @@ class Recording(InProcess):
         self.messages: list[tuple[str, str, Message]] = []
         self._change_request, self._change_answer = request, answer
 
-    def _call(self, name: str, request: Message, reply: Any, ledger: Any) -> Any:
+    def _call(self, name: str, request: Message, reply: Any) -> Any:
         request = self._change_request(request)
         self.messages.append((self.driver, name, request))
-        answer = self._change_answer(super()._call(name, request, reply, ledger))
+        answer = self._change_answer(super()._call(name, request, reply))
         self.messages.append((name, self.driver, answer))
         return answer
 
