@@ -63,17 +63,18 @@ clean:  ## remove the environment, run folders and caches
 	fi
 	@touch $@
 
+# Tests import few of the files that developers need besides: each is compiled when it is.
 .venv/.installed: .venv/.plain requirements-dev.lock
 	@set -e; if $(BIN)/python .ci/lock.py --fits; then \
-		$(INSTALL) --require-hashes -r requirements-dev.lock; \
+		$(INSTALL) --no-compile --require-hashes -r requirements-dev.lock; \
 	else \
-		$(INSTALL) -c constraints.txt -e '.[dev]'; \
+		$(INSTALL) --no-compile -c constraints.txt -e '.[dev]'; \
 	fi
 	@touch $@
 
 build/moto/.installed:  # a server that stands for an S3 store in tests; it needs other versions than ours
 	$(PYTHON) -m venv --clear build/moto
-	build/moto/bin/pip install -q 'moto[s3]==5.2.5' flask flask-cors
+	build/moto/bin/pip install -q --no-compile 'moto[s3]==5.2.5' flask flask-cors
 	@touch $@
 
 build/azurite/.installed:  # a server that stands for Azure's blobs in tests; needs Node
