@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dovetail import cluster
+from dovetail.cli.join import join
 from dovetail.cluster import LOCAL, tasks_at
 from dovetail.errors import ConfigError, PartyError
 from dovetail.node.engines import RaySection
@@ -107,3 +108,10 @@ def test_what_travels_to_a_cluster_comes_back_alike() -> None:
     again = pickle.loads(pickle.dumps(run))
     assert again == run
     assert type(again) is type(run)
+
+
+def test_torchrun_does_not_start_a_party_that_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="start dovetail join without torchrun"):
+        join(Path("shop.toml"), driver=["127.0.0.1:1"])

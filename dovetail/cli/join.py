@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -127,11 +128,16 @@ def join(
 def _check_one_way(
     driver: Sequence[str], mailbox: str | None, *, once: bool, linger: float
 ) -> None:
-    """Refuse two ways to a driver, or none.
+    """Refuse two ways to a driver, or none, and a group of processes.
 
     Raises:
         ConfigError: what to name.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError(
+            "a party joins as one process: start dovetail join without torchrun, which shares "
+            "the steps of dovetail train where all parties are in one place"
+        )
     if (mailbox is None) == (not driver):
         raise ConfigError(
             "name where the driver listens, --driver HOST:PORT, or where letters lie, --mailbox "
