@@ -21,7 +21,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from dovetail.data import (
     CategorySummary,
     Classification,
     FixedSummary,
+    MultiLabel,
+    MultiTarget,
     NumberSummary,
     Summary,
     Survival,
@@ -61,7 +63,8 @@ class Description(Message):
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
     # As JSON, so that 1 and "1" differ; of labels that are numbers one, with their mean and scale;
-    # of times to an event one, with the ends of intervals that would suit the party (``times.py``).
+    # of several labels one each; of times to an event one, with the ends of intervals that would
+    # suit the party (``times.py``).
     classes: tuple[str, ...]
     num_rows: int
     counts_C: Integers  # rows with a value
@@ -217,7 +220,7 @@ def _ends(offered: Description) -> list[float]:
 
 
 def num_outputs(described: Mapping[str, Description]) -> int:
-    """How many outputs a network has that learns their labels: one a class, or one number."""
+    """How many outputs a network has that learns their labels: one a class, a number or a label."""
     return len(next(iter(described.values())).classes)
 
 
@@ -233,11 +236,19 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
     for party in others:
         if set(described[party].classes) != set(described[first].classes):
             odd = set(described[party].classes) ^ set(described[first].classes)
-            if any("regression" in json.loads(each).get("kind", "") for each in _objects(odd)):
+            names = {name: _several(described[name].classes) for name in (first, party)}
+            if any(names.values()) and names[first] != names[party]:
+                said = (f"{name!r} {', '.join(each) or 'one'}" for name, each in names.items())
+                raise ConfigError(
+                    f"several labels are the same at all, and have {' and '.join(said)}; name the "
+                    "same labels in the same order at both: a column may be empty"
+                )
+            if any("scale" in each for each in _objects(odd)):
                 raise ConfigError(
                     f"labels that are numbers are learned by one mean and scale, but {first!r} and "
                     f"{party!r} have {' and '.join(sorted(odd))}; give both the same "
                     f"label_scale = [MEAN, SCALE] below [{section}] in their files"
+                    + (", of each label by its name" if names[first] else "")
                 )
             classes_of = {name: described[name].classes for name in (first, party)}
             texts = {
@@ -249,8 +260,9 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
                 f"one of {first!r} and {party!r}; give both the same classes{alike}"
             )
         if described[party].classes != described[first].classes:
+            what = "labels" if _several(described[first].classes) else "classes"
             raise ConfigError(
-                f"{first!r} and {party!r} number their classes in different orders; sort both"
+                f"{first!r} and {party!r} number their {what} in different orders; sort both"
             )
 
 
@@ -258,12 +270,18 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
 
 
 def classes_of(task: Task) -> tuple[str, ...]:
-    """What must be the same at all parties: the classes, or how a number is standardised."""
+    """What must be the same at all parties: the classes, or how a number is standardised; of
+    several labels these of each."""
     if isinstance(task, Classification):
         return tuple(json.dumps(name) for name in task.classes)
     if isinstance(task, Survival):
         ends = rounded_up(np.array(task.cuts)).tolist()
         return (json.dumps({"kind": "survival", "ends": ends}),)
+    if isinstance(task, MultiLabel):
+        return tuple(json.dumps({"label": name}) for name in task.labels)
+    if isinstance(task, MultiTarget):
+        each = zip(task.labels, task.means, task.scales, strict=True)
+        return tuple(json.dumps({"label": n, "mean": m, "scale": s}) for n, m, s in each)
     return (json.dumps(task.to_json()),)
 
 
@@ -285,9 +303,15 @@ def agreed_times(agreed: str) -> tuple[float, ...]:
     return ends
 
 
-def _objects(class_names: Iterable[str]) -> list[str]:
+def _objects(class_names: Iterable[str]) -> list[dict[str, Any]]:
     """Those that are objects of JSON, which no class is."""
-    return [each for each in class_names if each.startswith("{")]
+    read = [json.loads(each) for each in class_names if each.startswith("{")]
+    return [each for each in read if isinstance(each, dict)]
+
+
+def _several(class_names: Iterable[str]) -> list[str]:
+    """Names of several labels; none of other tasks."""
+    return [str(each["label"]) for each in _objects(class_names) if "label" in each]
 
 
 def encoder_of(

@@ -200,7 +200,7 @@ class CHFLPartySettings(TypedDict, total=False):
     common: Sequence[str]
     validation_share: float
     test_share: float
-    label_scale: Sequence[float] | None
+    label_scale: Sequence[float] | Mapping[str, Sequence[float]] | None
     secure: bool
     members: Sequence[str] | None
     quorum: float
@@ -257,7 +257,8 @@ class HyFEMSettings(TypedDict, total=False):
     extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'resnet-34', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet | Any]
     widths: Sequence[int] | Mapping[str | Literal['*'], Sequence[int]]
     classes: Sequence[str | int]
-    label_scale: Sequence[float] | None
+    label_scale: Sequence[float] | Mapping[str, Sequence[float]] | None
+    labels: Sequence[str]
     times_to_event: bool
     proximal: float
     variants: Mapping[str, Mapping[str, Any]]
@@ -266,7 +267,7 @@ class HyFEMSettings(TypedDict, total=False):
 class HyFEMPartySettings(TypedDict, total=False):
     widths: Sequence[int]
     classes: Sequence[str | int]
-    label_scale: Sequence[float] | None
+    label_scale: Sequence[float] | Mapping[str, Sequence[float]] | None
     test_share: float
     private: PrivateSteps | None
     moments: bool
@@ -341,7 +342,7 @@ class FedOptimusSettings(TypedDict, total=False):
 class FedOptimusPartySettings(TypedDict, total=False):
     bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | Any | None
     classes: Sequence[str | int]
-    label_scale: Sequence[float] | None
+    label_scale: Sequence[float] | Mapping[str, Sequence[float]] | None
     test_share: float
     embeddings: Release | None
     gradients: Release | None

@@ -13,7 +13,7 @@ from dovetail.data.datasets import Dataset, draw_rows
 from dovetail.data.federation import Federation
 from dovetail.data.partitions import task_of
 from dovetail.data.tables import Column, Table
-from dovetail.data.task import Kind
+from dovetail.data.task import Classification, Kind, Task
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
@@ -106,7 +106,7 @@ def by_column(
     for index, name in enumerate(names):
         held = np.random.default_rng([seed, index]).permutation(all_rows[name])
         if name in wanted and wanted[name] < len(held):
-            held = _some(train.labels.take(held), held, wanted[name], seed, name)
+            held = _some(task, train.labels.take(held), held, wanted[name], seed, name)
         elif name in wanted and wanted[name] > len(held):
             raise DataError(f"{name!r} has {len(held)} training rows, not {wanted[name]}")
         num_validation = round(validation * len(held))
@@ -156,10 +156,13 @@ def _blocks(has: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     return blocks
 
 
-def _some(labels: Column, held: np.ndarray, num: int, seed: int, name: str) -> np.ndarray:
+def _some(
+    task: Task, labels: Column, held: np.ndarray, num: int, seed: int, name: str
+) -> np.ndarray:
     """So many of a party's rows, its classes' shares kept where that can be, in random order."""
     whose = f"rows of party {name!r}"
-    drawn: np.ndarray = draw_rows(labels, num, seed=seed, stratify=True, whose=whose)[1]
+    classes = isinstance(task, Classification)
+    drawn: np.ndarray = draw_rows(labels, num, seed=seed, stratify=classes, whose=whose)[1]
     return np.asarray(held[drawn])
 
 

@@ -36,7 +36,6 @@ class CommonUnique(Partitioned):
         common: names of the columns that all parties have.
         unique: party -> names of the columns that it alone has.
         categorical, max_categories: see ``TableEncoder.fit``.
-        kind: of what is predicted.
         common_features: of ``encoded``: what the common columns become, the first of every party's.
     """
 
@@ -136,6 +135,7 @@ def common_unique(
             [0, 1); with 20 % of all rows in ``test``, 0.25 makes the paper's 60/20/20.
         seed: 0 or more; which columns and rows go where.
         categorical, max_categories: see ``TableEncoder.fit``.
+        kind: of what is predicted.
 
     Raises:
         ConfigError: fewer than one party, or a share outside its range.

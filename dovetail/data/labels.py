@@ -203,14 +203,16 @@ def label_name(label: Any) -> Any:
 
     >>> label_name({"time": "days", "event": "died"}), label_name(["relapse", "sepsis"])
     ('Surv(days, died)', 'cbind(relapse, sepsis)')
+    >>> label_name(["relapse"])
+    'relapse'
     """
     if isinstance(label, Mapping):
         made: TimeToEvent | SeveralLabels | Rate = _of_table(label)
     elif isinstance(label, list | tuple):
-        if len(label) < 2 or len(set(label)) < len(label) or not _names(label):
-            raise ValueError(
-                f"several labels are two columns or more, each once; got {list(label)!r}"
-            )
+        if not label or len(set(label)) < len(label) or not _names(label):
+            raise ValueError(f"several labels are columns, each once; got {list(label)!r}")
+        if len(label) == 1:
+            return label[0]
         made = SeveralLabels(tuple(label))
     else:
         return label

@@ -24,6 +24,14 @@ UNLABELLED = -1
 UNSEEN = -2
 
 
+def labelled_rows(labels: Tensor) -> Tensor:
+    """(R,) int64 rows that have a label, or one of several, in order."""
+    if labels.is_floating_point():
+        known = ~labels.isnan()
+        return (known if known.dim() == 1 else known.any(dim=1)).nonzero().flatten()
+    return (labels != UNLABELLED).nonzero().flatten()
+
+
 @dataclass(frozen=True, eq=False)
 class PartyData:
     """One party's rows.
@@ -88,12 +96,7 @@ class PartyData:
 
     def labelled_rows(self) -> Tensor:
         """(L,) int64 rows that have a label, in order."""
-        if self.labels is None:
-            return torch.empty(0, dtype=torch.int64)
-        if self.labels.is_floating_point():
-            known = ~self.labels.isnan()
-            return (known if known.dim() == 1 else known.any(dim=1)).nonzero().flatten()
-        return (self.labels != UNLABELLED).nonzero().flatten()
+        return labelled_rows(self.labels if self.labels is not None else torch.empty(0))
 
     def joined(self) -> Tensor:
         """(N, ...) the only block, or (N, F) all blocks flattened side by side.

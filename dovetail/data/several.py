@@ -106,11 +106,8 @@ def fit_several(values_NL: np.ndarray, labels: Sequence[str], *, kind: str) -> S
         if not len(present):
             raise DataError(f"label {name!r} has no value in the training rows")
         different = np.unique(present)
-        if kind == "multilabel" and not np.isin(different, (0, 1)).all():
-            raise DataError(
-                f"label {name!r} has {different[~np.isin(different, (0, 1))][0]:g}: several labels "
-                'are 1 or 0 (or yes or no) each; to predict numbers, give task = "regression"'
-            )
+        if kind == "multilabel":
+            check_yes_or_no(name, different)
         if kind == "multilabel" and len(different) < 2:
             raise DataError(
                 f"label {name!r} is {'yes' if different[0] else 'no'} in all {len(present)} "
@@ -121,3 +118,17 @@ def fit_several(values_NL: np.ndarray, labels: Sequence[str], *, kind: str) -> S
     if kind == "multilabel":
         return MultiLabel(tuple(labels))
     return MultiTarget(tuple(labels), tuple(means), tuple(scales))
+
+
+def check_yes_or_no(label: str, present: np.ndarray) -> None:
+    """Refuse values of one of several labels that are neither 1 nor 0.
+
+    Raises:
+        DataError: naming one.
+    """
+    odd = present[~np.isin(present, (0, 1))]
+    if len(odd):
+        raise DataError(
+            f"label {label!r} has {odd[0]:g}: several labels are 1 or 0 (or yes or no) each; to "
+            'predict numbers, give task = "regression"; yes or no and a number are two runs'
+        )

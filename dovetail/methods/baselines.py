@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from dovetail.data import Classification, Task
+from dovetail.data.party import labelled_rows
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import (
     DecisionSettings,
@@ -151,7 +152,7 @@ def _scored(
 ) -> dict[str, Any]:
     test, test_labels = tested
     regression = not isinstance(party_rows.task, Classification)
-    labelled = ~party_rows.labels.isnan() if regression else party_rows.labels >= 0
+    labelled = labelled_rows(party_rows.labels)
     labels, x_NF = party_rows.labels[labelled], features(party_rows.x)
     if len(labels) < 2:
         raise ConfigError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,13 +15,12 @@ from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from dovetail import data as dd
-from dovetail.data.datasets import draw_rows
-from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.federated import Local
 from dovetail.files import did_you_mean
-from dovetail.methods.base import SILENT, Progress, Run
+from dovetail.methods.base import Run
 from dovetail.methods.baselines import LocalRows
+from dovetail.methods.labels import check_labels, checked_kind, draw_share
 from dovetail.methods.limits import names_samples
 from dovetail.methods.party import Site
 from dovetail.methods.released import Once, released_columns
@@ -30,9 +29,6 @@ from dovetail.models import Model, NetworkSpec
 from dovetail.network import Message
 
 H = TypeVar("H")
-
-#: What labels of parties can be that all have labels.
-BASIC_KINDS: tuple[dd.Kind, ...] = ("classification", "regression")
 
 #: Who drives, in ledgers and policies.
 DRIVER = "coordinator"
@@ -258,161 +254,6 @@ def pooled(party_data: Mapping[str, LocalData]) -> dict[str, LocalData]:
     }
 
 
-# --- Labels that are numbers ---------------------------------------------------------------------
-
-#: Mean and scale of a label that is a number, as a party file's ``label_scale`` says them.
-LabelScale = tuple[float, Annotated[float, Field(gt=0)]]
-
-
-def local_scale(site: Site, section: Any) -> dd.Regression:
-    """How a party's numbers are standardised: as its file says, or by its training rows."""
-    if section.label_scale is not None:
-        mean, scale = section.label_scale
-        return dd.Regression(float(mean), float(scale))
-    labels = _training_labels(site, section)
-    label, name = str(site.table.label), site.name
-    task = dd.fit_task(labels.values, labels.missing, kind="regression", label=label, party=name)
-    assert isinstance(task, dd.Regression)
-    return task
-
-
-def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
-    """All classes that a party's file names, or else its table has.
-
-    Args:
-        site: the party, which has labels.
-        section: its own of the method.
-    """
-    labels = site.table.required_labels
-    present = labels.values[~labels.missing]
-    if section.classes:
-        return tuple(section.classes)
-    dd.check_classes(present, label=str(site.table.label))
-    return tuple(distinct(present)[0].tolist())
-
-
-def local_task(site: Site, section: Any, *also: dd.Kind) -> dd.Task:
-    """What a party with labels predicts by its own file; ``also``: as of ``checked_kind``."""
-    kind = checked_kind(site, *also)
-    if kind == "regression":
-        return local_scale(site, section)
-    if kind in also:
-        return site.table.fit_task(kind=kind)
-    return dd.Classification(local_classes(site, section))
-
-
-def common_task(
-    sites: Mapping[str, Site],
-    name: str,
-    whose: str,
-    *also: dd.Kind,
-    where: str,
-    talk: Progress = SILENT,
-) -> dd.Task:
-    """All classes that parties of one process have between them, or how numbers are standardised.
-
-    Args:
-        sites: the parties with labels.
-        name: the section that each of their files has of the method.
-        whose: "parties'", for the error.
-        also: other kinds of label that it learns; of these the first party's task.
-        talk: warned of classes that differ in case alone.
-
-    Raises:
-        ConfigError: some predict numbers and some classes, or classes of several kinds.
-    """
-    numbers = common_scale(sites, name, *also, where=where)
-    if numbers is not None:
-        return numbers
-    first, *others = sites.values()
-    if first.party.task in also:
-        if odd := [site.name for site in others if site.party.task != first.party.task]:
-            raise ConfigError(
-                f"{where}: the label of {first.name!r} is of {first.party.task}, that of "
-                f"{odd[0]!r} is not; give all the same task"
-            )
-        return first.table.fit_task(kind=first.party.task)
-    classes_of = {each: local_classes(site, site.sections[name]) for each, site in sites.items()}
-    for sentence in dd.spelled_alike(classes_of):
-        talk.warn(f"{where}: {sentence}")
-    classes = set[str | int]().union(*classes_of.values())
-    if len({isinstance(each, str) for each in classes}) > 1:
-        raise ConfigError(
-            f"{where}: the {whose} classes are numbers and texts: {sorted(map(str, classes))}"
-        )
-    return dd.Classification(tuple(np.unique(list(classes)).tolist()))
-
-
-def common_scale(
-    sites: Mapping[str, Site], name: str, *also: dd.Kind, where: str
-) -> dd.Regression | None:
-    """How the numbers of parties in one process are standardised: alike, by the training rows of
-    all; None where labels are classes.
-
-    Args:
-        sites: the parties with labels.
-        name: the section that each of their files has of the method.
-        also: other kinds of label that it learns.
-
-    Raises:
-        ConfigError: some predict numbers and some classes, or their files say different scales.
-    """
-    numbers = [site.name for site in sites.values() if checked_kind(site, *also) == "regression"]
-    if not numbers:
-        return None
-    if len(numbers) < len(sites):
-        others = [each for each in sites if each not in numbers]
-        raise ConfigError(
-            f"{where}: party {numbers[0]!r} predicts numbers and {others[0]!r} classes; give all "
-            "the same task"
-        )
-    sections: dict[str, Any] = {each: site.sections[name] for each, site in sites.items()}
-    scales = {section.label_scale for section in sections.values()} - {None}
-    if len(scales) > 1:
-        raise ConfigError(
-            f"{where}: the parties' files say different scales of the label, "
-            f"{' and '.join(str(list(each)) for each in sorted(scales))}; give all the same"
-        )
-    if scales:
-        (scale,) = scales
-        return dd.Regression(*scale)
-    parts = [_training_labels(site, sections[each]) for each, site in sites.items()]
-    task = dd.fit_task(
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.missing for part in parts]),
-        kind="regression",
-        label=str(next(iter(sites.values())).table.label),
-    )
-    assert isinstance(task, dd.Regression)
-    return task
-
-
-def _training_labels(site: Site, section: Any) -> dd.Column:
-    """The labels of rows that do not test."""
-    rest, _ = draw_share(site, site.table.labelled_rows(), section.test_share, "test_share")
-    return site.table.required_labels.take(rest)
-
-
-#: Kind of label -> who learns it besides.
-_MORE: Mapping[str, str] = {"survival": ", CHFL, HyFEM"}
-
-
-def checked_kind(site: Site, *also: dd.Kind) -> dd.Kind:
-    """What a party's label is: a class, a number, or one of ``also``.
-
-    Raises:
-        ConfigError: another kind, which no method learns whose parties all have labels.
-    """
-    kind = site.party.task
-    if kind not in (*BASIC_KINDS, *also):
-        raise ConfigError(
-            f"party {site.name!r}: a label of {kind} is for APFed{_MORE.get(kind, '')} and local "
-            'models; give a class or a number (task = "regression") as label, or use '
-            'method = "apfed"'
-        )
-    return kind
-
-
 # --- What is refused -----------------------------------------------------------------------------
 
 
@@ -488,33 +329,3 @@ def check_nobody_is_active(run: Run, section: str, *, where: str) -> None:
             f"{where}: active and test are not for {run.method!r}: nobody is the active party, and "
             f"test_share stands below [{section}] in each party's own file"
         )
-
-
-def check_labels(site: Site, method: str) -> None:
-    """Refuse a party without labels.
-
-    Raises:
-        ConfigError: naming the party and its file.
-    """
-    if site.table.labels is None:
-        raise ConfigError(
-            f"party {site.name!r} has no labels, which {method} needs at every party; name its "
-            f"column with label = ... in {site.where}"
-        )
-
-
-def draw_share(
-    site: Site, rows: np.ndarray, share: float, what: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """The labelled rows that are left and those that are drawn, each in the table's order."""
-    if not share:
-        return rows, rows[:0]
-    whose = f"labelled rows of party {site.name!r} with {what} = {share}"
-    left, drawn = draw_rows(
-        site.table.required_labels.take(rows),
-        share,
-        seed=0,
-        stratify=site.party.task == "classification",
-        whose=whose,
-    )
-    return rows[np.sort(left)], rows[np.sort(drawn)]

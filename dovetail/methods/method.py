@@ -182,15 +182,18 @@ class Method:
                 f"{where}: {run.method!r} is simulated only; give [data], not parties"
             )
         check_nobody_is_active(run, self.name, where=where)
-        party_data = {}
-        for name, site in sites.items():
+        for site in sites.values():
             site.check_policy(self.name, DRIVER)
-            party_data[name] = self.local_data(site)
+        party_data = self.local_data_together(sites, where=where)
         if not party_data:
             raise ConfigError(f"{where}: parties names no party file")
         first = next(iter(party_data.values()))
         nobody = dd.Federation([])  # aligned with nobody: each site has its rows
         return Holdings(nobody, None, first.task, {}, first.label, party_data), None, None
+
+    def local_data_together(self, sites: Mapping[str, Site], *, where: str) -> dict[str, Any]:
+        """Party -> what it has, of parties in one process, which may know each other's labels."""
+        return {name: self.local_data(site) for name, site in sites.items()}
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a driver has whose partners are elsewhere: as of ``load_sites``.

@@ -13,7 +13,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dovetail.data import Classification, PartyData, Regression, Survival, TableEncoder, Task
+from dovetail.data import (
+    Classification,
+    MultiLabel,
+    PartyData,
+    Regression,
+    Survival,
+    TableEncoder,
+    Task,
+)
 from dovetail.errors import ConfigError, TrainingError
 from dovetail.models import Model
 from dovetail.models.calibration import Calibrate
@@ -199,12 +207,17 @@ def score_party(
 
 def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
     """Share that is classified rightly; of numbers 1 / (1 + mean squared error, in squares of
-    their scale): 1 where all are right; of times to an event Harrell's C, 0.5 without a pair."""
+    their scale): 1 where all are right; of several labels the share that is said rightly, of those
+    that rows have; of times to an event Harrell's C, 0.5 without a pair."""
     if isinstance(task, Classification):
         return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
     if isinstance(task, Survival):
         return score(task, outputs.cpu(), labels.cpu()).get("c_index", 0.5)
-    return goodness_of_error(float((outputs[:, 0] - labels).square().sum()) / len(labels))
+    if isinstance(task, MultiLabel):
+        return float(((outputs > 0) == (labels > 0.5))[~labels.isnan()].float().mean())
+    labels_NL = labels.reshape(len(labels), -1)
+    squares = (outputs - labels_NL)[~labels_NL.isnan()].square()
+    return goodness_of_error(float(squares.sum()) / len(squares))
 
 
 def goodness_of_error(mean_squared: float) -> float:

@@ -86,6 +86,10 @@ class UniqueColumn(nn.Module):
             for parameter in (*self.layers[-1].parameters(), *self.laterals.parameters()):
                 parameter.zero_()
 
+    def heads(self) -> list[nn.Module]:
+        """The layers that give z_u^(L)."""
+        return [self.layers[-1], *self.laterals[-1:]]
+
     def trained(self) -> list[nn.Parameter]:
         """The parameters that matter: with mu = 0 no U does."""
         return [*self.layers.parameters(), *(self.laterals.parameters() if self.mu else ())]
@@ -124,6 +128,10 @@ class OwnColumn(nn.Module):
         with torch.no_grad():
             for parameter in (*self.last.parameters(), *self.lateral.parameters()):
                 parameter.zero_()
+
+    def heads(self) -> list[nn.Module]:
+        """As of ``UniqueColumn``."""
+        return [self.last, self.lateral]
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters that matter: with mu = 0 no U does."""

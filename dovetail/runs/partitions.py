@@ -26,6 +26,7 @@ class PartitionSection(Section):
     shared: ClassVar[Mapping[str, str]] = {
         "categorical": "categorical",
         "max_categories": "max_categories",
+        "task": "kind",
     }
 
     def party_names(self) -> tuple[str, ...]:
@@ -74,11 +75,7 @@ class ColumnsSection(PartitionSection):
     """A table's columns by party; names take ``*`` and ``[0-3]``."""
 
     split = staticmethod(dd.columns)
-    shared: ClassVar[Mapping[str, str]] = {
-        **PartitionSection.shared,
-        "split_seed": "seed",
-        "task": "kind",
-    }
+    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "split_seed": "seed"}
 
     kind: Literal["columns"]  # what is split
     parties: dict[PartyName, tuple[str, ...]]  # party -> its columns, as globs
@@ -95,8 +92,6 @@ class ColumnsSection(PartitionSection):
 class CommonUniqueSection(PartitionSection):
     """A table's rows split; a share of its columns is at all parties, the rest at one each."""
 
-    of = ("classification", "survival")
-    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
     split = staticmethod(dd.common_unique)
 
     kind: Literal["common-unique"]  # what is split
@@ -114,8 +109,6 @@ class CommonUniqueSection(PartitionSection):
 class ByColumnSection(PartitionSection):
     """A table with a column that names each row's party."""
 
-    of = ("classification", "survival")
-    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
     split = staticmethod(dd.by_column)
 
     kind: Literal["by-column"]  # what is split
@@ -146,6 +139,9 @@ class BlocksSection(PartitionSection):
 
     of = ("classification",)
     split = staticmethod(dd.blocks)
+    shared: ClassVar[Mapping[str, str]] = {
+        key: name for key, name in PartitionSection.shared.items() if key != "task"
+    }
 
     kind: Literal["blocks"]  # what is split
     # how images are cut, or block -> columns
@@ -185,8 +181,6 @@ class OwnersSection(PartitionSection):
     """Columns or strips over data owners, labels over label owners."""
 
     split = staticmethod(dd.owners)
-    shared: ClassVar[Mapping[str, str]] = {**PartitionSection.shared, "task": "kind"}
-
     kind: Literal["owners"]  # what is split
     # a number, names, or name -> globs of its columns
     data_owners: int | tuple[PartyName, ...] | dict[PartyName, tuple[str, ...]]

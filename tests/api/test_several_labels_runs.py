@@ -134,15 +134,11 @@ def test_numbers_by_every_method_of_apfed(method: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(dt.load(tmp_path / "model.onnx").predict(frame), said, rtol=1e-3)
 
 
-@pytest.mark.parametrize("method", ["chfl", "hyfem"])
-def test_methods_of_one_label_refuse_several_at_once(method: str) -> None:
-    frame = people()
-    several = [
-        dt.Party(name, frame.iloc[rows], id="patient", label=LABELS)
-        for name, rows in (("a", slice(0, 160)), ("b", slice(160, 320)))
-    ]
-    with pytest.raises((ConfigError, DataError), match="a label of multilabel is for APFed"):
-        dt.fit(dt.Method(method), several, quiet=True)
+def test_fedoptimus_refuses_several_in_a_sentence() -> None:
+    clinic, _ = parties(people())
+    lab = dt.Party("lab", people()[["patient", "blood"]], id="patient")
+    with pytest.raises(ConfigError, match="a label of multilabel is for APFed, CHFL, HyFEM and"):
+        dt.fit(dt.FedOptimus(), [clinic, lab], quiet=True)
 
 
 def test_a_column_that_is_one_of_the_labels_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +153,7 @@ def test_a_column_that_is_one_of_the_labels_is_told_of(caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     ("label", "task", "words"),
     [
-        (["relapse"], "classification", "two columns or more"),
+        ([], "classification", "several labels are columns, each once"),
         (["relapse", "relapse"], "classification", "each once"),
         (LABELS, "counts", 'leave task out, or say "regression" of numbers'),
         (["relapse", "age"], "classification", "'age' has .*: several labels are 1 or 0"),

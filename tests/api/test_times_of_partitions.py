@@ -64,7 +64,7 @@ def test_a_run_file_splits_times_and_other_labels_are_refused(tmp_path: Path) ->
     done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(out), "-q"])
     assert done.exit_code == 0, done.output
     assert (out / "models" / "party-1").is_dir()
-    columns = people()[["age", "blood", "heart"]]
-    numbers = dt.simulate(columns, dt.CommonUnique(3), label="heart", task="regression")
-    with pytest.raises(ConfigError, match="labels of classification and survival, not regression"):
-        dt.fit(CHFL, numbers, quiet=True)
+    columns = people()[["age", "blood", "died"]]
+    counts = dt.simulate(columns, dt.CommonUnique(3), label="died", task="counts")
+    with pytest.raises(ConfigError, match="a label of counts is for APFed and local models"):
+        dt.fit(CHFL, counts, quiet=True)

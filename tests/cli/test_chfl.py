@@ -374,7 +374,7 @@ def refused(done: Any) -> str:
         ('chfl.method="common"', "leave method out here"),
         ("data.partition.common=0", "partition"),
         ("data.partition.parties=600", "too few for 600 parties"),
-        ('data.task="regression"', "common-unique splits rows with labels of classification"),
+        ('data.task="counts"', "a label of counts is for APFed and local models"),
         ('baselines=["tvfl"]', "'tvfl' is no baseline beside 'chfl'"),
     ],
 )
@@ -421,7 +421,11 @@ def test_a_party_with_fewer_rows_than_a_batch_takes_part(dovetail: Any, party_fi
     [
         ('algorithms = ["chfl"]', 'algorithms = ["align"]', "refuses 'chfl': its policy allows"),
         ('label = "diagnosis"', "", "party 'north' has no labels, which CHFL needs at every party"),
-        ('id = "row"', 'id = "row"\ntask = "regression"', "party 'north' predicts numbers and"),
+        (
+            'id = "row"',
+            'id = "row"\ntask = "regression"',
+            "the label of 'north' is of regression, that",
+        ),
         ("mean *", "mena *", "mena *"),
         (
             "[chfl]",

@@ -64,6 +64,7 @@ from dovetail.methods.chfl.local_data import ChflData, Prepared
 from dovetail.models import ColumnsSpec, Model, generator, pull
 from dovetail.models.decisions import ClassWeights, Supervised, ThresholdSettings, class_weights, on
 from dovetail.models.optimizers import Optimizer
+from dovetail.models.untaught import Untaught
 from dovetail.models.vectors import vector_of
 from dovetail.network import Engine, Replies
 from dovetail.privacy import MIN_MEMBERS, PrivateSteps, SecretSums
@@ -311,6 +312,7 @@ class Member(chfl.Member):
         if unique is not None:
             if config.zero_start and config.method == "chfl":
                 unique.start_at_zero()
+            Untaught(unique.heads(), self.task, self.data.labels).silence()
             decayed = config.of_unique(self.batches.steps_per_pass)
             self.unique_optimizer = decayed.build(unique.trained())
         # Only one that goes on from round to round is kept.
@@ -325,6 +327,10 @@ class Member(chfl.Member):
                 what="weights of its common column",
                 key="[chfl] private = { clip = ..., noise = ... }",
             )
+        labels = self.data.labels
+        if self.local.is_private:  # whether anybody has a label is not to be told
+            labels = labels.nan_to_num() if labels.is_floating_point() else labels
+        self.untaught = Untaught([self.columns.common.layers[-1]], self.task, labels)
         self.installed = -1  # the round after which theta_c is in place
         self.trained = -1  # the round it did last
         # What its common tower follows from, as far as the coordinator says it to all: in secret
@@ -419,7 +425,11 @@ class Member(chfl.Member):
     def learn(self) -> tuple[float, float]:
         """ClientLocalLearning, unless it was done side by side with others already."""
         losses, self.ahead = self.ahead, None
-        return losses or super().learn()
+        if losses is None:
+            self.untaught.keep()
+            losses = super().learn()
+            self.untaught.put_back()
+        return losses
 
     @handles
     def train(self, ask: Train) -> Trained:

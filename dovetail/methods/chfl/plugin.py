@@ -16,7 +16,7 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import Party
-from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
+from dovetail.methods.base import Loaded, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.audited import ChflAudited
@@ -33,18 +33,17 @@ from dovetail.methods.chfl.variant_settings import (
 )
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
-from dovetail.methods.local_data import (
-    DRIVER,
-    Holdings,
+from dovetail.methods.labels import (
+    MORE_KINDS,
     LabelScale,
+    check_kind,
     check_labels,
-    check_settings,
-    check_variants,
     checked_kind,
-    common_scale,
+    common_labels,
     draw_share,
-    local_scale,
+    local_task,
 )
+from dovetail.methods.local_data import DRIVER, Holdings, check_settings, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer
 from dovetail.methods.party import Algorithm, Site, algorithm
@@ -107,7 +106,8 @@ class MemberSection(Section):
     common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
     validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
-    label_scale: LabelScale | None = None  # of numbers: mean and scale of all members' labels
+    # of numbers: mean and scale of all members' labels, of several by name
+    label_scale: LabelScale | None = None
     secure: bool = False  # take part only where common columns are summed in secret
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
     # a sum that outlives lost members opens for more than this share of them
@@ -117,12 +117,12 @@ class MemberSection(Section):
     encoder: InstalledNetwork | None = None
 
 
-def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflData:
+def data_of_site(site: Site, task: dd.Task | None = None) -> chfl.ChflData:
     """A party's labelled rows, split into training, validation and test by its own file.
 
     Args:
         site: the party.
-        numbers: how labels that are numbers are standardised; None: by its own file or rows.
+        task: what the labels of all say; None: by its own file or rows.
 
     Raises:
         ConfigError: no table, or no label.
@@ -134,12 +134,9 @@ def data_of_site(site: Site, numbers: dd.Regression | None = None) -> chfl.ChflD
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
-    task: dd.Task
-    kind = checked_kind(site, "survival")
-    if kind == "regression":
-        task = numbers or local_scale(site, section)
-    else:
-        task = table.fit_task(kind=kind)
+    if task is None and checked_kind(site, *MORE_KINDS) == "classification":
+        task = table.fit_task(kind="classification")
+    task = task or local_task(site, section, *MORE_KINDS)
     labels = table.encoded_labels(task)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")
@@ -328,6 +325,8 @@ class Chfl(Method):
             ConfigError: naming the file and the section.
         """
         section = run.settings("chfl", ChflSection)
+        if run.data is not None:
+            check_kind(run.data.task, *MORE_KINDS, where=where)
         if section.method != "chfl":
             raise ConfigError(
                 f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
@@ -343,19 +342,11 @@ class Chfl(Method):
             for value in values:
                 check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
 
-    def load_sites(
-        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
-    ) -> Parts:
-        """Party files; numbers that they predict are standardised alike."""
+    def local_data_together(self, sites: Mapping[str, Site], *, where: str) -> dict[str, Any]:
+        """Party -> what it has; numbers that all predict are standardised alike."""
         labelled = {name: site for name, site in sites.items() if site.table.labels is not None}
-        numbers = common_scale(labelled, "chfl", "survival", where=where)
-        parts = super().load_sites(run, sites, where=where, talk=talk)
-        if numbers is None:
-            return parts
-        data = parts[0]
-        assert isinstance(data, Holdings)
-        party_data = {name: data_of_site(site, numbers) for name, site in sites.items()}
-        return replace(data, task=numbers, holdings=party_data), None, None
+        task = common_labels(labelled, "chfl", *MORE_KINDS, where=where)
+        return {name: data_of_site(site, task) for name, site in sites.items()}
 
     def local_data(self, site: Site) -> chfl.ChflData:
         """What a party has by its own file."""

@@ -48,12 +48,8 @@ from dovetail.methods.fedoptimus.variant_settings import (
     side_of,
 )
 from dovetail.methods.inference import kept_at
-from dovetail.methods.local_data import (
-    Holdings,
-    LabelScale,
-    draw_share,
-    local_task,
-)
+from dovetail.methods.labels import LabelScale, draw_share, local_task
+from dovetail.methods.local_data import Holdings
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
 from dovetail.methods.section import Section, own_installed, own_network, own_written

@@ -69,7 +69,8 @@ from dovetail.methods.fedoptimus.variant_settings import (
     together,
     variant_config,
 )
-from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants, common_task
+from dovetail.methods.labels import common_task
+from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm

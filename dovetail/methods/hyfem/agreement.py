@@ -26,7 +26,10 @@ from dovetail.data import (
     Classification,
     FixedSummary,
     Minibatches,
+    MultiLabel,
+    MultiTarget,
     NumberSummary,
+    Regression,
     Summary,
     Survival,
     TableEncoder,
@@ -47,6 +50,7 @@ from dovetail.models.blocks import (
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.networks import Shape, network_input
 from dovetail.models.slices import Layout, ServerModel
+from dovetail.models.untaught import known_counts
 from dovetail.models.vectors import extractors_vector, layers_of, tensors_of
 from dovetail.network import Message, Replies, State
 from dovetail.privacy import PrivateSteps
@@ -88,7 +92,8 @@ class Holding(Message):
     summaries: tuple[str, ...]  # "" for all else
     widths: tuple[int, ...]
     num_rows: int
-    classes: tuple[int, ...]  # of each class how many rows, or 0 and 1; empty for a regression
+    # of each class, or of several labels each, how many rows, or 0 and 1; else empty
+    classes: tuple[int, ...]
 
 
 class Begin(Message):
@@ -146,13 +151,12 @@ class Holder(Party):
     @handles(before_begin=True)
     def hold(self, hello: Hello) -> Holding:
         """What it has."""
-        counts: tuple[int, ...] = ()
+        labels = self.labels[self.labelled.to(self.device)].cpu()
+        counts = known_counts(self.task, labels)
         if isinstance(self.task, Classification):
-            labels = self.labels[self.labelled.to(self.device)].cpu()
-            class_counts = torch.bincount(labels, minlength=self.task.num_outputs)
-            counts = tuple(
-                class_counts.tolist() if hello.count_classes else class_counts.clamp(max=1).tolist()
-            )
+            counts = torch.bincount(labels, minlength=self.task.num_outputs)
+        if counts is None:
+            counts = torch.empty(0, dtype=torch.int64)
         encoded, tables = self.data.train.blocks, self.data.train.tables
         shapes = ["x".join(map(str, block.shape[1:])) for block in encoded.values()]
         summaries = map(self.data.summary, tables)
@@ -162,7 +166,7 @@ class Holder(Party):
             (*("" for _ in encoded), *summaries),
             self.data.widths,
             len(self.labelled),
-            counts,
+            tuple((counts if hello.count_classes else counts.clamp(max=1)).tolist()),
         )
 
     def batch(self, rows_B: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -243,7 +247,7 @@ class Holder(Party):
         if begin.task != (known := task_text(self.task)):
             raise ConfigError(
                 f"its labels are {known[:200]}, the server's are {begin.task[:200]}; name all "
-                "classes of the federation in the party's file"
+                "classes of the federation in the party's file, or several labels in one order"
             )
         if not len(begin.extractors) == len(begin.encodings) == len(names):
             raise MessageError(
@@ -339,19 +343,26 @@ class Agreement:
                 "out, or ask a party that has it"
             )
         # One party alone may lack classes: it is the baseline of those that learn together.
-        if isinstance(self.task, Classification) and len(self.holdings) > 1:
-            counts = self.class_counts().sum(axis=0)
-            unseen = [name for name, n in zip(self.task.classes, counts, strict=True) if n == 0]
+        if self.num_counted and len(self.holdings) > 1:
+            classes = isinstance(self.task, Classification)
+            names, counts = counted_names(self.task), self.class_counts().sum(axis=0)
+            unseen = [name for name, n in zip(names, counts, strict=True) if n == 0]
             if unseen:
+                what = "class" if classes else "label"
                 raise ConfigError(
-                    f"no party has a sample of class {unseen[0]!r}; leave the class out, or ask a "
-                    "party that has some"
+                    f"no party has a sample of {what} {unseen[0]!r}; leave the {what} out, or ask "
+                    "a party that has some"
                 )
         features = self.spec(self.blocks, ()).features()
         self.layout = Layout(dict(zip(self.blocks, features, strict=True)), self.task.num_outputs)
 
+    @property
+    def num_counted(self) -> int:
+        """C, of the classes or several labels whose rows parties count; 0 of one number."""
+        return len(counted_names(self.task))
+
     def class_counts(self) -> np.ndarray:
-        """(M, C) rows of each class, or 0 and 1."""
+        """(M, C) rows of each class or label, or 0 and 1."""
         return np.array([holding.classes for holding in self.holdings.values()])
 
     def texts(self, party: str) -> tuple[tuple[str, ...], tuple[str, ...], str]:
@@ -429,8 +440,7 @@ class Agreement:
             )
         names, texts = holding.blocks, (holding.shapes, holding.summaries)
         sizes = {len(names), len(set(names)), *map(len, texts)}
-        classes = self.task.num_outputs if isinstance(self.task, Classification) else 0
-        if not names or len(sizes) > 1 or len(holding.classes) != classes:
+        if not names or len(sizes) > 1 or len(holding.classes) != self.num_counted:
             raise PartyError(party, f"what it says it holds does not fit together: {holding}")
         if (
             holding.num_rows < 1
@@ -581,12 +591,19 @@ class Agreeing(Driver):
 # --- Tasks and summaries as text ---------------------------------------------------------------
 
 
+def counted_names(task: Task) -> tuple[str | int, ...]:
+    """The classes, or several labels; none of one number."""
+    if isinstance(task, Classification):
+        return task.classes
+    return task.labels if isinstance(task, (MultiLabel, MultiTarget)) else ()
+
+
 def task_text(task: Task) -> str:
-    """What must be the same at all: the classes in their order, the intervals of times to an event,
-    or that it is a number."""
+    """What must be the same at all: the classes or several labels in their order, the intervals of
+    times to an event, or that it is a number."""
     if isinstance(task, Survival):
         return json.dumps({"kind": "survival", "times": task.cuts})
-    return json.dumps(task.to_json()) if isinstance(task, Classification) else "a number"
+    return "a number" if isinstance(task, Regression) else json.dumps(task.to_json())
 
 
 def _split(columns: Sequence[str], others: Sequence[str]) -> str:

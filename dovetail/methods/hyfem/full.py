@@ -9,11 +9,12 @@ from dovetail.methods.hyfem.hyfem import Config
 from dovetail.methods.hyfem.inviting import InvitingCoordinator
 from dovetail.methods.hyfem.last_rounds import AveragingCoordinator
 from dovetail.methods.hyfem.settings import Settings
-from dovetail.methods.hyfem.times import TimesCoordinator, TimesMember
+from dovetail.methods.hyfem.several import SeveralMember
+from dovetail.methods.hyfem.times import TimesCoordinator
 from dovetail.methods.hyfem.variants import VariantCoordinator, VariantMember
 
 
-class Member(TimesMember, VariantMember):
+class Member(SeveralMember, VariantMember):
     """A party's side of a run."""
 
     settings: ClassVar[type[Config]] = Settings

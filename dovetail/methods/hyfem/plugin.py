@@ -35,16 +35,17 @@ from dovetail.methods.hyfem.variant_settings import (
     party_model,
     variant_config,
 )
-from dovetail.methods.local_data import (
-    Holdings,
+from dovetail.methods.labels import (
+    MORE_KINDS,
     LabelScale,
+    check_kind,
     check_labels,
-    check_nobody_is_active,
-    check_variants,
     common_task,
     draw_share,
     local_task,
+    scaled,
 )
+from dovetail.methods.local_data import Holdings, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
@@ -130,6 +131,8 @@ class HyfemSection(hyfem.Settings):
     classes: tuple[str | int, ...] = ()
     # Of labels that are numbers, over a network, in the place of classes: as in the parties' files.
     label_scale: LabelScale | None = None
+    # Over a network, in the place of classes: labels that are yes or no each, in parties' order.
+    labels: tuple[str, ...] = ()
     # Over a network, in the place of classes: labels are times to an event.
     times_to_event: bool = False
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
@@ -201,7 +204,8 @@ class MemberSection(Section):
 
     widths: tuple[int, ...] = (64,)  # hidden widths
     classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
-    label_scale: LabelScale | None = None  # of numbers: mean and scale of all parties' labels
+    # of numbers: mean and scale of all parties' labels, of several by name
+    label_scale: LabelScale | None = None
     test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
     private: PrivateSteps | None = None  # how its weights are trained; None: as the run says
     # Whether it tells its features' means and covariances by class, for a run's calibrate.
@@ -218,7 +222,7 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> hyfem.HyfemData:
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     check_labels(site, "HyFEM")
     if task is None or isinstance(task, dd.Survival):  # of times each has a baseline of its own
-        task = local_task(site, section, "survival")
+        task = local_task(site, section, *MORE_KINDS)
     labels, train = table.encoded_labels(task), table.labelled_rows()
     if not len(train):
         raise ConfigError(
@@ -500,6 +504,8 @@ class Hyfem(Method):
             ConfigError: naming the file and the section.
         """
         section = run.settings("hyfem", HyfemSection)
+        if run.data is not None:
+            check_kind(run.data.task, *MORE_KINDS, where=where)
         make = partial(variant_config, narrowed(section, hyfem.Settings), proximal=section.proximal)
         check_variants(run, "hyfem", section.variants, VARIANT_NAMES, make, where=where)
         for block, field in section.extractors.items():
@@ -510,12 +516,13 @@ class Hyfem(Method):
         if run.engine.elsewhere:
             wrong = []
             said = len(section.classes) >= 2, section.label_scale is not None
-            if sum((*said, section.times_to_event)) != 1:
+            if sum((*said, section.times_to_event, len(section.labels) >= 2)) != 1:
                 wrong.append(
                     "hyfem.classes names all classes of the federation, as no party need have "
                     'all, for example classes = ["no", "yes"]; or, of labels that are numbers, '
-                    "hyfem.label_scale = [MEAN, SCALE] as in the parties' files; or, of times "
-                    "to an event, hyfem.times_to_event = true"
+                    "hyfem.label_scale = [MEAN, SCALE] as in the parties' files; or, of several "
+                    "labels, hyfem.labels = [NAME, NAME]; or, of times to an event, "
+                    "hyfem.times_to_event = true"
                 )
             if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
                 wrong.append(
@@ -531,10 +538,11 @@ class Hyfem(Method):
                 )
             if wrong:
                 raise ConfigError(f"{where}: over a network {'. And '.join(wrong)}")
-        elif section.label_scale is not None:
+        elif section.label_scale is not None or section.labels:
+            key = "labels" if section.labels else "label_scale"
             raise ConfigError(
-                f"{where}: hyfem.label_scale is for parties on machines of their own; in one "
-                "process the labels themselves say their scale"
+                f"{where}: hyfem.{key} is for parties on machines of their own; in one process "
+                "their tables say it"
             )
         elif section.classes and run.data is not None:
             raise ConfigError(
@@ -564,7 +572,7 @@ class Hyfem(Method):
             check_labels(site, "HyFEM")
         if not sites:
             raise ConfigError(f"{where}: parties names no party file")
-        task = common_task(sites, "hyfem", "parties'", "survival", where=where, talk=talk)
+        task = common_task(sites, "hyfem", "parties'", *MORE_KINDS, where=where, talk=talk)
         classes = run.settings("hyfem", HyfemSection).classes
         if classes and isinstance(task, dd.Classification):
             task = dd.Classification(classes)
@@ -590,8 +598,9 @@ class Hyfem(Method):
         section = run.settings("hyfem", HyfemSection)
         task: dd.Task = dd.Classification(section.classes)
         if section.label_scale is not None:
-            mean, scale = section.label_scale
-            task = dd.Regression(float(mean), float(scale))
+            task = scaled(section.label_scale)
+        if section.labels:
+            task = dd.MultiLabel(section.labels)
         if section.times_to_event:
             task = dd.Survival((), ())
         return Holdings[hyfem.HyfemData].nobody(task), None, None

@@ -7,6 +7,7 @@
                      held_classes
     last_rounds.py   average_last                                          no
     judging.py       decide                                                no
+    several.py       class_weights, of several labels                      no
     calibration.py   calibrate                                             no: Luo et al. 2021
     inviting.py      none                                                  Remark 2
 
@@ -33,7 +34,7 @@ class Settings(Config):
     weights: Literal["size", "even"] = "size"  # p_m = |N_m| / |N|, or 1/M
     classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
     match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
-    class_weights: bool = False  # weigh output rows by the samples of their class
+    class_weights: bool = False  # weigh output rows by the samples of their class or label
     held_classes: bool = False  # a party's loss compares only classes that it has rows of
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate

@@ -116,6 +116,6 @@ class VariantCoordinator(Coordinator):
         return super().assign(w, p, None if from_nothing else start)
 
     def output_weights(self) -> np.ndarray | None:
-        if self.config.class_weights and isinstance(self.task, Classification):
+        if self.config.class_weights and self.agreed.num_counted:
             return self.agreed.class_counts().astype(np.float64)
         return None

@@ -11,7 +11,7 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import survival
 from dovetail.methods.base import Run
-from dovetail.methods.local_data import check_labels
+from dovetail.methods.labels import check_labels
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.survival import cox

@@ -1,0 +1,110 @@
+"""Several labels at two hospitals, each a process of its own that a coordinator reaches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from federations import Federation, free_port
+
+import dovetail as dt
+
+pytestmark = pytest.mark.network
+
+NAMES = ("north", "south")
+SCALE = "label_scale = { cost = [5000.0, 1000.0], stay = [5.0, 2.0] }"
+PARTY = """
+[party]
+name = "{name}"
+table = "{name}.csv"
+id = "patient"
+label = {label}
+{task}
+blocks = {{ age = ["age"] }}
+[policy]
+algorithms = ["chfl", "hyfem"]
+drivers = ["coordinator", "server"]
+[chfl]
+{scale}
+[hyfem]
+{scale}
+"""
+ENGINE = """
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["north", "south"]
+name = "coordinator"
+wait_s = 180
+grace_s = 0.5
+timeout_s = 120
+"""
+METHODS = {
+    "chfl": 'method = "chfl"\n[chfl]\nwidths = [4]\nrounds = 3\nbatch_size = 32\n',
+    "hyfem": 'method = "hyfem"\n[hyfem]\nrounds = 3\nlocal_steps = 4\nclass_weights = true\n'
+    "[hyfem.extractors]\nage = [4]\n",
+}
+KINDS = {
+    "yes or no": (["relapse", "pain"], "", "", 'labels = ["relapse", "pain"]'),
+    "numbers": (["cost", "stay"], 'task = "regression"', SCALE, SCALE),
+}
+
+
+@pytest.fixture(params=KINDS)
+def federation(request: pytest.FixtureRequest, dovetail: Any, tmp_path: Path) -> Iterator[Any]:
+    """South does not know the second label."""
+    folder, port = tmp_path, free_port()
+    label, task, scale, said = KINDS[request.param]
+    rng = np.random.default_rng(0)
+    for number, name in enumerate(NAMES):
+        rows = 90 + 20 * number
+        age, noise = rng.normal(size=rows), rng.normal(size=(2, rows))
+        table = {
+            "patient": np.arange(rows), "age": age,
+            "relapse": np.where(age + noise[0] > 0, "yes", "no"), "pain": age + noise[1] > 0,
+            "cost": 5000 + 1000 * (age + noise[0]), "stay": 5 + 2 * (age + noise[1]),
+        }  # fmt: skip
+        frame = pd.DataFrame(table)[["patient", "age", *label]]
+        if name == "south":
+            frame[label[1]] = np.nan
+        frame.to_csv(folder / f"{name}.csv", index=False)
+        text = PARTY.format(name=name, label=json.dumps(label), task=task, scale=scale)
+        (folder / f"{name}.toml").write_text(text)
+    for method, text in METHODS.items():
+        here = f"parties = {json.dumps([f'{name}.toml' for name in NAMES])}\n"
+        (folder / f"{method}-here.toml").write_text(here + text)
+        apart = text.replace("[hyfem]\n", f"[hyfem]\n{said}\n")
+        (folder / f"{method}.toml").write_text(apart + ENGINE.format(port=port))
+    who = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1", "-q")
+    done = dovetail("certificates", *who)
+    assert done.code == 0, done.err
+    with Federation(folder, port, ("--name", "coordinator")).ending() as made:
+        for name in NAMES:
+            made.join(name)
+        yield made
+
+
+def test_hospitals_over_sockets_end_with_what_one_process_has(federation: Federation) -> None:
+    for method in METHODS:
+        for where in ("", "-here"):
+            ran = federation.start("train", f"{method}{where}.toml", "--out", f"{method}{where}")
+            assert ran.ended() == 0, ran.printed()
+    for name in NAMES:
+        frame = pd.read_csv(federation.folder / f"{name}.csv")
+        sent = (federation.folder / f"{name}.site" / "ledger.jsonl").read_text()
+        for method in METHODS:
+            kept = dt.load(federation.kept_models(name)[method])
+            same = dt.load(federation.folder / f"{method}-here" / "models" / name)
+            assert kept.task == same.task
+            assert kept.task.num_outputs == 2
+            ours, theirs = kept.predictions(frame), same.predictions(frame)
+            which = "values" if ours.probabilities is None else "probabilities"
+            np.testing.assert_allclose(
+                getattr(ours, which), getattr(theirs, which), rtol=1e-4, atol=1e-5
+            )
+            assert f"{method}.Trained" in sent
