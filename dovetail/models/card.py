@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,6 +31,7 @@ from dovetail.models.calibration import CALIBRATION, CONFORMAL, calibration_erro
 from dovetail.models.metrics import score
 from dovetail.models.raw import read_rows, table_of
 from dovetail.models.saved import Model, Raw, described, load
+from dovetail.models.shown import markdown_page
 
 #: Draws of rows for an interval, and groups that are told of a column.
 _DRAWS, _MOST_GROUPS = 100, 12
@@ -368,10 +369,6 @@ def _with_intervals(
 
 def markdown(written: Mapping[str, Any]) -> str:
     """The card as a page of Markdown; nothing in it is markup, whatever columns are called."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(loader=PackageLoader("dovetail.models"), undefined=StrictUndefined)
-    made.filters |= {"cell": lambda text: text.replace("|", "\\|"), "json": json.dumps}
     written = _plain(written)
     scores, run = written.get("scores"), written.get("run")
     rows: dict[str, list[list[str]]] = {"ranges": [_range(entry) for entry in written["columns"]]}
@@ -410,9 +407,13 @@ def markdown(written: Mapping[str, Any]) -> str:
             ]
             for each in (run["audit"] or {}).get("findings", ())
         ]
+    filters: dict[str, Callable[..., str]] = {
+        "cell": lambda text: text.replace("|", "\\|"),
+        "json": json.dumps,
+    }
     values = {"scores": None, "run": None, "private": None, **written, **rows}
-    page = made.get_template("card.md").render(values, predicts=_predicts(written["task"]))
-    return page.rstrip("\n") + "\n"
+    predicts = _predicts(written["task"])
+    return markdown_page("dovetail.models", "card.md", filters, predicts=predicts, **values)
 
 
 def _predicts(task: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
-"""Results as small HTML tables, which notebooks show."""
+"""Results as small HTML tables, which notebooks show, and as pages of Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 
 def html_table(
@@ -35,3 +36,14 @@ def few(names: Sequence[object], most: int = 12) -> str:
     """
     shown = ", ".join(map(str, names[:most]))
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def markdown_page(
+    package: str, template: str, filters: Mapping[str, Callable[..., Any]], **values: Any
+) -> str:
+    """A page of a template of this package; words of others are to be made plain by a filter."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(loader=PackageLoader(package), undefined=StrictUndefined)
+    made.filters |= filters
+    return made.get_template(template).render(**values).rstrip("\n") + "\n"

@@ -14,6 +14,7 @@ from dovetail import __version__, methods
 from dovetail.errors import ConfigError
 from dovetail.methods.method import asks
 from dovetail.methods.party import Site
+from dovetail.models.shown import markdown_page
 from dovetail.network import Message
 from dovetail.node.driver import coordinator_name
 from dovetail.node.engines import ElsewhereSection
@@ -275,68 +276,43 @@ def _kinds(kind: type[Message]) -> Iterator[type[Message]]:
 
 def page(proposal: Proposal) -> str:
     """The proposal for people, in Markdown."""
-    return "\n".join(_page(proposal)) + "\n"
-
-
-def _page(proposal: Proposal) -> Iterator[str]:
-    yield f"# Proposal {proposal.name[:12]}"
-    yield ""
-    yield "Its name, the SHA-256 of its canonical JSON, which is what is signed:"
-    yield ""
-    yield proposal.name
-    yield ""
-    for line in proposal.purpose.splitlines():
-        yield f"> {_plain(line)}".rstrip()
-    yield ""
     titles = methods.variants()
     variants = ", ".join(f"{name} ({titles.get(name, name)})" for name in proposal.variants)
-    rows = [
-        ("driver", proposal.driver),
-        ("parties", ", ".join(proposal.parties)),
-        ("trains", variants),
-        (
-            "seeds",
-            f"{', '.join(map(str, proposal.seeds))}; each begun {proposal.attempts} times at most",
-        ),
-        ("asks for", ", ".join(proposal.algorithms)),
-        ("rows", f"each party brings in {proposal.least_rows:,} or more"),
-        ("who keeps which model", proposal.models),
-        ("valid", f"{proposal.created:%Y-%m-%d %H:%M} to {proposal.expires:%Y-%m-%d %H:%M} UTC"),
-        ("made with", f"Dovetail {proposal.dovetail}"),
-    ]
-    yield "| | |"
-    yield "|---|---|"
-    for name, text in rows:
-        yield f"| {name} | {_plain(text)} |"
-    yield ""
-    yield "## What crosses the boundary"
-    yield ""
-    yield "| message | who to whom, what for | fields |"
-    yield "|---|---|---|"
-    for message in proposal.messages:
-        clause = ", ".join(f"{name}: {kind}" for name, kind in message.fields.items()) or "none"
-        yield f"| {_plain(message.name)} | {_plain(message.about)} | {_plain(clause)} |"
-    yield ""
-    yield "No code and no table is among them. What each tells its receiver: docs/messages.md."
-    yield ""
-    yield "## Settings"
-    yield ""
-    yield "| key | value |"
-    yield "|---|---|"
-    for key, _, value in differences({}, proposal.settings):
-        for inner, clause in _flat(key, value):
-            yield f"| {_plain(inner)} | {_whole(clause)} |"
-    for variant, settings in proposal.stage_settings.items():
-        yield ""
-        yield f"Parties are told, when {_plain(variant)} begins:"
-        yield ""
-        yield "| setting | value |"
-        yield "|---|---|"
-        for key, value in settings.items():
-            if isinstance(value, Mapping) and ONE_OF in value:
-                yield f"| {_plain(key)} | one of {_whole(value[ONE_OF])} |"
-            else:
-                yield f"| {_plain(key)} | {_whole(value)} |"
+    seeds = f"{', '.join(map(str, proposal.seeds))}; each begun {proposal.attempts} times at most"
+    created, expires = (f"{at:%Y-%m-%d %H:%M}" for at in (proposal.created, proposal.expires))
+    return markdown_page(
+        "dovetail.runs",
+        "proposal.md",
+        {"plain": _plain, "whole": _whole},
+        proposal=proposal,
+        purpose=[f"> {_plain(line)}".rstrip() for line in proposal.purpose.splitlines()],
+        rows=[
+            ("driver", proposal.driver),
+            ("parties", ", ".join(proposal.parties)),
+            ("trains", variants),
+            ("seeds", seeds),
+            ("asks for", ", ".join(proposal.algorithms)),
+            ("rows", f"each party brings in {proposal.least_rows:,} or more"),
+            ("who keeps which model", proposal.models),
+            ("valid", f"{created} to {expires} UTC"),
+            ("made with", f"Dovetail {proposal.dovetail}"),
+        ],
+        messages=[
+            (
+                each.name,
+                each.about,
+                ", ".join(f"{n}: {k}" for n, k in each.fields.items()) or "none",
+            )
+            for each in proposal.messages
+        ],
+        settings=[
+            line
+            for key, _, value in differences({}, proposal.settings)
+            for line in _flat(key, value)
+        ],
+        variants=proposal.stage_settings,
+        one_of=ONE_OF,
+    )
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
