@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
@@ -16,8 +16,8 @@ from dovetail import methods
 from dovetail.cluster import LOCAL, RayTasks, Tasks, tasks_at
 from dovetail.errors import ConfigError, ParticipationError
 from dovetail.federated.group import Group
-from dovetail.methods.base import SILENT, Epochs, Loaded, Progress
-from dovetail.methods.outcome import Setup, missed_share, missed_text
+from dovetail.methods.base import SILENT, Loaded, Progress
+from dovetail.methods.outcome import missed_share, missed_text
 from dovetail.methods.training import Training
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
@@ -157,26 +157,24 @@ def train_seeds(
         if alone or tasks.here:
             for seed in missing:
                 loaded, driver = opened()
-                results[seed] = _one_seed(
-                    run,
+                shared = _Opened(
+                    run=run, loaded=loaded, resume=resume, talk=talk, driver=driver, agreed=agreed
+                )
+                results[seed] = shared.train(
                     seed,
-                    loaded,
                     folders[seed],
                     settings[seed],
                     summary=summary,
                     name=out.name if alone else f"{out.name} {folders[seed].name}",
                     title="" if alone else f"seed {seed} ",
-                    resume=resume,
-                    talk=talk,
-                    driver=driver,
-                    agreed=agreed,
                 )
         elif missing:
             loaded, driver = opened()
             if driver is not None:
                 raise ConfigError("partners elsewhere train one seed at a time: leave --ray out")
             before = [(s, settings[s], packed(folders[s]) if resume else []) for s in missing]
-            away = partial(_away, run, loaded, out.name, resume)
+            shared = _Opened(run=run, loaded=loaded, resume=resume)
+            away = partial(shared.train_away, out.name)
             for seed, result, files in tasks.map(away, before):
                 (out / "result.json").unlink(missing_ok=True)
                 unpack(files, folders[seed])
@@ -225,60 +223,89 @@ def _settings_of(run: RunFile, seed: int) -> dict[str, Any]:
     return settings
 
 
-def _one_seed(
-    run: RunFile,
-    seed: int,
-    loaded: Loaded,
-    folder: Path,
-    settings: Mapping[str, Any],
-    *,
-    name: str,
-    title: str = "",
-    summary: Path | None = None,
-    resume: bool,
-    talk: Progress = SILENT,
-    driver: Driver | Coordinator | None = None,
-    agreed: Agreed | None = None,
-) -> dict[str, Any]:
-    """One seed, trained into its folder."""
-    task = setup(run, seed, loaded)
-    with (
-        RunFolder(
-            folder,
-            settings,
-            seed=seed,
-            method=run.method,
-            resume=resume,
-            every=run.checkpoint_every,
-        ) as kept,
-        talk.epochs(title) as progress,
-    ):
-        if summary is not None:
-            summary.unlink(missing_ok=True)
-        if driver is not None:
-            kept.name(driver.begin(seed, kept.id))
-            kept.keys = driver.site_folder / KEYS
-        if agreed is not None:
-            kept.of_proposal(*agreed)
-        with open_tracks(run, settings, kept, name=name) as tracks:
-            return _train(run, task, seed, kept, progress, tracks, talk, driver)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Opened:
+    """What all seeds of a run share.
 
+    Attributes:
+        run: the run file, with what its search chose.
+        loaded: its data.
+        resume: go on from what is there.
+        talk: told of what goes on.
+        driver: reaches partners who are elsewhere; None: all are here.
+        agreed: the proposal that the run is of.
+    """
 
-def _away(
-    run: RunFile,
-    loaded: Loaded,
-    name: str,
-    resume: bool,
-    asked: tuple[int, Mapping[str, Any], Files],
-) -> tuple[int, dict[str, Any], Files]:
-    """One seed, trained on a cluster's machine; with its folder's files."""
-    seed, settings, before = asked
-    with TemporaryDirectory() as temporary, threads_for(loaded):
-        folder = Path(temporary) / f"seed-{seed}"
-        unpack(before, folder)
-        name = f"{name} {folder.name}"
-        result = _one_seed(run, seed, loaded, folder, settings, name=name, resume=resume)
-        return seed, result, packed(folder)
+    run: RunFile
+    loaded: Loaded
+    resume: bool
+    talk: Progress = SILENT
+    driver: Driver | Coordinator | None = None
+    agreed: Agreed | None = None
+
+    def train(
+        self,
+        seed: int,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        name: str,
+        title: str = "",
+        summary: Path | None = None,
+    ) -> dict[str, Any]:
+        """One seed, trained into its folder: the method, then each baseline."""
+        run, driver, accounts = self.run, self.driver, {}
+        task = setup(run, seed, self.loaded)
+        sizes: dict[str, Any] = {"resume": self.resume, "every": run.checkpoint_every}
+        with (
+            RunFolder(folder, settings, seed=seed, method=run.method, **sizes) as kept,
+            self.talk.epochs(title) as progress,
+        ):
+            if summary is not None:
+                summary.unlink(missing_ok=True)
+            if driver is not None:
+                kept.name(driver.begin(seed, kept.id))
+                kept.keys = driver.site_folder / KEYS
+            if self.agreed is not None:
+                kept.of_proposal(*self.agreed)
+            with open_tracks(run, settings, kept, name=name) as tracks:
+
+                def observe(variant: str, total: int, line: dict[str, Any]) -> None:
+                    kept.epoch(variant, line)
+                    tracks.line(variant, line)
+                    progress.epoch(variant, total, line)
+
+                variants = run_variants(
+                    task,
+                    seed,
+                    observe,
+                    checkpoint=kept.checkpoint,
+                    skip=kept.done_variants,
+                    compute=run.compute,
+                    device=device(run.device),
+                )
+                for variant, outcome in variants:
+                    kept.keep_variant(variant, outcome)
+                    for party, missed in outcome.missed.items():
+                        self.talk.warn(f"{missed_text(party, missed)}; first in {missed['first']}")
+                if driver is not None:
+                    accounts = driver.exchange_heads()
+                result = kept.finish(None if driver is None else driver.heads())
+                if driver is not None:
+                    driver.record(kept.path, kept.id, accounts)
+                tracks.finish(result)
+                return result
+
+    def train_away(
+        self, name: str, asked: tuple[int, Mapping[str, Any], Files]
+    ) -> tuple[int, dict[str, Any], Files]:
+        """One seed, trained on a cluster's machine; with its folder's files."""
+        seed, settings, before = asked
+        with TemporaryDirectory() as temporary, threads_for(self.loaded):
+            folder = Path(temporary) / f"seed-{seed}"
+            unpack(before, folder)
+            result = self.train(seed, folder, settings, name=f"{name} {folder.name}")
+            return seed, result, packed(folder)
 
 
 def train_away(asked: tuple[RunFile, int]) -> tuple[dict[str, Any], Files]:
@@ -307,44 +334,6 @@ def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, n
         uri=run.track.uri,
         experiment=run.track.experiment,
     )
-
-
-def _train(
-    run: RunFile,
-    task: Setup,
-    seed: int,
-    kept: RunFolder,
-    progress: Epochs,
-    tracks: Tracks,
-    talk: Progress,
-    driver: Driver | Coordinator | None,
-) -> dict[str, Any]:
-    """Train one seed into its folder."""
-
-    def observe(variant: str, total: int, line: dict[str, Any]) -> None:
-        kept.epoch(variant, line)
-        tracks.line(variant, line)
-        progress.epoch(variant, total, line)
-
-    variants = run_variants(
-        task,
-        seed,
-        observe,
-        checkpoint=kept.checkpoint,
-        skip=kept.done_variants,
-        compute=run.compute,
-        device=device(run.device),
-    )
-    for variant, outcome in variants:
-        kept.keep_variant(variant, outcome)
-        for party, missed in outcome.missed.items():
-            talk.warn(f"{missed_text(party, missed)}; first in {missed['first']}")
-    accounts = {} if driver is None else driver.exchange_heads()
-    result = kept.finish(None if driver is None else driver.heads())
-    if driver is not None:
-        driver.record(kept.path, kept.id, accounts)
-    tracks.finish(result)
-    return result
 
 
 def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> None:
