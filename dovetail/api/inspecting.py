@@ -24,7 +24,7 @@ from dovetail.api.party import Party
 from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, framed, plain_table, terminal_text
-from dovetail.audit.measured import told, told_of
+from dovetail.audit.measured import reported, reported_of
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part
 from dovetail.data.leaks import leaks
@@ -555,7 +555,7 @@ def _method_table(fits: Sequence[Fit]) -> Table:
 def _expectations(fitting: Sequence[str]) -> Table:
     """Table of methods that fit: what receivers learn and what it gained, as was measured."""
     table = plain_table("method", "others learn, by our audits", "gain, median of our settings")
-    for variant, each in told().items():
+    for variant, each in reported().items():
         if each.gain and methods.method_of(variant).name in fitting:
             shows = "; ".join(each.shows)
             table.add_row(*map(terminal_text, (variant, shows, each.gain)))
@@ -565,7 +565,7 @@ def _expectations(fitting: Sequence[str]) -> Table:
 def _measured_text(method: str, variant: str | None) -> list[str]:
     """What limits what its messages reveal; and what audits found, if no table says it."""
     variant = SEALED if variant is None and method == "apfed" else variant
-    known = told_of(variant or method)
+    known = reported_of(variant or method)
     lines = [] if known.gain else [f"  {line}" for line in known.shows]
     if lines:
         lines.insert(0, "What they reveal, by our audits:")

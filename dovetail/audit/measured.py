@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dovetail import methods
-from dovetail.methods.facets.told import Told
+from dovetail.methods.facets.reported import Reported
 
-NOTHING = Told()
+NOTHING = Reported()
 
 
-def told() -> dict[str, Told]:
+def reported() -> dict[str, Reported]:
     """Variant -> what is told of it, method by method."""
     return {
         variant: each
         for method in methods.every().values()
-        for variant, each in method.told.items()
+        for variant, each in method.reported.items()
     }
 
 
-def told_of(variant: str) -> Told:
+def reported_of(variant: str) -> Reported:
     """What is told of a variant, or else of its method."""
-    known = told()
+    known = reported()
     return known.get(variant) or known.get(methods.method_of(variant).name, NOTHING)

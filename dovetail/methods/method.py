@@ -33,8 +33,8 @@ from dovetail.methods.facets.fits import Fits
 from dovetail.methods.facets.invited import Invited
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.facets.reported import Reported
 from dovetail.methods.facets.together import Together
-from dovetail.methods.facets.told import Told
 from dovetail.methods.facets.valued import Valued
 from dovetail.methods.local_data import (
     DRIVER,
@@ -79,7 +79,7 @@ class Method:
         proposed: what a proposal, and a party that joins, say of it.
         invited: what a new party takes of a finished run; None: nothing.
         fits: which federations it fits; None: ``dovetail inspect`` does not tell of it.
-        told: variant -> what was measured of it, and what bounds what it tells.
+        reported: variant -> what was measured of it, and what bounds what it tells.
         audited: what an audit asks of it; None: nobody can attack its messages yet.
         valued: what its partners are worth; None: it has none.
         together: its models that predict together with parties; None: all predict alone.
@@ -96,7 +96,7 @@ class Method:
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
     Side: ClassVar[type[Party] | None] = None
     fits: ClassVar[Fits | None] = None
-    told: ClassVar[Mapping[str, Told]] = {}
+    reported: ClassVar[Mapping[str, Reported]] = {}
     audited: ClassVar[Audited | None] = None
     keys: ClassVar[Keys] = Keys()
     proposed: ClassVar[Proposed] = Proposed()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dovetail.audit.measured import told
+from dovetail.audit.measured import reported
 from dovetail.audit.verdict import HIGH_FROM, LOW_FROM
 from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
 from dovetail.report.views import COLOURS, TableView, render
@@ -222,7 +222,7 @@ _SECTIONS = {
 def defences(run: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a resolved run that bound what messages tell -> value, "off" where not set."""
     method = str(run.get("method", ""))
-    bounds = {name: each.bounds for name, each in told().items()}
+    bounds = {name: each.bounds for name, each in reported().items()}
     family = method if method in bounds else method.split("-")[0]
     keys = [
         key

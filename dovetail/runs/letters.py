@@ -22,10 +22,10 @@ def by_letter(variant: str, settings: Any = None) -> str:
         variant: what is trained, "chfl".
         settings: its section of a run file, with the number of rounds; None: as by default.
     """
-    told = methods.method_of(variant).told.get(variant)
-    if told is None or told.letters is None:
+    of_variant = methods.method_of(variant).reported.get(variant)
+    if of_variant is None or of_variant.letters is None:
         return "By letter (engine.kind = mailbox): no; it asks at every step, so use a connection."
-    once, a_round = told.letters
+    once, a_round = of_variant.letters
     if not a_round:
         return (
             f"By letter (engine.kind = mailbox): {ALIGNMENT} to align and {once} to each partner, "

@@ -158,6 +158,7 @@ def help_of(work: Distilling, active: second_question.Active, owner: Owner) -> H
         why=why if active.partners else "no partner answered",
         lost={} if active.numbers else active.lost,
         epoch=2,
+        keys=active.keys,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -285,6 +285,7 @@ class Help:
         why: there is no teacher, or "".
         lost: partner -> why it was left out, if nobody is left.
         epoch: the number of the epoch that is the student's.
+        keys: partner -> what reads its answers to the joint model.
     """
 
     variant: str
@@ -298,6 +299,7 @@ class Help:
     why: str
     lost: Mapping[str, str]
     epoch: int
+    keys: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def own_models(work: Distilling, owner: Owner) -> tuple[dict[str, Fitted], Fitted]:
@@ -334,6 +336,7 @@ def finish(
         network, spec = help.joint(solo)
         kept = about_decision(joint_decision(work, owner, teacher))
         outcome.joint = work.joint_model(network, spec, variant, **run, **kept)
+        outcome.keys = dict(help.keys)
     if work.test is not None:
         _score(work, outcome, owner, help, solo, network)
     line: dict[str, Any] = {

@@ -39,8 +39,8 @@ from dovetail.methods.apfed.partners import (
     passives,
 )
 from dovetail.methods.apfed.private import check_variant
+from dovetail.methods.apfed.reported import REPORTED
 from dovetail.methods.apfed.sections import VARIANT_NAMES, ApfedSection, PassiveFields
-from dovetail.methods.apfed.told import TOLD
 from dovetail.methods.apfed.training_data import ASK_NOBODY, TOGETHER
 from dovetail.methods.apfed.valued import ApfedValued
 from dovetail.methods.apfed.variants import VARIANTS
@@ -237,7 +237,7 @@ class Apfed(Method):
     keys = ApfedKeys()
     proposed = ApfedProposed()
     fits = ApfedFits()
-    told = TOLD
+    reported = REPORTED
     audited = ApfedAudited()
     valued = ApfedValued()
     together = inference.ApfedTogether()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
+from dovetail.data import Task
 from dovetail.errors import ConfigError
 from dovetail.methods import selection
 from dovetail.methods.apfed.local_data import LabelOwnerData
@@ -23,28 +24,14 @@ from dovetail.methods.facets.valued import (
 )
 from dovetail.methods.outcome import Scores, numbers
 from dovetail.methods.training import Training
-from dovetail.models.metrics import headline
 from dovetail.network import Party
 
 #: The joint model: it needs every partner at each prediction.
 CLASSIC = "tvfl"
 
 
-class ApfedValued(Valued):
-    """Methods of an active party with partners."""
-
-    variants = ("apfed", "apfed-r", "apfed-c", "apfed-d", "apfed-s", CLASSIC)
-    joint = CLASSIC
-
-    def game(self, training: Training) -> Game:
-        return _ApfedGame(training)
-
-
-@dataclass(frozen=True, eq=False)
-class _ApfedGame:
+class _ApfedGame(Game):
     """APFed or classic vertical learning: nobody left is the active party alone."""
-
-    setup: Training
 
     @property
     def partners(self) -> tuple[str, ...]:
@@ -55,8 +42,8 @@ class _ApfedGame:
         return (self._label_owner_data.name,)
 
     @property
-    def metric(self) -> str:
-        return headline(self._label_owner_data.task)
+    def task(self) -> Task:
+        return self._label_owner_data.task
 
     @property
     def _label_owner_data(self) -> LabelOwnerData:
@@ -118,3 +105,11 @@ class _ApfedGame:
             }
             values |= information(parties, [name], [local_data.name], seed)
         return values
+
+
+class ApfedValued(Valued):
+    """Methods of an active party with partners."""
+
+    variants = ("apfed", "apfed-r", "apfed-c", "apfed-d", "apfed-s", CLASSIC)
+    joint = CLASSIC
+    game = _ApfedGame

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import assisting, distilled, second_question, teaching
-from dovetail.methods.apfed.distilling import ALONE, finish
+from dovetail.methods.apfed.distilling import ALONE, Distilling, Help, finish
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData, labels_of
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.sections import ApfedSection
@@ -35,6 +35,7 @@ from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
 from dovetail.models import Head, Model, Unchanged
 from dovetail.models.decisions import FittedThreshold
+from dovetail.models.learners.distil import Owner
 from dovetail.network import Engine
 from dovetail.network.checkpoint import StatefulParty
 
@@ -295,13 +296,35 @@ class Vertical(ApfedVariant):
         return {**scores} if len(rows) == test.num_rows else {**scores, "rows": len(rows)}
 
 
-# --- APFed-D -------------------------------------------------------------------------------------
+# --- APFed-D and APFed-S -------------------------------------------------------------------------
 
 
-class Distilled(ApfedVariant):
-    """APFed-D: the student learns when the teacher is trained."""
+class Helped(ApfedVariant):
+    """A student learns at the label owner when partners have done their part."""
 
     scores_alone = True
+
+    def help_of(self, work: Distilling, driver: Any, owner: Owner) -> Help:
+        """What came of partners' part."""
+        raise NotImplementedError
+
+    def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
+        started = time.perf_counter()
+        work = distilling(variant_run.training, owner_of(variant_run), seed)
+        owner = work.owner()
+        help = self.help_of(work, variant_run.driver, owner)
+        outcome = finish(work, owner, help, variant_run.network, observe, started)
+        if outcome.joint is not None:  # those that are elsewhere keep their own at its site
+            outcome.bottoms = {
+                name: partner.bottom_model()
+                for name, partner in variant_run.parties.items()
+                if name in variant_run.driver.partners
+            }
+        return outcome
+
+
+class Distilled(Helped):
+    """APFed-D: a teacher is trained with the partners."""
 
     def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
         return replace(local_data, side="distil")
@@ -312,34 +335,23 @@ class Distilled(ApfedVariant):
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
         return teaching.train(variant_run.driver, variant_run.network, variant_run.checkpoint)
 
+    def help_of(self, work: Distilling, driver: Any, owner: Owner) -> Help:
+        return distilled.help_of(work, driver, owner)
+
     def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
-        started = time.perf_counter()
-        work = distilling(variant_run.training, owner_of(variant_run), seed)
-        owner = work.owner()
-        help = distilled.help_of(work, variant_run.driver, owner)
-        outcome = finish(work, owner, help, variant_run.network, observe, started)
+        outcome = super().outcome(variant_run, seed, observe)
+        to = owner_of(variant_run).name
         if spent := [
-            {"from": name, "to": work.name, "what": "columns", **partner.released.report()}
+            {"from": name, "to": to, "what": "columns", **partner.released.report()}
             for name, partner in variant_run.parties.items()
             if partner.released is not None and partner.released.once.noise
         ]:
             outcome.about["epsilon"] = spent
-        if outcome.joint is not None:  # those that are elsewhere keep their own at its site
-            outcome.bottoms = {
-                name: partner.bottom_model()
-                for name, partner in variant_run.parties.items()
-                if name in outcome.about["distilled"]["partners"]
-            }
         return outcome
 
 
-# --- APFed-S -------------------------------------------------------------------------------------
-
-
-class Sealed(ApfedVariant):
-    """APFed-S: teacher and student learn when partners have answered."""
-
-    scores_alone = True
+class Sealed(Helped):
+    """APFed-S: partners answer once, or twice."""
 
     def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
         return replace(local_data, side="sealed")
@@ -363,25 +375,12 @@ class Sealed(ApfedVariant):
 
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
         work = distilling(variant_run.training, owner_of(variant_run), variant_run.driver.seed)
-        pays = partial(assisting.pays, work, variant_run.driver)
-        return assisting.rounds(
-            variant_run.driver, variant_run.network, variant_run.checkpoint, pays=pays
-        )
+        driver = variant_run.driver
+        pays = partial(assisting.pays, work, driver)
+        return assisting.rounds(driver, variant_run.network, variant_run.checkpoint, pays=pays)
 
-    def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
-        started = time.perf_counter()
-        work = distilling(variant_run.training, owner_of(variant_run), seed)
-        owner = work.owner()
-        help = assisting.help_of(work, variant_run.driver, owner)
-        outcome = finish(work, owner, help, variant_run.network, observe, started)
-        if outcome.joint is not None:  # those that are elsewhere keep their own at its site
-            outcome.keys = dict(variant_run.driver.keys)
-            outcome.bottoms = {
-                name: partner.bottom_model()
-                for name, partner in variant_run.parties.items()
-                if name in variant_run.driver.partners
-            }
-        return outcome
+    def help_of(self, work: Distilling, driver: Any, owner: Owner) -> Help:
+        return assisting.help_of(work, driver, owner)
 
 
 # --- Who asks nobody -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dovetail.methods.facets.fits import (
     parameters,
     range_text,
 )
-from dovetail.methods.facets.told import Told
+from dovetail.methods.facets.reported import Reported
 
 _NAME = "chfl"
 
@@ -28,8 +28,8 @@ _NEARLY_DISJOINT = 0.05
 
 
 #: Of ``dovetail audit FILE --fast`` with seed 0 (docs/privacy.md), and of its own bench.
-TOLD = {
-    _NAME: Told(
+REPORTED = {
+    _NAME: Reported(
         shows=(
             "rows, to the coordinator from a member's weights: none on Adult",
             "who was trained on, to the coordinator: low at one member of five on Adult, else none",

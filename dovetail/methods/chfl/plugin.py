@@ -20,7 +20,7 @@ from dovetail.methods.base import Loaded, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.audited import ChflAudited
-from dovetail.methods.chfl.fits import TOLD, ChflFits
+from dovetail.methods.chfl.fits import REPORTED, ChflFits
 from dovetail.methods.chfl.search import SearchSection
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.variant_settings import (
@@ -311,7 +311,7 @@ class Chfl(Method):
     keys = ChflKeys()
     proposed = ChflProposed()
     fits = ChflFits()
-    told = TOLD
+    reported = REPORTED
     audited = ChflAudited()
     models = (
         "Each party keeps a model that predicts alone: the columns learned together and its own. "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -12,6 +13,7 @@ from dovetail.errors import DataError
 from dovetail.methods import selection
 from dovetail.methods.outcome import Scores
 from dovetail.methods.training import Training
+from dovetail.models.metrics import headline
 from dovetail.network import InProcess, Party
 
 #: Rows that mutual information is estimated on, drawn by the seed.
@@ -26,24 +28,40 @@ NO_TEST = (
 )
 
 
-class Game(Protocol):
-    """A run, seen as partners who may or may not take part."""
+@dataclass(frozen=True, eq=False)
+class Game:
+    """A run, seen as partners who may or may not take part.
+
+    Attributes:
+        setup: the run with all of them.
+    """
+
+    setup: Training
 
     @property
     def partners(self) -> tuple[str, ...]:
         """Who may."""
+        raise NotImplementedError
 
     @property
     def owners(self) -> tuple[str, ...]:
         """Who has labels, and is scored."""
+        raise NotImplementedError
+
+    @property
+    def task(self) -> Task:
+        """What the labels say."""
+        raise NotImplementedError
 
     @property
     def metric(self) -> str:
         """The score that counts, unless another is asked for."""
+        return headline(self.task)
 
     @property
     def leaves(self) -> bool:
         """Whether partners leave after training, so that a joint model is another one."""
+        return False
 
     def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
         """Test scores of the run with these partners; their mean over several owners.
@@ -53,9 +71,11 @@ class Game(Protocol):
         Raises:
             ConfigError: there is no test row.
         """
+        raise NotImplementedError
 
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
         """Partner -> nats that its columns tell about the labels."""
+        raise NotImplementedError
 
 
 class Valued:
@@ -69,10 +89,7 @@ class Valued:
 
     variants: ClassVar[tuple[str, ...]]
     joint: ClassVar[str | None] = None
-
-    def game(self, training: Training) -> Game:
-        """A run, seen as partners who may or may not take part."""
-        raise NotImplementedError
+    game: ClassVar[type[Game]]  # a run, seen as partners who may or may not take part
 
 
 # --- What games share ----------------------------------------------------------------------------

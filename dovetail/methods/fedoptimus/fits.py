@@ -17,7 +17,7 @@ from dovetail.methods.facets.fits import (
     no,
     parameters,
 )
-from dovetail.methods.facets.told import Told
+from dovetail.methods.facets.reported import Reported
 
 _NAME = "fedoptimus"
 
@@ -29,8 +29,8 @@ _HEAD = 64
 
 
 #: Of ``dovetail audit FILE --fast`` with seed 0 (docs/privacy.md), and of its own bench.
-TOLD = {
-    _NAME: Told(
+REPORTED = {
+    _NAME: Reported(
         shows=(
             "labels, to coordinator and data owners: high (all of them on Adult)",
             "data owners' columns, to the coordinator: high, from embeddings and from the "

@@ -32,7 +32,7 @@ from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.audited import OwnersAudited
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.coordinator import Choose
-from dovetail.methods.fedoptimus.fits import TOLD, OwnersFits
+from dovetail.methods.fedoptimus.fits import REPORTED, OwnersFits
 from dovetail.methods.fedoptimus.owners import (
     SELECTED,
     AnyBottom,
@@ -355,7 +355,7 @@ class FedOptimus(Method):
     keys = OwnersKeys()
     proposed = OwnersProposed()
     fits = OwnersFits()
-    told = TOLD
+    reported = REPORTED
     audited = OwnersAudited()
     valued = OwnersValued()
     together = predicting.OwnersTogether()

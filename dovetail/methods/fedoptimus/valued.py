@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -21,26 +21,13 @@ from dovetail.methods.facets.valued import (
 )
 from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
 from dovetail.methods.outcome import Scores, mean_over
-from dovetail.methods.training import Training
 from dovetail.models.losses import loss_of, targets_of
-from dovetail.models.metrics import all_scores, headline
+from dovetail.models.metrics import all_scores
 from dovetail.network import Party
 
 
-class OwnersValued(Valued):
-    """Data owners, who are there at each prediction."""
-
-    variants = ("fedoptimus",)
-
-    def game(self, training: Training) -> Game:
-        return _FedOptimusGame(training)
-
-
-@dataclass(frozen=True, eq=False)
-class _FedOptimusGame:
+class _FedOptimusGame(Game):
     """FedOptimus: data owners are the partners; nobody left predicts the classes' shares."""
-
-    setup: Training
 
     @property
     def partners(self) -> tuple[str, ...]:
@@ -51,16 +38,8 @@ class _FedOptimusGame:
         return tuple(labels_in(self.setup.party_data))
 
     @property
-    def metric(self) -> str:
-        return headline(self._task)
-
-    @property
-    def _task(self) -> Task:
+    def task(self) -> Task:
         return next(iter(labels_in(self.setup.party_data).values())).task
-
-    @property
-    def leaves(self) -> bool:
-        return False
 
     def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
         setup, settings = self.setup, self.setup.settings
@@ -108,3 +87,10 @@ class _FedOptimusGame:
             labels = classes_of(labels_data.task, labels_data.labels_S[labels_data.trained])
             parties[name] = selection.LabelOwner(name, labels_data.trained, labels)
         return information(parties, list(partners), list(self.owners), seed)
+
+
+class OwnersValued(Valued):
+    """Data owners, who are there at each prediction."""
+
+    variants = ("fedoptimus",)
+    game = _FedOptimusGame

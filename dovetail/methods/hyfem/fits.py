@@ -17,7 +17,7 @@ from dovetail.methods.facets.fits import (
     no,
     parameters,
 )
-from dovetail.methods.facets.told import Told
+from dovetail.methods.facets.reported import Reported
 
 _NAME = "hyfem"
 
@@ -26,8 +26,8 @@ _CLASSIFIER = 128
 
 
 #: Of ``dovetail audit FILE --fast`` with seed 0 (docs/privacy.md), and of its own bench.
-TOLD = {
-    _NAME: Told(
+REPORTED = {
+    _NAME: Reported(
         shows=(
             "rows, to the server from a party's weights: none on Adult",
             "who was trained on, to the server: low at one party of three on Adult, else none",

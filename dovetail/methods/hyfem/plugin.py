@@ -24,7 +24,7 @@ from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.hyfem.audited import HyfemAudited
-from dovetail.methods.hyfem.fits import TOLD, HyfemFits
+from dovetail.methods.hyfem.fits import REPORTED, HyfemFits
 from dovetail.methods.hyfem.inviting import HyfemInvited
 from dovetail.methods.hyfem.variant_settings import (
     POOLED,
@@ -490,7 +490,7 @@ class Hyfem(Method):
     proposed = HyfemProposed()
     invited = HyfemInvited()
     fits = HyfemFits()
-    told = TOLD
+    reported = REPORTED
     audited = HyfemAudited()
     models = (
         "Each party keeps a model that predicts alone from its blocks; the server keeps one for "

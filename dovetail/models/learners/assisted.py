@@ -148,7 +148,7 @@ def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     for index, z_NC in enumerate(blocks):
         for step in STEPS:
             outputs = local_NC + step * z_NC
-            temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets_NC)
+            temperature = fitting_temperature(outputs, targets_NC, regression=owner.regression)
             tried.append((index, step))
             losses.append(owner.loss.each(outputs / temperature, targets_NC))
     losses_TNL = torch.stack(losses)

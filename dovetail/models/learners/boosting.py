@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
-from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
+from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.losses import Loss
 from dovetail.models.threads import side_by_side
@@ -104,7 +104,6 @@ class Boosting:
             ],
             given_up,
         )
-        judged = rows.folds_N >= 0
         best: tuple[float, float, Trees, list[_Grown], Tensor] | None = None
         for index, trees in enumerate(candidates):
             grown_K = grown_TK[index * rows.num_folds :][: rows.num_folds]
@@ -112,19 +111,9 @@ class Boosting:
             for fold, grown in enumerate(grown_K):
                 assert grown.outputs_NC is not None
                 held_out_NC[rows.folds_N == fold] = grown.outputs_NC
-            temperature = 1.0
-            if not rows.regression:
-                temperature = fitting_temperature(
-                    held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
-                )
-            loss = mean_loss(
-                held_out_NC / temperature,
-                rows.targets_NC,
-                loss=rows.loss,
-                weights_N=rows.weights(),
-            )
+            held_out_NC, temperature, loss = rows.judged(held_out_NC)
             if best is None or loss < best[0]:
-                best = (loss, temperature, trees, grown_K, held_out_NC / temperature)
+                best = (loss, temperature, trees, grown_K, held_out_NC)
         assert best is not None
         loss, temperature, trees, grown_K, held_out_NC = best
         counts = [grown.rounds for grown in grown_K]

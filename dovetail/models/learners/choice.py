@@ -17,7 +17,7 @@ from dovetail.models.learners.base import Chosen, Fitted, Learner
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
-from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
+from dovetail.models.learners.rows import Rows, mean_loss
 from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
 
 #: Name -> learner, as users choose it.
@@ -172,21 +172,20 @@ def mean_of(fitted: Sequence[Fitted], rows: Rows, *, weights: Weights | None = N
     held_out_NC = weighted_outputs(
         torch.stack([each.held_out_NC for each in fitted]), weights, regression=rows.regression
     )
-    judged, temperature = rows.folds_N >= 0, 1.0
-    if not rows.regression:
-        temperature = fitting_temperature(
-            held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
-        )
+    held_out_NC, temperature, _ = rows.judged(held_out_NC)
     shares = None if weights is None else frozen(weights)
 
     def by_fold(x_NF: Tensor) -> Tensor:
         of_each = zip(*(each.by_fold(x_NF) for each in fitted), strict=True)
-        return torch.stack(
-            [
-                weighted_outputs(torch.stack(of_fold), weights, regression=rows.regression)
-                for of_fold in of_each
-            ]
-        ) / (1.0 if rows.regression else temperature)
+        return (
+            torch.stack(
+                [
+                    weighted_outputs(torch.stack(of_fold), weights, regression=rows.regression)
+                    for of_fold in of_each
+                ]
+            )
+            / temperature
+        )
 
     spec = replace(
         first,
@@ -198,7 +197,7 @@ def mean_of(fitted: Sequence[Fitted], rows: Rows, *, weights: Weights | None = N
         "+".join(each.learner for each in fitted),
         spec,
         spec.around([each.network for each in fitted]),
-        held_out_NC / temperature,
+        held_out_NC,
         {
             **{each.learner: each.settings for each in fitted},
             **({} if weights is None else {"weights": list(weights)}),

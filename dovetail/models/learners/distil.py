@@ -303,12 +303,9 @@ def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner) -> Teacher:
         judged = ~held_out_RC.isnan().any(dim=1)
         if not judged.any():
             raise DataError("no row is both labelled and shared with a partner; align more rows")
-        temperature = 1.0
-        if not owner.regression:
-            temperature = fitting_temperature(held_out_RC[judged], owner.targets_RC[judged])
-        loss = mean_loss(
-            held_out_RC[judged] / temperature, owner.targets_RC[judged], loss=owner.loss
-        )
+        outputs_NC, targets_NC = held_out_RC[judged], owner.targets_RC[judged]
+        temperature = fitting_temperature(outputs_NC, targets_NC, regression=owner.regression)
+        loss = mean_loss(outputs_NC / temperature, targets_NC, loss=owner.loss)
         if best is None or loss < best[0]:
             best = loss, Teacher(name, outputs_KRC, temperature)
     assert best is not None
@@ -392,7 +389,7 @@ def distil(
     targets = owner.targets_RC[judged]
     losses_of, temperatures = {}, {}
     for name, outputs in candidates.items():
-        temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets)
+        temperature = fitting_temperature(outputs, targets, regression=owner.regression)
         temperatures[name] = temperature
         losses_of[name] = owner.loss.each(outputs / temperature, targets).double()
     losses = {name: float(each.sum(dim=1).mean()) for name, each in losses_of.items()}

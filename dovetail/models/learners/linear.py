@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.linear_model import LinearSpec
-from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
+from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.specs import EnsembleSpec
 
 #: More values than this are not kept in double, but made so many rows at a time.
@@ -54,24 +54,9 @@ class Linear:
             paths.append(path)
             for index, weights in enumerate(path):
                 outputs_PNC[index, held_out] = _outputs(rows.x_NF[held_out], weights)
-        losses, temperatures = [], []
-        for outputs_NC in outputs_PNC:
-            temperature = 1.0
-            if not rows.regression:
-                judged = rows.folds_N >= 0
-                temperature = fitting_temperature(
-                    outputs_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
-                )
-            temperatures.append(temperature)
-            losses.append(
-                mean_loss(
-                    outputs_NC / temperature,
-                    rows.targets_NC,
-                    loss=rows.loss,
-                    weights_N=rows.weights(),
-                )
-            )
-        best = int(np.argmin(losses))
+        judged = [rows.judged(outputs_NC) for outputs_NC in outputs_PNC]
+        best = int(np.argmin([loss for *_, loss in judged]))
+        held_out_NC, temperature, loss = judged[best]
         if refit or rows.num_folds > 1:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
             # The path up to the chosen penalty, as the folds' models took it.
@@ -83,18 +68,15 @@ class Linear:
         with torch.no_grad():
             module.weight.copy_(torch.from_numpy(weights[:-1].T))
             module.bias.copy_(torch.from_numpy(weights[-1]))
-        spec = EnsembleSpec(
-            (member,), rows.num_outputs, rows.regression, temperature=temperatures[best]
-        )
+        spec = EnsembleSpec((member,), rows.num_outputs, rows.regression, temperature)
         return Fitted(
             self.name,
             spec,
             spec.around([module]),
-            outputs_PNC[best] / temperatures[best],
-            {"penalty": self.penalties[best], "loss": losses[best]},
+            held_out_NC,
+            {"penalty": self.penalties[best], "loss": loss},
             lambda x_NF: (
-                torch.stack([_outputs(x_NF, of_fold[best]) for of_fold in paths])
-                / temperatures[best]
+                torch.stack([_outputs(x_NF, of_fold[best]) for of_fold in paths]) / temperature
             ),
         )
 

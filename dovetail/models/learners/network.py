@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dovetail.models.learners.base import Fitted
-from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, mean_loss
+from dovetail.models.learners.rows import NO_FOLD, Rows
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import StackedNetwork, StackedSpec
-from dovetail.models.learners.vertical import StackedConfig, copies_of, fit_stacked
+from dovetail.models.learners.vertical import Stacked, StackedConfig, copies_of, fit_stacked
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,16 @@ class Network:
         """Members of every fold, and their mean; of one fold, members trained on all rows."""
         extra = None if encode_on is None else [encode_on]
         stacked = fit_stacked([rows.x_NF], rows, self.config, seed=seed, encode_on=extra)
-        held_out_NC, temperature, settings = _judged(stacked.held_out_NC, rows, stacked.steps)
+        held_out_NC, temperature, loss = rows.judged(stacked.held_out_NC)
+        settings = {"steps": stacked.steps, "loss": loss}
         of_folds = stacked
         if rows.num_folds == 1 and refit:
+            steps = max(stacked.steps, 1)
             stacked = fit_stacked(
-                [rows.x_NF],
-                rows,
-                self.config,
-                seed=seed,
-                encode_on=extra,
-                steps=max(stacked.steps, 1),
+                [rows.x_NF], rows, self.config, seed=seed, encode_on=extra, steps=steps
             )
         (encoding,), (bottom,), top = stacked.encodings, stacked.bottoms, stacked.top
-        member = StackedSpec(
-            stacked.folds * stacked.copies,
-            rows.x_NF.shape[1],
-            len(encoding.column_M),
-            self.config.widths,
-            rows.num_outputs,
-            rows.regression,
-        )
+        member = self._member(stacked, rows, stacked.folds * stacked.copies)
         network = StackedNetwork(encoding, bottom, top, regression=rows.regression).eval()
         spec = EnsembleSpec((member,), rows.num_outputs, rows.regression, temperature)
         return Fitted(
@@ -98,15 +88,9 @@ class Network:
         for fold, (rows, held_out_NC) in enumerate(
             zip(many, stacked.held_out_NC.split(counts), strict=True)
         ):
-            held_out_NC, temperature, settings = _judged(held_out_NC, rows, stacked.steps)
-            member = StackedSpec(
-                copies,
-                rows.x_NF.shape[1],
-                len(encoding.column_M),
-                self.config.widths,
-                rows.num_outputs,
-                rows.regression,
-            )
+            held_out_NC, temperature, loss = rows.judged(held_out_NC)
+            settings = {"steps": stacked.steps, "loss": loss}
+            member = self._member(stacked, rows, copies)
             with torch.random.fork_rng(devices=[]):
                 network = member.build()
             network.encoding = encoding
@@ -121,18 +105,16 @@ class Network:
             )
         return fitted
 
+    def _member(self, stacked: Stacked, rows: Rows, members: int) -> StackedSpec:
+        """The sizes of so many members of a network of one party."""
+        return StackedSpec(
+            members,
+            rows.x_NF.shape[1],
+            len(stacked.encodings[0].column_M),
+            self.config.widths,
+            rows.num_outputs,
+            rows.regression,
+        )
+
     def narrowed(self, fitted: Fitted) -> Network:
         return self
-
-
-def _judged(held_out_NC: Tensor, rows: Rows, steps: int) -> tuple[Tensor, float, dict[str, float]]:
-    """Calibrated outputs of held-out rows, the temperature, and what is told of the training."""
-    temperature = 1.0
-    if not rows.regression:
-        judged = rows.folds_N >= 0
-        temperature = fitting_temperature(
-            held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
-        )
-        held_out_NC = held_out_NC / temperature
-    loss = mean_loss(held_out_NC, rows.targets_NC, loss=rows.loss, weights_N=rows.weights())
-    return held_out_NC, temperature, {"steps": steps, "loss": loss}

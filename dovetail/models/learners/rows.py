@@ -80,6 +80,19 @@ class Rows:
         """(N, S) of NaN."""
         return torch.full((len(self.targets_NC), self.num_outputs), torch.nan)
 
+    def judged(self, held_out_NC: Tensor) -> tuple[Tensor, float, float]:
+        """Outputs of held-out rows, calibrated; by which temperature; and their mean loss."""
+        judged, weights_N = self.folds_N >= 0, self.weights()
+        temperature = fitting_temperature(
+            held_out_NC[judged],
+            self.targets_NC[judged],
+            weights_N[judged],
+            regression=self.regression,
+        )
+        calibrated_NC = held_out_NC / temperature
+        loss = mean_loss(calibrated_NC, self.targets_NC, loss=self.loss, weights_N=weights_N)
+        return calibrated_NC, temperature, loss
+
     def weights(self) -> Tensor:
         """(N,) float32."""
         return torch.ones(len(self.x_NF)) if self.weights_N is None else self.weights_N.float()
@@ -144,12 +157,18 @@ def mean_loss(
 
 
 def fitting_temperature(
-    outputs_NC: Tensor, targets_NC: Tensor, weights_N: Tensor | None = None
+    outputs_NC: Tensor,
+    targets_NC: Tensor,
+    weights_N: Tensor | None = None,
+    *,
+    regression: bool = False,
 ) -> float:
     """The T at which ``outputs / T`` have the least cross-entropy (Guo et al. 2017, Sec. 4.2).
 
-    On a grid of 41 between a fifth and five: more exact than so few rows can say.
+    On a grid of 41 between a fifth and five: more exact than so few rows can say. 1 of numbers.
     """
+    if regression:
+        return 1.0
     grid = torch.logspace(math.log10(0.2), math.log10(5), 41).tolist()
     losses = [
         mean_loss(outputs_NC / t, targets_NC, loss=CLASSES, weights_N=weights_N) for t in grid

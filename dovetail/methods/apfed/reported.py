@@ -3,12 +3,12 @@ docs/privacy.md) and of ``dovetail bench worth``, beside the best local model.""
 
 from __future__ import annotations
 
-from dovetail.methods.facets.told import Told
+from dovetail.methods.facets.reported import Reported
 
 _LABELS = ("apfed.label_epsilon", "apfed.label_stages")
 
-TOLD = {
-    "apfed-s": Told(
+REPORTED = {
+    "apfed-s": Reported(
         shows=(
             "labels and columns, to partners: none on digits and credit",
             "partners' columns, to the label owner: high on digits, low on credit",
@@ -17,7 +17,7 @@ TOLD = {
         bounds=("apfed.sealed.kernels", "apfed.sealed.ridges"),
         letters=(2, 0),
     ),
-    "apfed-d": Told(
+    "apfed-d": Reported(
         shows=(
             "labels, to partners: none on digits and credit",
             "partners' columns, to the label owner: low on both",
@@ -28,7 +28,7 @@ TOLD = {
         bounds=(*_LABELS, "apfed.distil.exchange", "passive.distil.release"),
         letters=(3, 0),
     ),
-    "apfed": Told(
+    "apfed": Reported(
         shows=(
             "labels, to partners: high on digits (all labelled), none on credit",
             "columns, both ways: high on digits and on credit",
@@ -39,7 +39,7 @@ TOLD = {
             "apfed.private", "passive.gradients",
         ),
     ),
-    "tvfl": Told(
+    "tvfl": Reported(
         shows=(
             "labels that are trained on, to partners: high (all of them on credit)",
             "partners' columns, to the label owner: high",

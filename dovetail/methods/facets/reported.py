@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Reported:
     """One variant; what nobody has measured is left out.
 
     Attributes:
