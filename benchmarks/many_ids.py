@@ -59,8 +59,8 @@ def ids(start, num):
 
 class Counting(InProcess):
     sent = 0
-    def _call(self, name, request, reply, ledger):
-        answer = super()._call(name, request, reply, ledger)
+    def _call(self, name, request, reply):
+        answer = super()._call(name, request, reply)
         self.sent += len(encode(request)) + len(encode(answer))
         return answer
 
