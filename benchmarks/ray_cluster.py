@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import tempfile
 import threading
 import time
@@ -115,10 +116,17 @@ class Watch:
         while not self._done.wait(0.5):
             with suppress(OSError):  # one that has ended
                 for path in Path("/proc").glob("[0-9]*/cmdline"):
-                    if path.read_bytes().startswith(b"ray::Process"):
-                        pid = int(path.parent.name)
+                    pid = int(path.parent.name)
+                    if path.read_bytes().startswith(b"ray::Process") and is_ours(pid):
                         self.seconds[pid] = used(pid)
                         self.mib = max(self.mib, memory(pid)["private"])
+
+
+def is_ours(pid: int) -> bool:
+    """Whether it belongs to a node that this process has started."""
+    for _ in range(2):  # a node's process, and then whoever started it
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid == os.getpid()
 
 
 def trained(run: RunFile) -> tuple[float, float, float]:
