@@ -8,6 +8,9 @@ from pathlib import Path
 from dovetail.cli import precheck
 from dovetail.errors import ConfigError
 
+#: Methods that train nothing.
+ANALYSES = ("kaplan-meier", "cox")
+
 
 def survival(
     run: Path,
@@ -42,7 +45,7 @@ def survival(
     from dovetail.runs.train import train_seeds
 
     run_file = load_run(run, overrides=tuple(overrides or ()))
-    if run_file.method not in ("kaplan-meier", "cox"):
+    if run_file.method not in ANALYSES:
         raise ConfigError(
             f'{run} has method = "{run_file.method}", which dovetail train runs; here it is '
             '"kaplan-meier" or "cox"'

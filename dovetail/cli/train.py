@@ -54,6 +54,7 @@ def train(
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
+    from dovetail.cli.survival import ANALYSES
     from dovetail.cluster import tasks_at
     from dovetail.federated.group import joined
     from dovetail.files import run_folder, run_name
@@ -73,6 +74,11 @@ def train(
     if device is not None:
         changes.append(f'device="{device}"')
     path, run_file = run, load_run(run, recipe=recipe, overrides=tuple(changes))
+    if run_file.method in ANALYSES:
+        raise ConfigError(
+            f'{path} has method = "{run_file.method}", which trains nothing; run '
+            f"`dovetail survival {path}`"
+        )
     out = out or run_folder(path, recipe)
     if (out / "run.toml").resolve() == path.resolve():
         raise ConfigError(

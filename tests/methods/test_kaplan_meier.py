@@ -208,6 +208,8 @@ def test_the_command_prints_draws_and_keeps(tmp_path: Path) -> None:
     table = pd.read_csv(out / "curves.csv")
     assert list(table.columns[:5]) == ["group", "time", "at_risk", "events", "censored"]
     assert (out / "curves.svg").read_text().count("<path") == 2
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml")])
+    assert "trains nothing; run `dovetail survival" in str(done.exception)
     refusing = (tmp_path / "p1.toml").read_text().replace("survival", "align")
     (tmp_path / "p1.toml").write_text(refusing)
     done = CliRunner().invoke(app, [*words, "--overwrite"])
