@@ -17,7 +17,7 @@ from sklearn.datasets import load_breast_cancer
 import dovetail as dt
 from benchmarks import worth
 from dovetail.api.inspecting import JOINT
-from dovetail.audit.measured import told
+from dovetail.audit.measured import reported
 from dovetail.cli import main as commands
 from dovetail.data import Column, Dataset, table_from_arrays
 from dovetail.data.frames import table_from_frame
@@ -182,7 +182,7 @@ def test_readme_says_what_tables_gained_that_nothing_was_chosen_on() -> None:
 def test_what_inspect_says_each_method_gains_is_what_was_measured() -> None:
     solo, joint, settings = gained_by_sealed()
     expected = f"solo model {solo:.1f} points, joint model {joint:.1f} ({settings} settings)"
-    gains = {name: each.gain for name, each in told().items() if each.gain}
+    gains = {name: each.gain for name, each in reported().items() if each.gain}
     assert gains["apfed-s"] == expected
     released, few = gained("worth-released", "apfed-d", "best-alone")
     trained, many = gained("worth", "apfed-d", "best-alone")
@@ -201,7 +201,7 @@ def test_what_inspect_says_each_method_gains_is_what_was_measured() -> None:
         gain, settings = gained(bench, what, *beside)
         assert gains[what].startswith(f"{gain:.1f} points")
         assert f"({settings} setting" in gains[what]
-    assert all(told()[name].shows for name in gains)
+    assert all(reported()[name].shows for name in gains)
 
 
 def test_a_party_file_or_table_is_recognised_where_a_run_file_is_expected(tmp_path: Path) -> None:

@@ -145,9 +145,15 @@ def test_a_head_that_was_made_up_is_no_proof(federation: Town) -> None:
     ):
         honest = Heads(theirs, shop).current()
         Heads(ledger, bank).keep("shop", honest)
+        of_bank = Heads(ledger, bank).current()
+        assert '"lines": 1,' in honest
         for statement, words in (
-            (Heads(ledger, bank).current(), "'shop' is signed with the certificate of another"),
-            (honest.replace("[1,", "[7,"), "'shop' is not what it has signed"),
+            (of_bank, "is no head"),  # of shop's ledger
+            (
+                of_bank.replace('"of": "bank"', '"of": "shop"'),
+                "'shop' is signed with the certificate of another",
+            ),
+            (honest.replace('"lines": 1,', '"lines": 7,'), "'shop' is not what it has signed"),
             (Heads(theirs).current(), "'shop' is not signed"),
             ("[1, 2]", "is no head"),
             ("x" * 30_000, "is no head"),

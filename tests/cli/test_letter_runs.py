@@ -14,7 +14,7 @@ import pytest
 from federations import Process, write_new
 from mailboxes import SLOW_S, Letters, eager_command, kill, wait_until, written
 
-from dovetail.audit.measured import told
+from dovetail.audit.measured import reported
 from dovetail.runs.letters import ALIGNMENT
 
 pytest.importorskip("seal")
@@ -224,7 +224,7 @@ def test_as_many_letters_come_as_inspect_says(write: Write, name: str) -> None:
         letters.join(each)
     driver = letters.train()
     assert driver.ended() == 0, driver.printed()
-    letters_told = told()[name].letters
+    letters_told = reported()[name].letters
     assert letters_told is not None
     once, a_round = letters_told
     expected = once + 4 * a_round + (0 if name == "chfl" else ALIGNMENT)

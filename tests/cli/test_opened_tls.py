@@ -76,7 +76,7 @@ def test_a_run_through_a_proxy_that_opens_tls_gives_the_same_bits(
         start("join", f"{each}.toml", *look)
     driver = start("train", "network.toml", "--out", "out")
     assert driver.ended() == 0, driver.printed()
-    assert_same(letters.models(), trained_on_lines(write, name))
+    assert_same(letters.models(), trained_on_lines(write, name, {}))
     assert_reconciled(letters, dovetail)
     left = [each for each in proxy.requests if each.startswith(b"PUT /mail/")]
     assert len(left) > 8

@@ -201,7 +201,7 @@ def test_a_relay_a_driver_and_a_party_that_are_killed_change_no_bit(
         driver = letters.train("--resume")
     assert driver.ended() == 0, driver.printed()
     assert "is not reached" in driver.printed() or name == "chfl"
-    assert_same(letters.models(), trained_on_lines(write, name))
+    assert_same(letters.models(), trained_on_lines(write, name, {}))
     assert_reconciled(letters, dovetail)
     relay.signal(signal.SIGTERM)
     relay.process.join()
