@@ -177,7 +177,8 @@ class Pile:
 
 def _folder_of(party: str) -> Path:
     folder = _FOLDERS.get(party, Path(tempfile.gettempdir()))
-    return folder if folder.is_dir() else folder.parent
+    # What a run without a folder was given is gone with it, and its parties' names may come again.
+    return next(each for each in (folder, *folder.resolve().parents) if each.is_dir())
 
 
 def _no_room(party: str, num_bytes: int, error: OSError) -> DataError:

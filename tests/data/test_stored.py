@@ -120,3 +120,11 @@ def test_a_gibibyte_of_columns_takes_less_than_half_of_it_and_leaves_nothing(
         process.wait()
         process.stdout.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_have_a_place_when_the_folder_of_an_earlier_run_is_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "NUMBERS_BYTES", 0)
+    stored.keep_in("bank", folder / "run" / "given")
+    assert stored.zeros((3, 2), np.float32, "bank").shape == (3, 2)
