@@ -130,7 +130,7 @@ def test_a_party_that_is_killed_twice_changes_no_bit(
         kill(second)
         join(killed)
         assert driver.ended() == 0, driver.printed()
-        assert_same(letters.models(), trained_on_lines(write, name))
+        assert_same(letters.models(), trained_on_lines(write, name, {}))
         assert_reconciled(letters, dovetail)
     for key, value in store.items():
         monkeypatch.setenv(key, value)

@@ -368,7 +368,7 @@ def test_extractors_and_widths_are_chosen_by_name(run_file: Path) -> None:
         ('baselines=["chfl"]', "'chfl' is no baseline beside 'hyfem'"),
         ('data.partition.assignment="where.csv"', "cannot read the assignment"),
         ('data.partition.blocks="halves"', "quadrants"),
-        ('data.task="regression"', "classes, not numbers"),
+        ('data.task="regression"', "labels of classification, not regression"),
     ],
 )
 def test_a_setting_that_cannot_be_is_told_in_a_sentence(

@@ -294,8 +294,7 @@ class AskingHere(Asker):
         site = open_site(folder / f"{name}.toml")
         section = StreamSection(kind="stream", listen="127.0.0.1:1", partners=(*hosts,))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dovetail.node.joint_prediction.reaches", lambda *arguments: None)
-            patch.setattr("dovetail.node.joint_prediction.certificates_of", lambda site: folder)
+            patch.setattr("dovetail.node.joint_prediction.site_reaches", lambda *_, **__: None)
             super().__init__(site, kept_top(folder, name), section)
         self.hosts = hosts
         self._numbers = itertools.count(time.time_ns())
