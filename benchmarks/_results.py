@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,31 @@ def before(name: str) -> list[dict[str, Any]]:
         {key: value for key, value in json.loads(line).items() if key not in about}
         for line in lines
     ]
+
+
+def resumed(
+    path: Path,
+    wanted: Iterable[Mapping[str, Any]],
+    run: Callable[..., Mapping[str, Any] | None],
+) -> list[dict[str, Any]]:
+    """All finished runs of a file, a JSON line each; what is missing is run, and added at once.
+
+    Args:
+        wanted: of each run, what names it: the arguments of ``run``.
+        run: the rest of the line, ``seconds`` among it; None for what cannot be run.
+    """
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for names in wanted:
+        if any(names.items() <= line.items() for line in lines):
+            continue
+        result = run(**names)
+        if result is None:
+            continue
+        lines.append({**machine(), **names, **result})
+        with path.open("a") as file:
+            file.write(json.dumps(lines[-1]) + "\n")
+        print(*names.values(), f"{result['seconds']:.0f} s", flush=True)
+    return lines
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

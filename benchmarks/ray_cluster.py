@@ -3,7 +3,7 @@
     python -m benchmarks.ray_cluster --parties 8 32 64 256
 
 Two nodes of one core each, on this machine. Trials: of a search, APFed-R on breast-cancer, here and
-as tasks (not with ``--trials 0``). Parties: CHFL on rows drawn at random, here and dealt to one
+as tasks (not with ``--trials 0``). Parties: CHFL on rows drawn at random, here and split over one
 process a core; a light round is one pass over each party's rows, a heavy one twenty. Seconds are of
 the clock; what else the machine does is in them, so processor time of the same rounds stands beside
 them: here, and the most that one process of the cluster took. What was measured before, and is not

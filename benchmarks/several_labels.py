@@ -18,6 +18,7 @@ import argparse
 import csv
 import gzip
 import io
+import itertools
 import json
 import statistics
 import time
@@ -128,21 +129,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     table = genes(given.wheel)
-    lines = (
-        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    )
-    done = {(line["seed"], line["way"]) for line in lines}
-    for seed in range(given.seeds):
-        for way in ("at once", "one by one"):
-            if (seed, way) in done:
-                continue
-            if way == "at once":
-                line = trained(table, LABELS, seed)
-            else:
-                line = merged([trained(table, [label], seed) for label in LABELS])
-            lines.append({**_results.machine(), "seed": seed, "way": way, **line})
-            RESULTS.write_text("".join(json.dumps(each) + "\n" for each in lines))
-            print(seed, way, line["seconds"], flush=True)
+
+    def run(seed: int, way: str) -> dict[str, Any]:
+        if way == "at once":
+            return trained(table, LABELS, seed)
+        return merged([trained(table, [label], seed) for label in LABELS])
+
+    ways = itertools.product(range(given.seeds), ("at once", "one by one"))
+    lines = _results.resumed(RESULTS, ({"seed": seed, "way": way} for seed, way in ways), run)
     _results.write(
         "several_labels", "AUC in % of fourteen labels, at once and one by one", summary(lines)
     )

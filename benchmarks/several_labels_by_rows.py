@@ -3,7 +3,7 @@
     pip download --no-deps river==0.26.1
     python -m benchmarks.several_labels_by_rows river-0.26.1-*.whl [--seeds 3]
 
-The set of ``several_labels``. Its genes are dealt to four laboratories: all have the phylogenetic
+The set of ``several_labels``. Its genes are split over four laboratories: all have the phylogenetic
 profiles, each a quarter of the expression columns of its own. A quarter of the rows tests, a
 quarter of the others validates. All else is the default.
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ WAYS = {
 BASELINES = {"CHFL, at once": ["local"]}
 
 
-def dealt(table: pd.DataFrame, seed: int) -> pd.DataFrame:
+def split_genes(table: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Every row with its laboratory, its part, and what that laboratory has measured of it."""
     rng = np.random.default_rng(seed)
     place = rng.permutation(np.arange(len(table)) % len(LABORATORIES))
@@ -76,9 +76,9 @@ def trained(frame: pd.DataFrame, way: str, labels: list[str], seed: int) -> dict
     return {"aucs": aucs, "seconds": seconds}
 
 
-def run_of(table: pd.DataFrame, way: str, seed: int) -> dict[str, Any]:
+def run_of(table: pd.DataFrame, seed: int, way: str) -> dict[str, Any]:
     """One way of learning all labels."""
-    frame = dealt(table, seed)
+    frame = split_genes(table, seed)
     if "at once" in way:
         return trained(frame, way, LABELS, seed)
     each = [trained(frame, way, [label], seed) for label in LABELS]
@@ -126,17 +126,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     table = genes(given.wheel)
-    lines = (
-        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    )
-    done = {(line["seed"], line["way"]) for line in lines}
-    for seed, way in itertools.product(range(given.seeds), WAYS):
-        if (seed, way) in done:
-            continue
-        line = run_of(table, way, seed)
-        lines.append({**_results.machine(), "seed": seed, "way": way, **line})
-        RESULTS.write_text("".join(json.dumps(each) + "\n" for each in lines))
-        print(seed, way, line["seconds"], flush=True)
+    ways = itertools.product(range(given.seeds), WAYS)
+    wanted = ({"seed": seed, "way": way} for seed, way in ways)
+    lines = _results.resumed(RESULTS, wanted, partial(run_of, table))
     _results.write(
         "several_labels_by_rows",
         "AUC in % of fourteen labels at four laboratories",

@@ -16,9 +16,10 @@ Finished cells are kept in results/unseen.jsonl, so that a run that was stopped 
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,11 @@ def frame_of(folder: Path, name: str) -> pd.DataFrame:
     return frame
 
 
-def cell(frame: pd.DataFrame, labels: int, draw: int) -> dict[str, Any] | None:
+def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | None:
     """Train and score one split; None for a table of too few rows."""
     import dovetail as dt
 
-    rng = np.random.default_rng([draw, labels])
+    frame, rng = frame_of(folder, table), np.random.default_rng([draw, labels])
     frame = frame.iloc[rng.permutation(len(frame))[:MOST_ROWS]].reset_index(drop=True)
     frame["id"] = np.arange(len(frame))
     features = [column for column in frame if column not in ("id", "y")]
@@ -150,23 +151,13 @@ def main() -> None:
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     path = _results.FOLDER / "unseen.jsonl"
-    cells = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(each["table"], each["labels"], each["draw"]) for each in cells}
-    wanted = [
-        (name, labels, draw)
-        for draw in DRAWS
-        for labels in LABELS
-        for name in (given.only.split(",") if given.only else TABLES)
-        if (name, labels, draw) not in done
-    ]
-    for name, labels, draw in wanted if given.tables else ():
-        row = cell(frame_of(given.tables, name), labels, draw)
-        if row is None:
-            continue
-        cells.append({**_results.machine(), "table": name, "labels": labels, "draw": draw, **row})
-        with path.open("a") as file:
-            file.write(json.dumps(cells[-1]) + "\n")
-        print(name, labels, draw, f"local {row['local']:.3f}, solo {row['solo']:.3f}", flush=True)
+    names = given.only.split(",") if given.only else TABLES
+    wanted = (
+        {"table": name, "labels": labels, "draw": draw}
+        for draw, labels, name in itertools.product(DRAWS, LABELS, names)
+    )
+    run = partial(cell, given.tables)
+    cells = _results.resumed(path, wanted if given.tables else (), run)
     text = "# On tables that nothing was chosen on\n\n`python -m benchmarks.unseen`\n\n"
     text += _results.markdown(summary(cells))
     (_results.FOLDER / "unseen.md").write_text(text)

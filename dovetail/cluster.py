@@ -235,7 +235,7 @@ class Actor:
         """On another machine, beside whatever computes there."""
         self.stop()
         self._begin(0)
-        with suppress(self._ray.exceptions.RayActorError):  # lost again: told by the next call
+        with suppress(self._ray.exceptions.RayActorError):  # lost again: the next call reports it
             for make in self.made_by.values():
                 make(lambda what, *given: self._ray.get(self._call(what, *given)))
 

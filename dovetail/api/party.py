@@ -67,7 +67,7 @@ class Party:
             match_dates: "day-first" or "month-first": what 03/07/1980 is here.
             match_region: where telephone numbers without a country code are, such as "GB".
             match_truth: the column that says who each row really is, to measure matching by.
-            index_date: the column of the day at which a row is to be predicted; ``inspect`` tells
+            index_date: the column of the day at which a row is to be predicted; ``inspect`` warns
                 of dates after it.
             query: what to read of a database; not needed where it has one table.
 

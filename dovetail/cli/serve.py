@@ -49,7 +49,7 @@ def serve(
         certificates: folder of ca.pem, NAME.pem, NAME.key: only who has a certificate is answered.
         max_rows: rows that a request may have.
         max_bytes: bytes of its body.
-        max_requests: requests at a time; more are told 503.
+        max_requests: requests at a time; more are answered 503.
         watch: seconds between looks for a changed model; 0: never.
         party: of a joint model: your party file; partners are asked.
         partners: its partners, on other machines.

@@ -155,13 +155,13 @@ class Heads:
 
     def report(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Party -> lines and hash of its ledger: its own now, of others what they told last."""
-        told = {
+        heads = {
             party: {"lines": head.lines, "hash": head.hash}
             for party, head in self.last(parties).items()
         }
         now = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
-        told[self._ledger.party] = now
-        return {party: told[party] for party in parties if party in told}
+        heads[self._ledger.party] = now
+        return {party: heads[party] for party in parties if party in heads}
 
     def keep(self, party: str, text: str) -> None:
         """Keep what another has told.

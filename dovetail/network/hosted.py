@@ -1,7 +1,7 @@
-"""Parties of a simulation, dealt to processes of a Ray cluster: [engine] kind = "ray".
+"""Parties of a simulation, split over processes of a Ray cluster: [engine] kind = "ray".
 
     this process                              one process for each free core
-    party, as it was made         -------->   the parties dealt to it: answer messages
+    party, as it was made         -------->   the parties it has: answer messages
     messages of all its parties   encoded ->  decode; ``handle`` of each; encode
     their answers              <- encoded
 
@@ -103,7 +103,7 @@ class Process:
 
 @dataclass
 class Part:
-    """Parties of one variant that are dealt to one process, and what makes them anew.
+    """Parties of one variant that one process has, and what makes them anew.
 
     Attributes:
         variant: its number.
@@ -136,7 +136,7 @@ class Part:
 
 
 class Pool:
-    """Processes of a cluster, to which each variant's parties are dealt: one for each free core.
+    """Processes of a cluster, over which parties of a variant are split: one a free core.
 
     Args:
         tasks: reaches the cluster.
@@ -200,9 +200,9 @@ class Hosted(Mapping[str, Any]):
         self._parts: dict[Actor, Part] = {}
         names = list(answers)
         for place, actor in enumerate(actors[: len(names)]):
-            dealt = names[place :: len(actors)]
-            made = tasks.share({name: answers[name] for name in dealt})  # tables travel once
-            self._parts[actor] = Part(variant, dealt, made)
+            names_here = names[place :: len(actors)]
+            made = tasks.share({name: answers[name] for name in names_here})  # tables travel once
+            self._parts[actor] = Part(variant, names_here, made)
         self._actor = {name: actor for actor, part in self._parts.items() for name in part.names}
         self._kind: Kind = InProcess
         self._ahead: dict[str, _Answer] = {}

@@ -1,4 +1,4 @@
-"""Two DataFrames of the same patients, one with a label."""
+"""DataFrames of patients: two of the same, one with a label; and one with times to an event."""
 
 from __future__ import annotations
 
@@ -45,3 +45,17 @@ def parties(clinic: Any, lab: Any) -> list[dt.Party]:
         dt.Party("clinic", clinic, id="patient", label="ill"),
         dt.Party("lab", lab, id="patient", apfed={"encoder": (8,)}),
     ]
+
+
+def people(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Patients with a time to an event, of which age, blood and heart say something."""
+    rng = np.random.default_rng(seed)
+    age, blood, heart = rng.normal(size=(3, rows))
+    days = np.exp(5 - age - 0.5 * blood - 0.5 * heart) * rng.exponential(size=rows)
+    end = rng.uniform(50, 600, size=rows)
+    return pd.DataFrame(
+        {
+            "patient": np.arange(rows), "age": age, "blood": blood, "heart": heart,
+            "days": np.minimum(days, end).round(2) + 0.01, "died": (days <= end).astype(int),
+        }
+    )  # fmt: skip

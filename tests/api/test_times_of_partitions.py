@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tables import people
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -18,22 +19,14 @@ CHFL = dt.CHFL(widths=(8,), rounds=3, local_epochs=2, learning_rate=0.02, batch_
 HYFEM = dt.HyFEM(rounds=4, local_steps=8, learning_rate=0.1, batch_size=32)
 
 
-def people(rows: int = 480, seed: int = 0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    age, blood, heart = rng.normal(size=(3, rows))
-    days = np.exp(5 - age - 0.5 * blood - 0.5 * heart) * rng.exponential(size=rows)
-    end = rng.uniform(50, 600, size=rows)
-    return pd.DataFrame(
-        {
-            "ward": np.array(["north", "south", "west"])[np.arange(rows) % 3],
-            "age": age, "blood": blood, "heart": heart,
-            "days": np.minimum(days, end).round(2) + 0.01, "died": (days <= end).astype(int),
-        }
-    )  # fmt: skip
+def patients() -> pd.DataFrame:
+    """By wards."""
+    wards = np.array(["north", "south", "west"])[np.arange(480) % 3]
+    return people(480).drop(columns="patient").assign(ward=wards)
 
 
 def test_chfl_learns_times_of_a_table_split_into_common_and_unique_columns() -> None:
-    data = dt.simulate(people().drop(columns="ward"), dt.CommonUnique(3, common=0.5), label=LABEL)
+    data = dt.simulate(patients().drop(columns="ward"), dt.CommonUnique(3, common=0.5), label=LABEL)
     run = dt.fit(CHFL, data, baselines=["common", "local", "pooled"], quiet=True)
     assert set(run.result["baselines"]) == {"common", "local", "pooled"}
     assert run.result["baselines"]["pooled"]["c_index"] > 0.6
@@ -44,7 +37,7 @@ def test_chfl_learns_times_of_a_table_split_into_common_and_unique_columns() -> 
 
 @pytest.mark.parametrize("method", [CHFL, HYFEM], ids=["chfl", "hyfem"])
 def test_a_column_that_names_hospitals_splits_times(method: dt.Method) -> None:
-    frame = people()
+    frame = patients()
     frame.loc[frame["ward"] == "south", "blood"] = np.nan
     data = dt.simulate(frame, dt.ByColumn("ward", ["north", "south", "west"]), label=LABEL)
     run = dt.fit(method, data, quiet=True)
@@ -53,7 +46,7 @@ def test_a_column_that_names_hospitals_splits_times(method: dt.Method) -> None:
 
 
 def test_a_run_file_splits_times_and_other_labels_are_refused(tmp_path: Path) -> None:
-    people().drop(columns="ward").to_csv(tmp_path / "all.csv", index=False)
+    patients().drop(columns="ward").to_csv(tmp_path / "all.csv", index=False)
     (tmp_path / "run.toml").write_text(
         'method = "chfl"\n[data]\nsource = "all.csv"\n'
         'label = { time = "days", event = "died" }\ntest = 0.25\n'
@@ -64,7 +57,7 @@ def test_a_run_file_splits_times_and_other_labels_are_refused(tmp_path: Path) ->
     done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(out), "-q"])
     assert done.exit_code == 0, done.output
     assert (out / "models" / "party-1").is_dir()
-    columns = people()[["age", "blood", "died"]]
+    columns = patients()[["age", "blood", "died"]]
     counts = dt.simulate(columns, dt.CommonUnique(3), label="died", task="counts")
     with pytest.raises(ConfigError, match="a label of counts is for APFed and local models"):
         dt.fit(CHFL, counts, quiet=True)

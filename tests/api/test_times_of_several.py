@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tables import people
 
 import dovetail as dt
 from dovetail.alignment.columns import agreed_times
@@ -16,19 +17,6 @@ from dovetail.errors import ConfigError, DataError, MessageError
 LABEL = {"time": "days", "event": "died"}
 #: Each hospital's columns; "age" is at all.
 COLUMNS = {"north": ("age", "blood"), "south": ("age", "heart"), "west": ("age",)}
-
-
-def people(rows: int = 450, seed: int = 0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    age, blood, heart = rng.normal(size=(3, rows))
-    days = np.exp(5 - age - 0.5 * blood - 0.5 * heart) * rng.exponential(size=rows)
-    end = rng.uniform(50, 600, size=rows)
-    return pd.DataFrame(
-        {
-            "patient": np.arange(rows), "age": age, "blood": blood, "heart": heart,
-            "days": np.minimum(days, end).round(2) + 0.01, "died": (days <= end).astype(int),
-        }
-    )  # fmt: skip
 
 
 def hospitals(frame: pd.DataFrame, *, blocks: bool = False) -> Iterator[dt.Party]:
@@ -46,12 +34,12 @@ METHODS = {
 
 @pytest.fixture(scope="module", params=METHODS)
 def run(request: pytest.FixtureRequest) -> dt.Run:
-    parties = list(hospitals(people(), blocks=request.param == "hyfem"))
+    parties = list(hospitals(people(450), blocks=request.param == "hyfem"))
     return dt.fit(METHODS[request.param], parties, test=0.25, quiet=True)
 
 
 def test_every_hospital_has_a_model_that_says_when(run: dt.Run, tmp_path: Path) -> None:
-    frame = people()
+    frame = people(450)
     cuts = set()
     for name in COLUMNS:
         model = run.models[name]
@@ -70,7 +58,7 @@ def test_every_hospital_has_a_model_that_says_when(run: dt.Run, tmp_path: Path) 
 
 
 def test_a_hospital_without_times_is_refused() -> None:
-    frame = people()
+    frame = people(450)
     odd = dt.Party("east", frame[["patient", "age", "died"]], id="patient", label="died")
     for method in METHODS.values():
         with pytest.raises((ConfigError, DataError)):
@@ -78,8 +66,8 @@ def test_a_hospital_without_times_is_refused() -> None:
 
 
 def test_fedoptimus_refuses_times_in_a_sentence() -> None:
-    owner, *_ = hospitals(people())
-    columns = dt.Party("lab", people()[["patient", "heart"]], id="patient")
+    owner, *_ = hospitals(people(450))
+    columns = dt.Party("lab", people(450)[["patient", "heart"]], id="patient")
     with pytest.raises(ConfigError, match="label of survival is for APFed, CHFL, HyFEM and local"):
         dt.fit(dt.FedOptimus(), [owner, columns], quiet=True)
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -233,3 +233,46 @@ def write_new(folder: Path, *names: str) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+#: A coordinator without data, and the sites that it waits for.
+_COORDINATED = """
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = {names}
+name = "coordinator"
+wait_s = 180
+grace_s = 0.5
+timeout_s = 120
+"""
+
+
+@contextmanager
+def coordinated(
+    dovetail: Callable[..., Any],
+    folder: Path,
+    names: Sequence[str],
+    methods: Mapping[str, str],
+    hyfem: str,
+) -> Iterator[Federation]:
+    """Sites whose party files are in the folder, all joined to a coordinator.
+
+    Args:
+        methods: name -> a run file without its parties; written as NAME-here.toml of one process,
+            and as NAME.toml of the coordinator's.
+        hyfem: what [hyfem] of the coordinator's says besides.
+    """
+    port, files = free_port(), json.dumps([f"{name}.toml" for name in names])
+    engine = _COORDINATED.format(port=port, names=json.dumps([*names]))
+    for method, text in methods.items():
+        (folder / f"{method}-here.toml").write_text(f"parties = {files}\n{text}")
+        apart = text.replace("[hyfem]\n", f"[hyfem]\n{hyfem}\n")
+        (folder / f"{method}.toml").write_text(apart + engine)
+    who = (*names, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1", "-q")
+    done = dovetail("certificates", *who)
+    assert done.code == 0, done.err
+    with Federation(folder, port, ("--name", "coordinator")).ending() as made:
+        for name in names:
+            made.join(name)
+        yield made

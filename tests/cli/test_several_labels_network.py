@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from federations import Federation, free_port
+from federations import Federation, coordinated
 
 import dovetail as dt
 
@@ -34,16 +34,6 @@ drivers = ["coordinator", "server"]
 [hyfem]
 {scale}
 """
-ENGINE = """
-[engine]
-kind = "stream"
-listen = "127.0.0.1:{port}"
-partners = ["north", "south"]
-name = "coordinator"
-wait_s = 180
-grace_s = 0.5
-timeout_s = 120
-"""
 METHODS = {
     "chfl": 'method = "chfl"\n[chfl]\nwidths = [4]\nrounds = 3\nbatch_size = 32\n',
     "hyfem": 'method = "hyfem"\n[hyfem]\nrounds = 3\nlocal_steps = 4\nclass_weights = true\n'
@@ -58,7 +48,7 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 def federation(request: pytest.FixtureRequest, dovetail: Any, tmp_path: Path) -> Iterator[Any]:
     """South does not know the second label."""
-    folder, port = tmp_path, free_port()
+    folder = tmp_path
     label, task, scale, said = KINDS[request.param]
     rng = np.random.default_rng(0)
     for number, name in enumerate(NAMES):
@@ -75,17 +65,7 @@ def federation(request: pytest.FixtureRequest, dovetail: Any, tmp_path: Path) ->
         frame.to_csv(folder / f"{name}.csv", index=False)
         text = PARTY.format(name=name, label=json.dumps(label), task=task, scale=scale)
         (folder / f"{name}.toml").write_text(text)
-    for method, text in METHODS.items():
-        here = f"parties = {json.dumps([f'{name}.toml' for name in NAMES])}\n"
-        (folder / f"{method}-here.toml").write_text(here + text)
-        apart = text.replace("[hyfem]\n", f"[hyfem]\n{said}\n")
-        (folder / f"{method}.toml").write_text(apart + ENGINE.format(port=port))
-    who = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1", "-q")
-    done = dovetail("certificates", *who)
-    assert done.code == 0, done.err
-    with Federation(folder, port, ("--name", "coordinator")).ending() as made:
-        for name in NAMES:
-            made.join(name)
+    with coordinated(dovetail, folder, NAMES, METHODS, said) as made:
         yield made
 
 

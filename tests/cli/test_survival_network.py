@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from federations import Federation, free_port
+from federations import Federation, coordinated
 
 import dovetail as dt
 
@@ -28,16 +27,6 @@ blocks = {{ age = ["age"] }}
 algorithms = ["chfl", "hyfem", "survival"]
 drivers = ["coordinator", "server"]
 """
-ENGINE = """
-[engine]
-kind = "stream"
-listen = "127.0.0.1:{port}"
-partners = ["north", "south", "west"]
-name = "coordinator"
-wait_s = 180
-grace_s = 0.5
-timeout_s = 120
-"""
 METHODS = {
     "curves": 'method = "kaplan-meier"\n[survival]\ngroup = "arm"\nleast = 1\n',
     "cox": 'method = "cox"\n[survival]\ncolumns = ["age"]\n',
@@ -49,7 +38,7 @@ METHODS = {
 
 @pytest.fixture
 def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
-    folder, port = tmp_path, free_port()
+    folder = tmp_path
     rng = np.random.default_rng(0)
     for number, name in enumerate(NAMES):
         rows = 90 + 20 * number
@@ -62,17 +51,7 @@ def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
         }  # fmt: skip
         pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
         (folder / f"{name}.toml").write_text(PARTY.format(name=name))
-    for method, text in METHODS.items():
-        here = f"parties = {json.dumps([f'{name}.toml' for name in NAMES])}\n"
-        (folder / f"{method}-here.toml").write_text(here + text)
-        apart = text.replace("[hyfem]\n", "[hyfem]\ntimes_to_event = true\n")
-        (folder / f"{method}.toml").write_text(apart + ENGINE.format(port=port))
-    who = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1", "-q")
-    done = dovetail("certificates", *who)
-    assert done.code == 0, done.err
-    with Federation(folder, port, ("--name", "coordinator")).ending() as made:
-        for name in NAMES:
-            made.join(name)
+    with coordinated(dovetail, folder, NAMES, METHODS, "times_to_event = true") as made:
         yield made
 
 

@@ -1,5 +1,5 @@
-"""What is told of APFed: of ``dovetail audit FILE --fast`` with seed 0 (APFed-S without ``--fast``;
-docs/privacy.md) and of ``dovetail bench worth``, beside the best local model."""
+"""What is reported of APFed: by ``dovetail audit FILE --fast`` with seed 0 (APFed-S without
+``--fast``; docs/privacy.md) and by ``dovetail bench worth``, beside the best local model."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ the baseline; Lu et al.: "WebDISCO", JAMIA 22 (2015), for the sums that a site g
 r says that a row is at risk in interval k, d_k how many events it has, E_k is the sum of x over
 them. Newton's steps are the coordinator's, halved where the likelihood falls; each asks for new
 sums, under the masks of ``secret_mean``, so what it learns are totals of all parties. Before them
-columns are standardised: each party tells powers of ten of its columns and their spreads, then
+columns are standardised: each party reports powers of ten of its columns and their spreads, then
 means and a spread are summed. With as many intervals as times these are the pooled estimates
 (Breslow's ties), but for float32 sums. They say more than counts: of two neighbouring intervals the
 difference of A, B and C is of the rows that left between them, at each b that was asked. So a
