@@ -34,9 +34,9 @@ from dovetail.methods.apfed.sealed_checks import UNLIMITED
 from dovetail.methods.baselines import features
 from dovetail.models.learners import LEARNERS, NO_FOLD, best_of, fit_all, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, num_targets, targets
-from dovetail.models.learners.assisted_joint import blended
 from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
 from dovetail.models.learners.distil import DistilConfig, Owner, distil
+from dovetail.models.learners.joint import blended
 from dovetail.models.learners.rows import Rows, first_fold_only
 from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.losses import Values

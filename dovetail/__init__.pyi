@@ -36,11 +36,13 @@ from dovetail.api.survival import cox as cox
 from dovetail.api.survival import kaplan_meier as kaplan_meier
 from dovetail.errors import DovetailError as DovetailError
 from dovetail.methods import apfed as apfed
-from dovetail.methods import chfl as chfl
 from dovetail.methods import fedoptimus as fedoptimus
 from dovetail.methods import hyfem as hyfem
 from dovetail.methods import selection as selection
 from dovetail.methods import vertical as vertical
+from dovetail.methods.chfl import layers
 from dovetail.service.exported import load as load
 
 __version__: str
+
+chfl = layers

@@ -86,4 +86,4 @@ def test_import_alone_loads_nothing_heavy():
         "print(sorted(ours), sorted(others))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['dovetail', 'dovetail.errors'] []"
+    assert run.stdout.strip() == "['dovetail', 'dovetail.errors', 'dovetail.lazy'] []"

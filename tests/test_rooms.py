@@ -30,8 +30,8 @@ FLOORS = (
     "cli",
 )
 
-#: Room -> the other rooms it may import from. Every room may import ``errors``, ``files`` and
-#: ``cluster``.
+#: Room -> the other rooms it may import from. Every room may import ``errors``, ``files``, ``lazy``
+#: and ``cluster``.
 ROOMS = {room: set(FLOORS[:floor]) for floor, room in enumerate(FLOORS)}
 ROOMS["network"] = set()
 # models -> data: a saved model holds the input and the task that its raw columns are read with.
@@ -48,7 +48,9 @@ METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "survival", "vertical")
 BESIDE_METHOD = {"apfed": {"vertical"}}
 
 #: What stands beside the rooms.
-BESIDE = {"__init__.py", "__main__.py", "cluster.py", "errors.py", "files.py", "sklearn.py"}
+BESIDE = {
+    *("__init__.py", "__main__.py", "cluster.py", "errors.py", "files.py", "lazy.py", "sklearn.py")
+}
 
 #: Public name of ``dovetail`` -> the module it stands for.
 SHORT_NAMES = {
@@ -100,7 +102,7 @@ def wrong_imports(tree: ast.AST, module: str, *, is_package: bool = False) -> li
         if rest[0] in SHORT_NAMES:
             name = ".".join([SHORT_NAMES[rest[0]], *rest[1:]])
             rest = name.split(".")[1:]
-        if rest[0] in ("cluster", "errors", "files"):
+        if rest[0] in ("cluster", "errors", "files", "lazy"):
             allowed = True
         elif rest[0] == "__version__":
             allowed = room in ROOMS

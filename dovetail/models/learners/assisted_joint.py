@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dovetail.errors import ModelError
 from dovetail.models.as_json import AsJson
 from dovetail.models.learners.assisted import Assisted, Inputs
-from dovetail.models.learners.joint import JointSpec, WithPartners
+from dovetail.models.learners.joint import JointSpec, WithPartners, blended
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import mean_outputs
 
@@ -105,13 +105,6 @@ class AssistedJoint(WithPartners):
         return mean_outputs(
             blended(each_MKBC, regression=regression) / spec.temperature, regression=regression
         )
-
-
-def blended(each: Sequence[Tensor], *, regression: bool) -> Tensor:
-    """The mean of several teachers' (K, B, C); one is itself."""
-    if len(each) == 1:
-        return each[0]
-    return mean_outputs(torch.stack(list(each)), regression=regression)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,31 @@
+"""What ``dovetail.network`` offers; each name is imported when it is first used."""
+
+from dovetail.network.checkpoint import Checkpoint as Checkpoint
+from dovetail.network.checkpoint import Checkpointed as Checkpointed
+from dovetail.network.checkpoint import State as State
+from dovetail.network.checkpoint import Stateful as Stateful
+from dovetail.network.checkpoint import StatefulParty as StatefulParty
+from dovetail.network.composite import Composite as Composite
+from dovetail.network.costs import noted as noted
+from dovetail.network.engine import Engine as Engine
+from dovetail.network.engine import Party as Party
+from dovetail.network.engine import Pending as Pending
+from dovetail.network.engine import Replies as Replies
+from dovetail.network.inprocess import InProcess as InProcess
+from dovetail.network.ledger import Ledger as Ledger
+from dovetail.network.ledger import LedgerFile as LedgerFile
+from dovetail.network.messages import Bytes as Bytes
+from dovetail.network.messages import Doubles as Doubles
+from dovetail.network.messages import Draws as Draws
+from dovetail.network.messages import Floats as Floats
+from dovetail.network.messages import Header as Header
+from dovetail.network.messages import Integers as Integers
+from dovetail.network.messages import Message as Message
+from dovetail.network.messages import Numbers as Numbers
+from dovetail.network.messages import Precision as Precision
+from dovetail.network.messages import Samples as Samples
+from dovetail.network.messages import Values as Values
+from dovetail.network.messages import Weights as Weights
+from dovetail.network.messages import check_shape as check_shape
+from dovetail.network.messages import decode as decode
+from dovetail.network.messages import encode as encode
