@@ -107,12 +107,12 @@ def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
         ],
     )
     here = active.taught[stack]
-    networks = [here.stack.bottom, parties["shop"].stacks[stack].bottom, here.top]
+    networks = [here.stack.bottom, parties["shop"].stacks[stack].bottom, here.head.top]
     for network, other in zip(networks, [*pooled.bottoms, pooled.top], strict=True):
         for name, value in other.state_dict().items():
             torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-5, atol=1e-6)
-    assert here.stopping.best_step == pooled.steps > 0
-    assert here.stopping.best_loss == pytest.approx(pooled.loss, rel=1e-5)
+    assert here.head.best_step == pooled.steps > 0
+    assert here.head.best_loss == pytest.approx(pooled.loss, rel=1e-5)
     assert active.teacher_outputs is not None
     torch.testing.assert_close(
         active.teacher_outputs.train[stack],
@@ -244,7 +244,7 @@ def test_where_a_run_may_begin_once_the_others_go_on_when_a_partner_leaves(
     assert "is gone" in active.lost["lab"]
     assert active.teacher_outputs is not None
     assert tuple(active.code_widths) == ("shop",)
-    assert active.taught["network"].top.code_widths == (4, 4)
+    assert active.taught["network"].head.top.code_widths == (4, 4)
     # It teaches as well as one that never had the other: of held-out rows, the share that is right.
     without, _, _ = taught(owner, {"shop": shop})
     assert without.teacher_outputs is not None

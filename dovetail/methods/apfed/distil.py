@@ -20,8 +20,8 @@ needs nobody. This file is the teacher's training; nothing of the student leaves
     from the members that never saw its label. N of a message: K blocks of B samples, one a member.
 
 A message to a partner makes its step and asks for the next codes at once, so a step is one round
-trip, whatever the number of stacks: they learn from the same batches. Trained in one place with
-the same random numbers it is ``fit_stacked`` of ``models/learners/vertical.py``.
+trip, whatever the number of stacks: they learn from the same batches. Both sides are those of
+``models/learners/vertical.py``, with which ``fit_stacked`` trains in one place.
 
     label owner                             partner
     Begin                             ---->  its networks are made
@@ -62,18 +62,8 @@ from dovetail.methods.released import Once, Release
 from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
-from dovetail.models.learners.stacked import Top
-from dovetail.models.learners.vertical import (
-    Batches,
-    EarlyStopping,
-    Kept,
-    PartySide,
-    StackedConfig,
-    copies_of,
-    held_out_rows,
-    member_masks,
-    prior,
-)
+from dovetail.models.learners.rows import Rows
+from dovetail.models.learners.vertical import OwnerSide, PartySide, StackedConfig, copies_of
 from dovetail.network import Draws, Engine, Message, State, Values, check_shape, noted
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -375,72 +365,25 @@ class Table:
         return torch.stack([self.samples[party] >= 0 for party in parties])
 
 
-class _Taught:
-    """The label owner's side of one stack."""
+class Taught:
+    """The label owner's side of one stack: its own networks, and the head."""
 
-    def __init__(
-        self, stack: PartySide, top: Top, stopping: EarlyStopping, dropping: RandomStream
-    ) -> None:
+    def __init__(self, stack: PartySide, head: OwnerSide) -> None:
         self.stack = stack
-        self.top = top
-        self.top_optimizer = stack.config.optimizer(top)
-        self.top_kept = Kept(top)
-        self.stopping = stopping
-        self.dropping = dropping
-        self.ended = False
-
-    def without(self, kept: Sequence[int], top: Top, *, patience: int, step: int) -> None:
-        """Go on with a head over the parts in these places alone, judged from this step on."""
-        columns = _columns(self.top.code_widths, kept)
-        with torch.no_grad():
-            top.head.weight.copy_(self.top.head.weight[:, columns])
-            top.head.bias.copy_(self.top.head.bias)
-        self.top = top
-        self.top_optimizer = self.stack.config.optimizer(top)
-        self.top_kept = Kept(top)
-        self.stopping = EarlyStopping(patience)
-        self.stopping.best_step = step
-        self.ended = False
-
-    def keep(self) -> None:
-        self.stack.kept.keep()
-        self.top_kept.keep()
+        self.head = head
+        self.ended = False  # noted where it is judged
 
     def restore_best(self) -> None:
         self.stack.kept.restore()
-        self.top_kept.restore()
+        self.head.restore()
 
     def state(self) -> State:
-        return {
-            "stack": self.stack.state(),
-            "top": self.top.state_dict(),
-            "optimizer": self.top_optimizer.state_dict(),
-            "kept": self.top_kept.weights,
-            "best_loss": self.stopping.best_loss,
-            "best_step": self.stopping.best_step,
-            "dropping": self.dropping.state(),
-            "ended": self.ended,
-        }
+        return {"stack": self.stack.state(), "head": self.head.state(), "ended": self.ended}
 
     def restore(self, state: State) -> None:
         self.stack.restore(state["stack"])
-        self.top.load_state_dict(state["top"])
-        self.top_optimizer.load_state_dict(state["optimizer"])
-        self.top_kept.weights = dict(state["kept"])
-        self.stopping.best_loss = state["best_loss"]
-        self.stopping.best_step = state["best_step"]
-        self.dropping.restore(state["dropping"])
+        self.head.resume(state["head"])
         self.ended = state["ended"]
-
-
-def _columns(widths: Sequence[int], indices: Sequence[int]) -> Tensor:
-    """Where codes of these places stand among all.
-
-    >>> _columns((2, 3, 1), (0, 2))
-    tensor([0, 1, 5])
-    """
-    parts = torch.arange(sum(widths)).split(list(widths))
-    return torch.cat([parts[index] for index in indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -506,7 +449,6 @@ class Active(Driver):
         self.teacher_outputs: TeacherOutputs | None = None
         self.number = 0
         self.step_number = 0
-        self.first_step = 0  # of the heads as they are; a new one when the teacher goes on
         self.begins = 0  # of the run so far
         self.copies = 0  # members of each fold
         self.uses: dict[str, Uses] = {}  # partner -> how often it was asked about each sample
@@ -520,7 +462,7 @@ class Active(Driver):
         """The most that there can be yet, and the student."""
         if self.config.exchange == RELEASED:
             return 2
-        return self.number + max(0, self.steps_left) // self.every + 2
+        return self.number + max(0, self.steps_left) // self.head.every + 2
 
     def leave_out(self, party: str, why: str, network: Engine | None = None) -> None:
         """Go on without this partner, which hears of it where the engine is given."""
@@ -547,14 +489,6 @@ class Active(Driver):
             return False
         return True
 
-    def plan(self) -> int:
-        """Who learns from which rows, and is judged on which, of ``rows_N``; gives the patience."""
-        train_KN, stop_KN = member_masks(self.owner.folds_R[self.rows_N], self.copies)
-        self.batches = Batches(train_KN, self.config.batch_size, seed=self.seed)
-        self.every = min(max(5, self.batches.epoch), 100, self.config.max_steps)
-        self.judged_KV, self.real_KV = held_out_rows(stop_KN)
-        return max(self.config.patience, 5 * self.batches.epoch)
-
     def new_members(self) -> None:
         """How many networks there are, for the rows that teach now."""
         self.copies = self.config.copies or copies_of(len(self.rows_N))
@@ -573,46 +507,54 @@ class Active(Driver):
 
     def open(self, code_widths: Mapping[str, Sequence[int]]) -> None:
         """Build one's own networks and the heads over every partner's codes."""
-        owner, config = self.owner, self.config
+        owner = self.owner
         self.code_widths = {party: tuple(widths) for party, widths in code_widths.items()}
-        patience = self.plan()
-        targets_NC = owner.targets_RC[self.rows_N]
-        self.taught: dict[str, _Taught] = {}
-        for index, name in enumerate(config.teachers):
-            stream = self._stream(self.name, "active", name)
-            how, members = config.stack(name), self.members
-            stack = PartySide(owner.x_RF, how, members, owner.num_outputs, stream)
+        self.taught: dict[str, Taught] = {}
+        for index, name in enumerate(self.config.teachers):
+            stream = RandomStream(self.seed, self.name, "active", name, secret=self._key)
+            how = self._how(name)
+            stack = PartySide(owner.x_RF, how, self.members, owner.num_outputs, stream)
             widths = [stack.code_width, *(self.code_widths[p][index] for p in self.partners)]
-            top = self._top(widths)
-            with torch.no_grad():
-                start = prior(targets_NC, torch.ones(len(targets_NC)), owner.loss)
-                torch.nn.init.zeros_(top.head.bias).add_(start)
-            stopping = EarlyStopping(patience)
-            self.taught[name] = _Taught(stack, top, stopping, self._stream("dropout"))
-        self.step_number = self.first_step = 0
+            self.taught[name] = Taught(stack, self._head(name, widths))
+        self.step_number = 0
         self.keep: tuple[str, ...] = ()
         self.owed: dict[str, Tensor] = {}
 
     def go_on(self) -> None:
         """Train on without the partners that were left out since the heads were made."""
-        patience = self.plan()
-        self.first_step = self.step_number
         before = tuple(self.code_widths)
         indices = [0, *(1 + index for index, name in enumerate(before) if name in self.partners)]
         self.code_widths = {party: self.code_widths[party] for party in self.partners}
-        for taught in self.taught.values():
-            widths = [taught.top.code_widths[index] for index in indices]
-            top = self._top(widths)
-            taught.without(indices, top, patience=patience, step=self.step_number)
+        for name, taught in self.taught.items():
+            head = self._head(name, [taught.head.top.code_widths[index] for index in indices])
+            head.take_over(taught.head, indices)
+            taught.head, taught.ended = head, False
         self.keep, self.owed = (), {}
 
-    def _top(self, widths: Sequence[int]) -> Top:
-        num_outputs = self.owner.num_outputs
-        with self._stream("top"):
-            return Top(self.members, len(widths), widths, num_outputs, self.config.dropout)
+    def _how(self, name: str) -> StackedConfig:
+        """How a stack is built and trained here."""
+        config = self.config
+        return replace(
+            config.stack(name),
+            copies=self.copies,
+            dropout=config.dropout,
+            batch_size=config.batch_size,
+            max_steps=config.max_steps,
+            patience=config.patience,
+        )
 
-    def _stream(self, *purpose: str) -> RandomStream:
-        return RandomStream(self.seed, *purpose, secret=self._key)
+    def _head(self, name: str, widths: Sequence[int]) -> OwnerSide:
+        """A stack's head over codes of these widths, and who learns from which of ``rows_N``."""
+        owner, chosen = self.owner, self.rows_N
+        unread = torch.zeros(len(chosen), 0)
+        rows = Rows(unread, owner.targets_RC[chosen], owner.folds_R[chosen], loss=owner.loss)
+        how, num = self._how(name), len(widths)
+        return OwnerSide(rows, how, parties=num, seed=self.seed, code_widths=widths, key=self._key)
+
+    @property
+    def head(self) -> OwnerSide:
+        """That of the stack that learned the most: all draw and are judged alike."""
+        return max((taught.head for taught in self.taught.values()), key=lambda head: head.taken)
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -622,7 +564,7 @@ class Active(Driver):
     @property
     def steps_left(self) -> int:
         """How many more there may be."""
-        return self.first_step + self.config.max_steps - self.step_number
+        return self.config.max_steps - self.head.taken
 
     def state(self) -> State:
         """What its next step depends on; to be saved when no gradient is due."""
@@ -631,9 +573,7 @@ class Active(Driver):
             "why_not": self.why_not,
             "code_widths": {party: list(widths) for party, widths in self.code_widths.items()},
             "taught": {name: taught.state() for name, taught in self.taught.items()},
-            "batches": self.batches.state(),
             "step": self.step_number,
-            "first_step": self.first_step,
             "begins": self.begins,
             "copies": self.copies,
             "limits": {party: astuple(uses.limits) for party, uses in self.uses.items()},
@@ -659,9 +599,7 @@ class Active(Driver):
         self.open(state["code_widths"])
         for name, taught in self.taught.items():
             taught.restore(state["taught"][name])
-        self.batches.resume(state["batches"])
         self.step_number = state["step"]
-        self.first_step = state["first_step"]
         self.begins = state["begins"]
         self.uses = {
             party: Uses(Limits(*limits), state["uses"][party])

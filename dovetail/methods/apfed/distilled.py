@@ -91,7 +91,7 @@ def _joint(
     bottoms = Bottoms(
         [each.stack.encoding for each in taught], [each.stack.bottom for each in taught]
     )
-    network = Joint(spec, bottoms, [each.top for each in taught], solo.network)
+    network = Joint(spec, bottoms, [each.head.top for each in taught], solo.network)
     return network.eval(), spec
 
 

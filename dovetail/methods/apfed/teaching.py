@@ -27,7 +27,6 @@ from dovetail.methods.apfed.distil import (
     TeacherOutputs,
 )
 from dovetail.methods.limits import asked_for, limits_of
-from dovetail.models.optimizers import gradient_of
 from dovetail.network import Checkpoint, Engine, check_shape
 
 _log = logging.getLogger(__name__)
@@ -76,8 +75,8 @@ def _rounds(active: Active, network: Engine, checkpoint: Checkpoint) -> Iterator
         number += 1
         loss, held_out = None, {}
         try:
-            if active.live and active.every <= active.steps_left and _answer_a_round(active):
-                for _ in range(active.every):
+            if active.live and active.head.every <= active.steps_left and _answer_a_round(active):
+                for _ in range(active.head.every):
                     losses.append(step(active, network))
                 held_out = judge(active, network)
                 loss = math.fsum(losses) / len(losses)
@@ -182,9 +181,10 @@ def _answer_a_round(active: Active) -> bool:
     A message counts once for each sample in it.
     """
     judging, text = (
-        _num_messages(active, num) for num in (active.judged_KV.shape[1], len(active.train.x_RF))
+        _num_messages(active, num)
+        for num in (active.head.judged_KV.shape[1], len(active.train.x_RF))
     )
-    needed = active.every + judging + text
+    needed = active.head.every + judging + text
     tired = [party for party, uses in active.uses.items() if uses.left() < needed]
     for party in tired:
         most = active.uses[party].limits.max_uses
@@ -206,60 +206,47 @@ def _answer_a_round(active: Active) -> bool:
 
 def step(active: Active, network: Engine) -> float:
     """One minibatch of every member; its mean loss."""
-    drawn_KB = active.batches.draw()
     stacks = active.live
-    codes = _ask(active, network, stacks, active.rows_N[drawn_KB], active.train, training=True)
-    owner = active.owner
+    heads = {name: active.taught[name].head for name in stacks}
+    drawn_KB, *_ = [head.draw() for head in heads.values()]  # the same of all
     rows_KB = active.rows_N[drawn_KB]
-    leaves = {party: code.KBD.requires_grad_() for party, code in codes.items() if code.answered}
-    parts = _split(active, stacks, codes)
-    total, shown = torch.zeros(()), 0.0
-    for name in stacks:
-        taught = active.taught[name]
-        local_KBD = taught.stack.encode(rows_KB)
-        with taught.dropping:
-            outputs_KBC = taught.top([local_KBD, *parts[name]])
-        losses_KB = owner.loss.rows(outputs_KBC, owner.targets_RC[rows_KB])
-        per_member = losses_KB.mean(dim=1)
-        shown += float(per_member.detach().mean()) / len(stacks)
-        total = total + per_member.sum()
+    codes = _ask(active, network, stacks, rows_KB, active.train, training=True)
+    gradients: dict[str, list[Tensor]] = {party: [] for party in codes}
+    for name, parts in _split(active, stacks, codes).items():
+        stack = active.taught[name].stack
+        local, *theirs = heads[name].step([stack.send(rows_KB), *parts])
+        stack.follow(local)
+        for party, gradient in zip(codes, theirs, strict=True):
+            gradients[party].append(gradient)
     active.step_number += 1
-    if not math.isfinite(shown):
+    loss = math.fsum(float(head.losses_K.mean()) / len(stacks) for head in heads.values())
+    if not math.isfinite(loss):
         raise TrainingError(
-            f"party {active.name!r}: the joint model's loss is {shown} in step "
+            f"party {active.name!r}: the joint model's loss is {loss} in step "
             f"{active.step_number}; lower distil.learning_rate ({active.config.learning_rate})"
         )
-    total.backward()
-    for name in stacks:
-        active.taught[name].stack.step()
-        active.taught[name].top_optimizer.step()
-        active.taught[name].top_optimizer.zero_grad()
-    active.owed = {}
-    for party, code in leaves.items():
-        active.owed[party] = gradient_of(code).flatten(0, 1)
-    return shown
+    active.owed = {
+        party: answer.gradient(torch.cat(gradients[party], dim=-1)).flatten(0, 1)
+        for party, answer in codes.items()
+        if answer.answered
+    }
+    return loss
 
 
 def judge(active: Active, network: Engine) -> dict[str, float]:
     """Stack -> mean loss of held-out rows; who is best so far, and who has ended, is noted."""
-    stacks = active.live
-    rows_KV = active.rows_N[active.judged_KV]
-    outputs = _outputs(active, network, stacks, rows_KV, active.train)
-    owner = active.owner
-    by_stack = {}
+    judged_KV = active.head.judged_KV
+    outputs = _outputs(active, network, active.live, active.rows_N[judged_KV], active.train)
     keep = []
-    for name in stacks:
-        losses = owner.loss.rows(outputs[name], owner.targets_RC[rows_KV])
-        loss = float((losses * active.real_KV).sum() / active.real_KV.sum())
-        by_stack[name] = loss
-        taught = active.taught[name]
-        if taught.stopping.improved(active.step_number, loss):
-            taught.keep()
+    for name, outputs_KVC in outputs.items():
+        taught, head = active.taught[name], active.taught[name].head
+        if head.improved(head.rows.loss.rows(outputs_KVC, head.rows.targets_NC[judged_KV])):
+            taught.stack.kept.keep()
             keep.append(name)
-        elif taught.stopping.ended(active.step_number):
-            taught.ended = True
+        else:
+            taught.ended = head.stopped
     active.keep = tuple(keep)
-    return by_stack
+    return {name: active.taught[name].head.judged_loss for name in outputs}
 
 
 def finish(active: Active, network: Engine) -> TeacherOutputs:
@@ -339,14 +326,14 @@ def _outputs(
         with torch.no_grad():
             for name in stacks:
                 taught = active.taught[name]
-                taught.top.eval()
+                top = taught.head.top.eval()
                 if table is active.train:
                     code = taught.stack.encode(part_KB)
                 else:
                     x_NF = table.x_RF[part_KB.flatten()]
                     code = taught.stack.encode_others(x_NF, active.members)
-                outputs[name].append(taught.top([code, *parts[name]]))
-                taught.top.train()
+                outputs[name].append(top([code, *parts[name]]))
+                top.train()
     return {name: torch.cat(each, dim=1) for name, each in outputs.items()}
 
 
@@ -371,6 +358,13 @@ class _Answer:
         if self.lacks_KB is None:
             return self.KBD[:, : self.num_rows]
         return self.KBD[:, : self.num_rows].masked_fill(self.lacks_KB[..., None], 0)
+
+    def gradient(self, gradient_KBD: Tensor) -> Tensor:
+        """Of what it sent, by that of ``codes``: zeros in rows that moved nothing."""
+        if self.lacks_KB is not None:
+            gradient_KBD = gradient_KBD.masked_fill(self.lacks_KB[..., None], 0)
+        more = self.KBD.shape[1] - self.num_rows
+        return torch.nn.functional.pad(gradient_KBD, (0, 0, 0, more))
 
 
 def _ask(

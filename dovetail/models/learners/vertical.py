@@ -345,6 +345,8 @@ class OwnerSide:
         seed: of the first weights, batches and dropout.
         steps: train on all rows for so many steps and keep the last; None for early stopping.
         fold_of_N: the fold whose members a row trains; None: those of all folds but its own.
+        code_widths: D of each party; None: the config's of all.
+        key: of the owner's site, mixed into first weights and dropout; None in one place.
     """
 
     def __init__(
@@ -356,6 +358,8 @@ class OwnerSide:
         seed: int,
         steps: int | None = None,
         fold_of_N: Tensor | None = None,
+        code_widths: Sequence[int] | None = None,
+        key: bytes | None = None,
     ) -> None:
         self.rows = rows
         self._weights_N = rows.weights()
@@ -364,35 +368,42 @@ class OwnerSide:
         self.members = len(train_KN)
         if steps is not None:
             train_KN = torch.ones_like(train_KN)
-        width = config.widths[-1] if config.widths else 0
-        with RandomStream(seed, "top"):
-            self.top = Top(self.members, parties, width, rows.num_outputs, config.dropout)
+        if code_widths is None:
+            code_widths = [config.widths[-1] if config.widths else 0] * parties
+        with RandomStream(seed, "top", secret=key):
+            self.top = Top(self.members, parties, code_widths, rows.num_outputs, config.dropout)
         prior_C = prior(rows.targets_NC, rows.weights(), rows.loss)
         with torch.no_grad():
             self.top.head.bias.add_(prior_C)
         self._optimizer = config.optimizer(self.top)
         self._kept = Kept(self.top)
-        self._dropout = RandomStream(seed, "dropout")
+        self._dropout = RandomStream(seed, "dropout", secret=key)
         self._batches = Batches(train_KN, config.batch_size, seed=seed)
         self._steps = steps
         self._max_steps = config.max_steps if steps is None else steps
         self._stopping = EarlyStopping(max(config.patience, 5 * self._batches.epoch))
-        self._every = min(max(5, self._batches.epoch), 100)
+        #: Steps from one judgement to the next.
+        self.every = min(max(5, self._batches.epoch), 100, config.max_steps)
         #: (K, V) the rows that judge each member; 0 where a member with fewer is filled up.
         self.judged_KV, self._real_KV = held_out_rows(stop_KN)
         self.taken = 0
+        self.judged_loss = math.inf  # at the last judgement
+        self.losses_K = torch.zeros(self.members)  # of the last step
 
     @property
     def ended(self) -> bool:
         """Whether no step follows."""
-        if self.taken >= self._max_steps:
-            return True
+        return self.taken >= self._max_steps or self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has waited long enough for a better held-out loss."""
         return self._steps is None and self._stopping.ended(self.taken)
 
     @property
     def judging(self) -> bool:
         """Whether the parties are to send their held-out rows now."""
-        return self._steps is None and self.taken % self._every == 0
+        return self._steps is None and self.taken % self.every == 0
 
     @property
     def best_step(self) -> int:
@@ -412,7 +423,9 @@ class OwnerSide:
         received = [part.detach().requires_grad_() for part in parts]
         with self._dropout:
             losses_KB = self.losses(received, self._drawn_KB)
-        (losses_KB * self._weights_N[self._drawn_KB]).mean(dim=1).sum().backward()
+        losses_K = (losses_KB * self._weights_N[self._drawn_KB]).mean(dim=1)
+        self.losses_K = losses_K.detach()
+        losses_K.sum().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.taken += 1
@@ -441,14 +454,52 @@ class OwnerSide:
         """
         self.top.eval()
         with torch.no_grad():
-            losses = self.judged(parts, self.judged_KV)
+            losses_KV = self.judged(parts, self.judged_KV)
         self.top.train()
+        return self.improved(losses_KV)
+
+    def improved(self, losses_KV: Tensor) -> bool:
+        """Whether (K, V) losses of ``judged_KV`` are the least so far: its weights are kept."""
         weights = self._weights_N[self.judged_KV] * self._real_KV
-        loss = float((losses * weights).sum() / weights.sum())
-        if self._stopping.improved(self.taken, loss):
+        self.judged_loss = float((losses_KV * weights).sum() / weights.sum())
+        if self._stopping.improved(self.taken, self.judged_loss):
             self._kept.keep()
             return True
         return False
+
+    def take_over(self, other: OwnerSide, indices: Sequence[int]) -> None:
+        """Begin with another's head, of its parties in these places alone."""
+        parts = torch.arange(sum(other.top.code_widths)).split(list(other.top.code_widths))
+        columns = torch.cat([parts[index] for index in indices])
+        with torch.no_grad():
+            self.top.head.weight.copy_(other.top.head.weight[:, columns])
+            self.top.head.bias.copy_(other.top.head.bias)
+        self._kept.keep()
+        self._dropout = other._dropout
+
+    def state(self) -> dict[str, Any]:
+        """Between two steps, to go on from."""
+        return {
+            "top": self.top.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "kept": self._kept.weights,
+            "best_loss": self._stopping.best_loss,
+            "best_step": self._stopping.best_step,
+            "dropout": self._dropout.state(),
+            "batches": self._batches.state(),
+            "taken": self.taken,
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, bit for bit; made with the same arguments."""
+        self.top.load_state_dict(state["top"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._kept.weights = dict(state["kept"])
+        self._stopping.best_loss = state["best_loss"]
+        self._stopping.best_step = state["best_step"]
+        self._dropout.restore(state["dropout"])
+        self._batches.resume(state["batches"])
+        self.taken = state["taken"]
 
     def restore(self) -> None:
         """Training is over: back to the best weights; not after a fixed number of steps."""
