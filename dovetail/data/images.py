@@ -6,18 +6,17 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal, Self
+from typing import IO, ClassVar, Literal
 
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import TypeAdapter
 from torch import Tensor
 
-from dovetail.data.saving import read_saved
+from dovetail.data.saving import Saved
 from dovetail.data.tables import Column
 from dovetail.errors import DataError
 
@@ -33,7 +32,7 @@ _MODES = {"1": "L", "L": "L", "LA": "L"} | dict.fromkeys(
 
 
 @dataclass(frozen=True)
-class ImageInput:
+class ImageInput(Saved):
     """The part of an image that a party sees: here a strip.
 
     Attributes:
@@ -87,18 +86,6 @@ class ImageInput:
             f"wrong image shape: expected {whole} (channels, height, width) or the part's "
             f"{self.shape}, got {got}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **asdict(self)}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """The input that ``to_json`` stored.
-
-        Raises:
-            ModelError: fields that are missing or cannot be.
-        """
-        return read_saved(TypeAdapter(cls), dict(stored), f"{cls.kind} input")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from typing import Any
 from dovetail.data.images import ImageInput
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion
-from dovetail.errors import ModelError
+from dovetail.data.saving import of_kind
 
-Input = TableEncoder | ImageInput
+Input = TableEncoder | ImageInput | ImageRegion
 
 
 def input_from_json(stored: Mapping[str, Any]) -> Input:
@@ -19,11 +19,5 @@ def input_from_json(stored: Mapping[str, Any]) -> Input:
     Raises:
         ModelError: an unknown kind of input, or fields that cannot be.
     """
-    kind = stored.get("kind")
-    if kind == "table":
-        return TableEncoder.from_json(stored)
-    if kind == "image":
-        return ImageInput.from_json(stored)
-    if kind == "region":
-        return ImageRegion.from_json(stored)
-    raise ModelError(f"a model's input is a 'table' or an 'image', got {kind!r}")
+    read: Input = of_kind(Input, stored)
+    return read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ class TableEncoder:
         may_lack: whether a row without any value lacks them all: its features are NaN. Else each
             missing value is filled.
     """
+
+    kind: ClassVar[str] = "table"
+    kinds: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -197,7 +200,7 @@ class TableEncoder:
                     del column[name]
         if not self.may_lack:
             del stored["may_lack"]
-        return {"kind": "table", **stored}
+        return {"kind": self.kind, **stored}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TableEncoder:
@@ -206,5 +209,5 @@ class TableEncoder:
         Raises:
             ModelError: fields that are missing or cannot be.
         """
-        found = read_saved(_STORED, stored, "table input")
+        found = read_saved(_STORED, stored, "the model's table input")
         return cls(found.party, found.columns, may_lack=found.may_lack)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -43,7 +43,7 @@ class _Labels(Saved):
 class MultiLabel(_Labels):
     """Labels that are yes or no each; a network's outputs are their log odds."""
 
-    kind: Literal["multilabel"] = "multilabel"
+    kind: ClassVar[str] = "multilabel"
     predicts: ClassVar[str] = "several labels"
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ class MultiTarget(_Labels):
 
     means: tuple[Number, ...]
     scales: tuple[Positive, ...]
-    kind: Literal["multitarget"] = "multitarget"
+    kind: ClassVar[str] = "multitarget"
 
     predicts: ClassVar[str] = "several numbers"
 

@@ -12,7 +12,7 @@ import importlib.util
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class Survival(Saved):
 
     cuts: Annotated[tuple[Number, ...], Field(min_length=1)]
     base: tuple[Number, ...]
-    kind: Literal["survival"] = "survival"
+    kind: ClassVar[str] = "survival"
 
     #: Networks see labels as they are, and what they say is in log odds.
     mean: ClassVar[float] = 0.0

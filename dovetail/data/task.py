@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, StrictInt, StrictStr, TypeAdapter
+from pydantic import Field, StrictInt, StrictStr
 from torch import Tensor
 
 from dovetail.data.labels import Rate, TimeToEvent, composed
 from dovetail.data.party import UNLABELLED, UNSEEN
-from dovetail.data.saving import Number, Positive, Saved, read_saved
+from dovetail.data.saving import Number, Positive, Saved, of_kind
 from dovetail.data.several import MultiLabel as MultiLabel
 from dovetail.data.several import MultiTarget as MultiTarget
 from dovetail.data.several import fit_several
@@ -45,7 +45,7 @@ class Classification(Saved):
     """One of ``classes``; a network for it has one output (logit) per class."""
 
     classes: Annotated[tuple[StrictStr | StrictInt, ...], Field(min_length=1)]
-    kind: Literal["classification"] = "classification"
+    kind: ClassVar[str] = "classification"
 
     predicts: ClassVar[str] = "a class"
 
@@ -64,7 +64,7 @@ class Regression(Saved):
 
     mean: Number
     scale: Positive
-    kind: Literal["regression"] = "regression"
+    kind: ClassVar[str] = "regression"
 
     predicts: ClassVar[str] = "a number"
 
@@ -89,7 +89,9 @@ class Counts(Saved):
 
     unit: Positive
     exposure: str | None = None
-    kind: Literal["counts"] = "counts"
+
+    kind: ClassVar[str] = "counts"
+    unsaid: ClassVar[tuple[str, ...]] = ("exposure",)
 
     predicts: ClassVar[str] = "a number"
     num_outputs: ClassVar[int] = 1
@@ -114,7 +116,7 @@ class Counts(Saved):
 class Amounts(Counts):
     """How much, above 0, whose spread grows with its size: costs, durations, doses."""
 
-    kind: Literal["amounts"] = "amounts"  # type: ignore[assignment]
+    kind: ClassVar[str] = "amounts"
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Quantiles(Saved):
     mean: Number
     scale: Positive
     shares: Annotated[tuple[_Share, ...], Field(min_length=1)]
-    kind: Literal["quantiles"] = "quantiles"
+    kind: ClassVar[str] = "quantiles"
 
     predicts: ClassVar[str] = "a number"
 
@@ -151,16 +153,14 @@ Task = (
 )
 
 
-_TASK: TypeAdapter[Task] = TypeAdapter(Annotated[Task, Field(discriminator="kind")])
-
-
 def task_from_json(stored: Any) -> Task:
     """The task a model was saved with.
 
     Raises:
         ModelError: an unknown kind of task, or one that cannot be.
     """
-    return read_saved(_TASK, stored, "task")
+    task: Task = of_kind(Task, stored)
+    return task
 
 
 def fit_task(

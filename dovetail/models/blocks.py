@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ConfigError
-from dovetail.models.as_json import AsJson
 from dovetail.models.networks import (
     EncoderSpec,
     Shape,
@@ -28,7 +28,7 @@ from dovetail.models.networks import (
 
 
 @dataclass(frozen=True)
-class SmallCnn(AsJson):
+class SmallCnn(Saved):
     """Convolution with stride 2 and ReLU for each of ``channels``, then one pooling layer.
 
     The stride does what max pooling does elsewhere, in a third to a half of the time.
@@ -94,7 +94,7 @@ class _Pool(nn.Module):
 
 
 @dataclass(frozen=True)
-class ResNet(AsJson):
+class ResNet(Saved):
     """He et al. 2016 without its head, and one pooling layer; for a GPU.
 
     Attributes:
@@ -168,7 +168,7 @@ class _Residual(nn.Module):
 
 
 @dataclass(frozen=True)
-class Unchanged(AsJson):
+class Unchanged(Saved):
     """Features are the block itself, flattened (Theta_m = I in Remark 3.1): nothing to train."""
 
     kind: ClassVar[str] = "unchanged"
@@ -347,7 +347,7 @@ def _extract_together(extractors: Sequence[nn.Module], x: Sequence[Tensor]) -> l
 
 
 @dataclass(frozen=True)
-class BlocksSpec(AsJson):
+class BlocksSpec(Saved):
     """What rebuilds a ``BlocksNetwork`` without its weights.
 
     Attributes:

@@ -27,8 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ConfigError
-from dovetail.models.as_json import AsJson
 from dovetail.models.networks import OwnNetwork, output_shape
 
 Join = Literal["sum", "input"]
@@ -203,7 +203,7 @@ class Columns(nn.Module):
 
 
 @dataclass(frozen=True)
-class ColumnsSpec(AsJson):
+class ColumnsSpec(Saved):
     """What rebuilds a ``Columns`` without its weights.
 
     Attributes:

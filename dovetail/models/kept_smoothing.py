@@ -11,15 +11,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
-from dovetail.models.as_json import AsJson
 from dovetail.models.networks import Shape
 from dovetail.models.patches import Patches, PatchesSpec
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 
 
 @dataclass(frozen=True)
-class SealedTargets(AsJson):
+class SealedTargets(Saved):
     """How encrypted targets lie in ciphertexts, and how weights are made whole.
 
     Attributes:
@@ -69,7 +69,7 @@ class KeptSmoothing(nn.Module):
 
 
 @dataclass(frozen=True)
-class SmoothingSpec(AsJson):
+class SmoothingSpec(Saved):
     """The sizes of a ``KeptSmoothing``; stands where a data owner's network does."""
 
     kind: ClassVar[str] = "sealed-smoothing"

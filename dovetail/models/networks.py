@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data.installed import TRUSTED, imported, is_trusted, tensor_of, trust
+from dovetail.data.saving import Saved
 from dovetail.data.stored import let_go
 from dovetail.errors import ConfigError, ModelError
-from dovetail.models.as_json import AsJson
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Perceptron(AsJson):
+class Perceptron(Saved):
     """Linear and ReLU for each width; inputs of any shape are flattened first."""
 
     kind: ClassVar[str] = "perceptron"
@@ -52,7 +52,7 @@ class Perceptron(AsJson):
 
 
 @dataclass(frozen=True)
-class Convolutional(AsJson):
+class Convolutional(Saved):
     """Convolution and ReLU for each of ``channels``; the feature map is not pooled."""
 
     kind: ClassVar[str] = "convolutional"
@@ -143,7 +143,7 @@ class Convolutional(AsJson):
 
 
 @dataclass(frozen=True, eq=False)
-class OwnNetwork(AsJson):
+class OwnNetwork(Saved):
     """An encoder of a user's own: any torch module, with what it gives flattened into a code.
 
     A Lightning module's ``forward`` and a Hugging Face model do as they are: see ``tensor_of``.
@@ -257,7 +257,7 @@ TABLE_4 = Convolutional(channels=(16, 32, 64), kernels=(5, 4, 5), strides=(1, 2,
 
 
 @dataclass(frozen=True)
-class Head(AsJson):
+class Head(Saved):
     """The task-related module: Linear, ReLU and dropout for each hidden width, then Linear."""
 
     widths: tuple[int, ...] = ()

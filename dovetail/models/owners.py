@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.saving import Saved, of_kind
 from dovetail.errors import ConfigError, DataError, ModelError
-from dovetail.models.as_json import AsJson, of_kind
 from dovetail.models.blocks import ResNet
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.kept_smoothing import SmoothingSpec
@@ -82,7 +82,7 @@ class EncodedNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class StripCnn(AsJson):
+class StripCnn(Saved):
     """One convolution and two fully connected layers, for a strip of an image.
 
     Attributes:
@@ -124,7 +124,7 @@ class StripCnn(AsJson):
 
 
 @dataclass(frozen=True)
-class ColumnsMlp(AsJson):
+class ColumnsMlp(Saved):
     """Linear and ReLU for each of ``widths``, then one linear layer; for columns."""
 
     kind: ClassVar[str] = "columns-mlp"
@@ -141,7 +141,7 @@ class ColumnsMlp(AsJson):
 
 
 @dataclass(frozen=True)
-class EncodedMlp(AsJson):
+class EncodedMlp(Saved):
     """A ``ColumnsMlp`` on numbers as bins beside themselves, and a linear layer beside both.
 
     Attributes:
@@ -180,7 +180,7 @@ class EncodedMlp(AsJson):
 
 
 @dataclass(frozen=True)
-class MembersSpec(AsJson):
+class MembersSpec(Saved):
     """Several networks of one kind, each of which gives its part of the embedding.
 
     Attributes:
@@ -221,7 +221,7 @@ _ROWS_FOR_BINS = 20_000
 
 
 @dataclass(frozen=True)
-class OwnerResNet(AsJson):
+class OwnerResNet(Saved):
     """A ResNet-18 for small images and a linear layer; for a GPU.
 
     Attributes:
@@ -246,7 +246,7 @@ class OwnerResNet(AsJson):
 
 
 @dataclass(frozen=True)
-class OwnBottom(AsJson):
+class OwnBottom(Saved):
     """A network of a data owner's own, and a linear layer from what it gives.
 
     Attributes:
@@ -288,7 +288,7 @@ BottomSpec = (
 
 
 @dataclass(frozen=True)
-class TopSpec(AsJson):
+class TopSpec(Saved):
     """ReLU and Linear for each hidden width, then once more to the outputs.
 
     The mean of the embeddings passes a ReLU first: without it the bottoms' last layer and this
@@ -406,7 +406,7 @@ def mean_embedding(embeddings: Sequence[Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OwnersSpec(AsJson):
+class OwnersSpec(Saved):
     """What rebuilds an ``OwnersNetwork`` without its weights.
 
     Attributes:

@@ -20,8 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
-from dovetail.models.as_json import AsJson
 from dovetail.models.smoothers import Kernels
 
 #: What kernels see of pictures: patches, as here, or pixels.
@@ -38,7 +38,7 @@ _LEARNT_FROM, _LEARNT_PATCHES, _AT_ONCE, _FOR_KERNELS = 2000, 20_000, 256, 4000
 
 
 @dataclass(frozen=True)
-class PatchesSpec(AsJson):
+class PatchesSpec(Saved):
     """The sizes of ``Patches``.
 
     Attributes:

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
-from dovetail.models.as_json import AsJson
 from dovetail.models.learners.encoding import FURTHEST, PiecewiseLinear
 
 Kernel = Literal["linear", "radial", "trees", "mean"]
@@ -46,7 +46,7 @@ _SCALED_ON = 2000
 
 
 @dataclass(frozen=True)
-class Smoother(AsJson):
+class Smoother(Saved):
     """A kernel and the strength of its ridge."""
 
     kernel: Kernel

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved, of_kind
 from dovetail.errors import ModelError
-from dovetail.models.as_json import AsJson
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners.assisted_joint import AssistedSpec
@@ -23,30 +23,6 @@ from dovetail.models.networks import (
     output_shape,
 )
 from dovetail.models.owners import OwnersSpec, TopSpec
-
-
-class NetworkSpec(Protocol):
-    """A frozen dataclass of numbers and names, entered in ``KINDS`` below.
-
-    Loading a model first builds the network without memory (``torch.device("meta")``), so that
-    ``build`` may look at the shapes of tensors but not at their values.
-    """
-
-    kind: ClassVar[str]
-
-    def build(self) -> nn.Module:
-        """The network, with random weights from torch's global generator."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What ``from_json`` reads, with "kind"."""
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """The spec that ``to_json`` stored.
-
-        Raises:
-            ModelError, KeyError, TypeError, ValueError: fields that are missing or cannot be.
-        """
 
 
 class EncoderHeadNetwork(nn.Module):
@@ -63,7 +39,7 @@ class EncoderHeadNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class EncoderHead(AsJson):
+class EncoderHead(Saved):
     """An encoder and the head on its codes."""
 
     kind: ClassVar[str] = "encoder-head"
@@ -80,32 +56,28 @@ class EncoderHead(AsJson):
         return EncoderHeadNetwork(encoder, self.head.build(code_width, self.num_outputs))
 
 
-#: Every kind of network that a model can be saved with.
-KINDS: Mapping[str, type[NetworkSpec]] = {
-    spec.kind: spec
-    for spec in (
-        EncoderHead,
-        BlocksSpec,
-        ColumnsSpec,
-        TopSpec,
-        OwnersSpec,
-        EnsembleSpec,
-        StacksSpec,
-        AssistedSpec,
-    )
-}
+#: Every kind of network that a model can be saved with. Loading a model first builds the network
+#: without memory (``torch.device("meta")``), so that ``build`` may look at the shapes of tensors
+#: but not at their values.
+NetworkSpec = (
+    EncoderHead
+    | BlocksSpec
+    | ColumnsSpec
+    | TopSpec
+    | OwnersSpec
+    | EnsembleSpec
+    | StacksSpec
+    | AssistedSpec
+)
 
 
 def spec_from_json(stored: Mapping[str, Any]) -> NetworkSpec:
     """The spec that ``to_json`` stored.
 
     Raises:
-        ModelError: an unknown kind.
-        KeyError, TypeError, ValueError: fields that are missing or cannot be.
+        ModelError: an unknown kind, or fields that are missing or cannot be.
     """
-    kind = stored.get("kind")
-    if kind == "custom":
+    if stored.get("kind") == "custom":
         raise ModelError("its network is one of your own: load(folder, network=...)")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ModelError(f"a network is of a kind among {', '.join(KINDS)}, got {kind!r}")
-    return KINDS[kind].from_json(stored)
+    spec: NetworkSpec = of_kind(NetworkSpec, stored)
+    return spec

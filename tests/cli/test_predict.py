@@ -22,6 +22,7 @@ from torch import nn
 
 import dovetail as package
 from dovetail import data as dd
+from dovetail.data.saving import Saved
 from dovetail.models import EncoderHead, Head, Model, Perceptron, specs
 
 HEADER = ["patient", "diagnosis", "p(benign)", "p(malignant)"]
@@ -562,7 +563,7 @@ class OfAnyBlocks(OfBlocks):
 
 
 @dataclass(frozen=True)
-class OfBlocksSpec:
+class OfBlocksSpec(Saved):
     kind: ClassVar[str] = "of-blocks"
     widths: dict[str, int]
     any_blocks: bool
@@ -570,18 +571,11 @@ class OfBlocksSpec:
     def build(self) -> nn.Module:
         return (OfAnyBlocks if self.any_blocks else OfBlocks)(self.widths)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "widths": self.widths, "any_blocks": self.any_blocks}
-
-    @classmethod
-    def from_json(cls, stored: Any) -> OfBlocksSpec:
-        return cls(stored["widths"], stored["any_blocks"])
-
 
 @pytest.fixture
 def of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
     """Saves a model with a block of money and one of people; or of people's pictures."""
-    monkeypatch.setattr(specs, "KINDS", {**specs.KINDS, "of-blocks": OfBlocksSpec})
+    monkeypatch.setattr(specs, "NetworkSpec", specs.NetworkSpec | OfBlocksSpec)
     table = dd.table_from_arrays(
         "clients", {"balance": np.array([1.0, 2, 3]), "age": np.array([20.0, 40, 60])}
     )

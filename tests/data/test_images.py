@@ -71,7 +71,7 @@ def test_an_image_input_survives_json():
 
 @pytest.mark.parametrize("change", [{"stop": 6}, {"start": 3}, {"axis": "depth"}, {"height": "x"}])
 def test_a_malformed_image_input_is_refused(change):
-    with pytest.raises(ModelError, match="image input"):
+    with pytest.raises(ModelError, match="the model's image"):
         ImageInput.from_json(ImageInput(3, 4, 5, "width", 1, 3).to_json() | change)
 
 

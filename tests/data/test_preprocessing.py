@@ -198,5 +198,5 @@ def test_a_malformed_encoder_is_refused(change, words):
 
 
 def test_an_unknown_kind_of_input_is_refused():
-    with pytest.raises(ModelError, match="a 'table' or an 'image', got 'sound'"):
+    with pytest.raises(ModelError, match="a kind among table, image, region, got 'sound'"):
         input_from_json({"kind": "sound"})

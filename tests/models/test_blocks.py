@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.data import Classification
+from dovetail.data.saving import of_kind
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Convolutional, Model, Perceptron, load
-from dovetail.models.as_json import of_kind
 from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,

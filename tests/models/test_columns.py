@@ -83,7 +83,7 @@ def test_a_network_that_cannot_be_is_refused(changes, words):
 
 @pytest.mark.parametrize("change", [{"mu": "much"}, {"common": 3}, {"widths": []}])
 def test_a_stored_spec_that_cannot_be_is_a_model_error(change):
-    with pytest.raises(ModelError, match="network of columns cannot be read"):
+    with pytest.raises(ModelError, match="the model's columns cannot be read"):
         ColumnsSpec.from_json({**SPEC.to_json(), **change})
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.saving import of_kind
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import (
     TABLE_3,
@@ -21,7 +22,6 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.models.as_json import of_kind
 
 CPU = torch.device("cpu")
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dovetail.data import ImageInput
+from dovetail.data.saving import of_kind
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models import (
     Bottom,
@@ -19,7 +20,6 @@ from dovetail.models import (
     TopSpec,
     load_bottom,
 )
-from dovetail.models.as_json import of_kind
 from dovetail.models.owners import BottomSpec, EncodedMlp, mean_embedding
 
 SPECS: list[tuple[BottomSpec, tuple[int, ...]]] = [

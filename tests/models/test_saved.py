@@ -465,7 +465,7 @@ def test_layers_that_do_not_fit_the_weights_are_refused_without_being_made(
     def endless(stored: dict[str, Any]) -> None:
         stored["network"]["num_outputs"] = math.inf
 
-    assert_refused(broken(tmp_path / "two", endless), "cannot be read .*infinity")
+    assert_refused(broken(tmp_path / "two", endless), "cannot be read .*finite number, got inf")
 
 
 def test_convolutions_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ from dovetail.data import (
     Task,
     agree,
 )
+from dovetail.data.saving import of_kind
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.models import OptimizerConfig, RandomStream, matching
-from dovetail.models.as_json import of_kind
 from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,

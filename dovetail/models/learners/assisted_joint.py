@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
-from dovetail.models.as_json import AsJson
 from dovetail.models.learners.assisted import Assisted, Inputs
 from dovetail.models.learners.joint import JointSpec, WithPartners, blended
 from dovetail.models.learners.specs import EnsembleSpec
@@ -23,7 +23,7 @@ from dovetail.models.learners.stacked import mean_outputs
 
 
 @dataclass(frozen=True)
-class Answers(AsJson):
+class Answers(Saved):
     """How a partner's encrypted answers of one run are read.
 
     Attributes:

@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
-from dovetail.models.as_json import AsJson
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
@@ -43,7 +43,7 @@ class Bottoms(nn.Module):
 
 
 @dataclass(frozen=True)
-class Part(AsJson):
+class Part(Saved):
     """The sizes of one stack's bottom at one party.
 
     Attributes:
@@ -87,7 +87,7 @@ def _bottoms(parts: Sequence[Part], num_features: int) -> Bottoms:
 
 
 @dataclass(frozen=True)
-class BottomsSpec(AsJson):
+class BottomsSpec(Saved):
     """The sizes of a partner's ``Bottoms``; stands where a data owner's network does."""
 
     kind: ClassVar[str] = "stacked-bottoms"
@@ -204,7 +204,7 @@ def blended(outputs: Sequence[Tensor], *, regression: bool) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointSpec(AsJson):
+class JointSpec(Saved):
     """What a model that predicts with partners is rebuilt from.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from dovetail.models.as_json import AsJson
+from dovetail.data.saving import Saved
 
 
-class MemberSpec(AsJson):
+class MemberSpec(Saved):
     """A frozen dataclass of numbers; its subclasses are the kinds of member that there are."""
 
     def build(self) -> nn.Module:

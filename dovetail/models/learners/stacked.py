@@ -16,9 +16,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
@@ -108,10 +109,6 @@ def mean_outputs(outputs_KBC: Tensor, *, regression: bool) -> Tensor:
     return logs_BC - math.log(len(outputs_KBC))
 
 
-#: A number of each member, or of each member numbers of its outputs.
-Weights = Sequence[Any]
-
-
 def frozen(weights: Any) -> Any:
     """Weights as tuples.
 
@@ -121,6 +118,10 @@ def frozen(weights: Any) -> Any:
     if isinstance(weights, Sequence):
         return tuple(map(frozen, weights))
     return float(weights)
+
+
+#: A number of each member, or of each member numbers of its outputs.
+Weights = Annotated[Sequence[Any], AfterValidator(frozen)]
 
 
 def weighted_outputs(outputs_KBC: Tensor, weights: Weights | None, *, regression: bool) -> Tensor:
