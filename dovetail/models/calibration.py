@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Regression, Task
 from dovetail.errors import DataError, ModelError
+from dovetail.models.metrics import calibration_error
 
 Kind = Literal["temperature", "isotonic"]
 #: What a run can ask for: a calibration with conformal scores, or these alone.
@@ -214,21 +215,6 @@ def _fitted(
 
 def _log_loss(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
     return -probabilities_NC.gather(1, labels_N[:, None].long()).clamp(min=1e-12).log().mean()
-
-
-def calibration_error(
-    probabilities_NC: np.ndarray, labels_N: np.ndarray, *, bins: int = 15
-) -> float:
-    """How far the surest probability is from how often it is right, over bins of even width."""
-    surest = probabilities_NC.max(axis=1)
-    right = probabilities_NC.argmax(axis=1) == labels_N
-    index = np.minimum((surest * bins).astype(int), bins - 1)
-    error = 0.0
-    for each in range(bins):
-        in_bin = index == each
-        if in_bin.any():
-            error += float(abs(surest[in_bin].mean() - right[in_bin].mean()) * in_bin.mean())
-    return error
 
 
 def _kept(scores: np.ndarray) -> dict[str, Any]:

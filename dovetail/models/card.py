@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,23 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from dovetail.data import Classification, Survival, TableEncoder
+from dovetail.data import Classification, Survival, TableEncoder, Task
 from dovetail.data.fitted import CategoryColumn, date_text
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
 from dovetail.models import survival
-from dovetail.models.calibration import CALIBRATION, CONFORMAL, calibration_error
-from dovetail.models.metrics import score
+from dovetail.models.calibration import CALIBRATION, CONFORMAL
+from dovetail.models.metrics import calibration_error, intervals, score
 from dovetail.models.raw import read_rows, table_of
 from dovetail.models.saved import Model, Raw, described, load
 from dovetail.models.shown import markdown_page
 
-#: Draws of rows for an interval, and groups that are told of a column.
-_DRAWS, _MOST_GROUPS = 100, 12
+#: Groups that are told of a column.
+_MOST_GROUPS = 12
 #: Groups of fewer rows say nothing.
 _LEAST_GROUP = 20
 #: No line of a ledger is longer.
@@ -52,7 +50,6 @@ def card(
     by: Sequence[str] = (),
     label: str | None = None,
     heads: Mapping[str, Any] | None = None,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """What the card says, JSON-ready.
 
@@ -62,7 +59,6 @@ def card(
         by: columns of these whose groups are scored apart.
         label: the label's column; None: as in training.
         heads: party -> where its own record of what left it stood after the run: lines and hash.
-        seed: of the draws for intervals.
 
     Raises:
         ModelError: no model there.
@@ -95,7 +91,7 @@ def card(
         "heads": dict(heads or {}),
     }
     if rows is not None:
-        written["scores"] = _scores(load(folder), table_of(rows), by, label, seed)
+        written["scores"] = _scores(load(folder), table_of(rows), by, label)
     elif by:
         raise DataError("groups are scored on rows; give a table with labels besides")
     return written
@@ -300,9 +296,7 @@ def _audit(path: Path) -> dict[str, Any] | None:
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-def _scores(
-    model: Model, table: Table, by: Sequence[str], label: str | None, seed: int
-) -> dict[str, Any]:
+def _scores(model: Model, table: Table, by: Sequence[str], label: str | None) -> dict[str, Any]:
     name = label if label is not None else model.about.get("label")
     if name is None:
         raise DataError("the model does not know what its label is called; say so")
@@ -313,7 +307,7 @@ def _scores(
     outputs = model.outputs(inputs)
     report: dict[str, Any] = {
         "rows": len(present),
-        "all": _with_intervals(model, outputs, truth, seed),
+        "all": _with_intervals(model.task, outputs, truth),
         "groups": {},
     }
     if isinstance(model.task, Classification):
@@ -335,7 +329,7 @@ def _scores(
         report["groups"][column] = {
             str(group): {"rows": int((texts == group).sum())}
             | (
-                _with_intervals(model, outputs[texts == group], truth[texts == group], seed)
+                _with_intervals(model.task, outputs[texts == group], truth[texts == group])
                 if (texts == group).sum() >= _LEAST_GROUP
                 else {}
             )
@@ -344,24 +338,11 @@ def _scores(
     return report
 
 
-def _with_intervals(
-    model: Model, outputs: Tensor, truth: Tensor, seed: int
-) -> dict[str, dict[str, Any]]:
-    """Score -> its value, and the middle 95 % over draws of the rows."""
-    values = score(model.task, outputs, truth)
-    rng = np.random.default_rng(seed)
-    # Few draws of many rows, many of few: a table of a million rows must not take minutes.
-    draws = int(min(_DRAWS, max(20, 4_000_000 // max(len(truth), 1))))
-    drawn: list[dict[str, float]] = []
-    for _ in range(draws):
-        rows = torch.from_numpy(rng.integers(0, len(truth), len(truth)))
-        drawn.append(score(model.task, outputs[rows], truth[rows]))
-    with_intervals = {}
-    for name, value in values.items():
-        each = [one[name] for one in drawn if name in one and math.isfinite(one[name])]
-        interval = np.quantile(each, [0.025, 0.975]).tolist() if len(each) >= 20 else None
-        with_intervals[name] = {"value": value, "interval": interval}
-    return with_intervals
+def _with_intervals(task: Task, outputs: Tensor, truth: Tensor) -> dict[str, dict[str, Any]]:
+    """Score -> its value, and the middle 95 % over draws of the rows, as in a report."""
+    ends = intervals(task, outputs, truth)
+    values = score(task, outputs, truth)
+    return {name: {"value": each, "interval": ends.get(name)} for name, each in values.items()}
 
 
 # --- For people -----------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def all_scores(
             if task.num_outputs == 2
             else float(metrics.brier_score_loss(known, kept, labels=range(task.num_outputs)))
         )
-        scores["ece"] = _ece(reliability(kept, known))
+        scores["ece"] = calibration_error(kept, known)
     if task.num_outputs == 2 and "auc" in scores:
         scores["average_precision"] = float(metrics.average_precision_score(known, kept[:, 1]))
     elif task.num_outputs > 2:
@@ -227,7 +227,7 @@ def details(
     """
     report: dict[str, Any] = {
         "rows": len(labels),
-        "intervals": _intervals(task, outputs, labels, threshold, draws),
+        "intervals": intervals(task, outputs, labels, threshold, draws),
     }
     if (page := _page_of(task)) is not None:
         report |= page.details(task, outputs, labels)
@@ -275,10 +275,11 @@ def reliability(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> list[dict[
     ]
 
 
-def _ece(bins: Sequence[Mapping[str, float]]) -> float:
+def calibration_error(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> float:
     """The mean distance of said and was over all rows (Guo et al. 2017, Eq. 3)."""
-    rows = sum(each["rows"] for each in bins)
-    return float(sum(each["rows"] * abs(each["said"] - each["was"]) for each in bins) / rows)
+    bins = reliability(probabilities_NC, truth_N)
+    distance = sum(each["rows"] * abs(each["said"] - each["was"]) for each in bins)
+    return float(distance / len(truth_N))
 
 
 def _predicted(probabilities_NC: np.ndarray, threshold: float | None) -> np.ndarray:
@@ -320,10 +321,14 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
 _Weighted = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
-def _intervals(
-    task: Task, outputs: Tensor, labels: Tensor, threshold: float | None, draws: int
+def intervals(
+    task: Task,
+    outputs: Tensor,
+    labels: Tensor,
+    threshold: float | None = None,
+    draws: int = DRAWS,
 ) -> dict[str, list[float]]:
-    """Score -> its middle 95 % over draws of the rows."""
+    """Score -> its middle 95 % over draws of the rows with replacement; as of ``details``."""
     measure: _Weighted
     if (page := _page_of(task)) is not None:
         measure = page.measure(task, outputs, labels)
@@ -346,13 +351,13 @@ def _intervals(
         with np.errstate(invalid="ignore", divide="ignore"):
             for name, values in measure(weights_BN).items():
                 samples.setdefault(name, []).append(values)
-    intervals = {}
+    ends = {}
     for name, parts in samples.items():
         values = np.concatenate(parts)
         values = values[np.isfinite(values)]
         if len(values) >= draws / 2:
-            intervals[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
-    return intervals
+            ends[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
+    return ends
 
 
 def _of_values(predicted: np.ndarray, wanted: np.ndarray) -> _Weighted:

@@ -11,10 +11,10 @@ import dovetail as dt
 from dovetail.data import TableEncoder
 from dovetail.errors import DataError, ModelError
 from dovetail.models import load
-from dovetail.models.calibration import calibration_error
 from dovetail.models.card import card, score_then, write_card
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
+from dovetail.models.metrics import calibration_error
 from dovetail.models.raw import table_of
 from dovetail.service.calibrating import calibrated
 from dovetail.service.export import export
