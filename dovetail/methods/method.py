@@ -70,6 +70,7 @@ class Method:
         partitions: the kinds of partition that it is simulated on.
         driven_by: who drives it over a network: the "active" party, or a "coordinator" without
             data; None: it is trained in one process only.
+        coordinator: what a coordinator is called in policies and ledgers.
         algorithms: the part of its messages' wire names before the dot -> what a policy calls it;
             those of its ``Side`` where it says none.
         Side: the class of a party's side, where a coordinator drives.
@@ -93,6 +94,7 @@ class Method:
     scores: ClassVar[Mapping[str, str]] = {}
     partitions: ClassVar[Collection[str]]
     driven_by: ClassVar[str | None] = None
+    coordinator: ClassVar[str] = DRIVER
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
     Side: ClassVar[type[Party] | None] = None
     fits: ClassVar[Fits | None] = None
@@ -182,16 +184,18 @@ class Method:
                 f"{where}: {run.method!r} is simulated only; give [data], not parties"
             )
         check_nobody_is_active(run, self.name, where=where)
-        for site in sites.values():
-            site.check_policy(self.name, DRIVER)
-        party_data = self.local_data_together(sites, where=where)
-        if not party_data:
+        if not sites:
             raise ConfigError(f"{where}: parties names no party file")
+        for site in sites.values():
+            site.check_policy(self.name, self.coordinator)
+        party_data = self.local_data_together(run, sites, where=where, talk=talk)
         first = next(iter(party_data.values()))
         nobody = dd.Federation([])  # aligned with nobody: each site has its rows
         return Holdings(nobody, None, first.task, {}, first.label, party_data), None, None
 
-    def local_data_together(self, sites: Mapping[str, Site], *, where: str) -> dict[str, Any]:
+    def local_data_together(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress
+    ) -> dict[str, Any]:
         """Party -> what it has, of parties in one process, which may know each other's labels."""
         return {name: self.local_data(site) for name, site in sites.items()}
 

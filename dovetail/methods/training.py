@@ -69,6 +69,12 @@ def learning_rate_of(side: Party | Driver) -> float | None:
     return rate
 
 
+def task_of(party: Party, local_data: Any) -> Task:
+    """What it predicts, as agreed on when training began, or else as its data say."""
+    task: Task = getattr(party, "task", local_data.task)
+    return task
+
+
 class Variant:
     """What a variant of a run is: its method, or a baseline of it.
 
@@ -153,32 +159,13 @@ class Variant:
         """What a party can use alone, as it is now."""
         return party.model()
 
-    def test(
-        self,
-        party: Party,
-        local_data: Any,
-        name: str = "",
-        *,
-        last: bool = False,
-        decision: FittedThreshold | None = None,
-    ) -> Scores:
-        """A party's scores on its test rows, as it is now, with details of the last; none without
-        any rows."""
-        tested = self.tested(party, local_data)
+    def test(self, party: Party, local_data: Any) -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        tested, rate = self.tested(party, local_data), learning_rate_of(party)
         if tested is None:
             return {}
-        task, rate = getattr(party, "task", local_data.task), learning_rate_of(party)
-        outputs, labels = tested
-        return score_party(
-            party.name,
-            name,
-            task,
-            outputs,
-            labels,
-            learning_rate=rate,
-            last=last,
-            decision=decision,
-        )
+        task = task_of(party, local_data)
+        return score_party(party.name, "", task, *tested, learning_rate=rate)
 
     def tested(self, party: Party, local_data: Any) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of a party's test rows, as it is now; None without any."""
@@ -222,18 +209,13 @@ class Variant:
         self, variant_run: VariantRun, *, last: bool = False
     ) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores on its test rows."""
-        scores = {
-            name: self.test(
-                variant_run.parties[name],
-                local_data,
-                variant_run.name,
-                last=last,
-                decision=variant_run.decisions.get(name),
-            )
-            for name, local_data in variant_run.party_data.items()
-        }
-        tested = {name: each for name, each in scores.items() if each}
-        return {variant_run.name: tested} if tested else {}
+        scores = {}
+        for name, local_data in variant_run.party_data.items():
+            party = variant_run.parties[name]
+            if (tested := self.tested(party, local_data)) is not None:
+                task = task_of(party, local_data)
+                scores[name] = variant_run.score(name, task, *tested, last=last)
+        return {variant_run.name: scores} if scores else {}
 
     def validated(self, variant_run: VariantRun) -> Mapping[str, Scores]:
         """Party -> scores on rows that are kept apart, reported as rounds go on."""
@@ -507,15 +489,9 @@ class VariantRun:
             name: of what is scored; "": the variant.
         """
         rate, decision = learning_rate_of(self.driver), self.decisions.get(party)
+        what = name or self.name
         return score_party(
-            party,
-            name or self.name,
-            task,
-            outputs,
-            labels,
-            learning_rate=rate,
-            last=last,
-            decision=decision,
+            party, what, task, outputs, labels, learning_rate=rate, last=last, decision=decision
         )
 
     def spent(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local, train
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
-from dovetail.methods.hyfem.plugin import extractors_of, widths_of
+from dovetail.methods.hyfem.sections import extractors_of, widths_of
 from dovetail.methods.training import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged

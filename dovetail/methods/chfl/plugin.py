@@ -16,7 +16,7 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import Party
-from dovetail.methods.base import Loaded, Run, deciding, weighed
+from dovetail.methods.base import Loaded, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.audited import ChflAudited
@@ -342,7 +342,9 @@ class Chfl(Method):
             for value in values:
                 check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
 
-    def local_data_together(self, sites: Mapping[str, Site], *, where: str) -> dict[str, Any]:
+    def local_data_together(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress
+    ) -> dict[str, Any]:
         """Party -> what it has; numbers that all predict are standardised alike."""
         labelled = {name: site for name, site in sites.items() if site.table.labels is not None}
         task = common_labels(labelled, "chfl", *MORE_KINDS, where=where)

@@ -7,12 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
+from dovetail import data as dd
 from dovetail.data import Input, TableEncoder, Task
-from dovetail.federated import Driver, Federation
+from dovetail.federated import Driver, Federation, Party
 from dovetail.methods import hyfem
+from dovetail.methods.base import Run, deciding, weighed
+from dovetail.methods.hyfem.sections import HyfemSection, run_extractors
+from dovetail.methods.outcome import Observer, Scores
+from dovetail.methods.section import narrowed
 from dovetail.methods.separately import Separately
+from dovetail.methods.training import Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
+from dovetail.network import Checkpoint, Engine
 
 #: Who drives, in ledgers and among the models.
 SERVER = "server"
@@ -114,3 +123,155 @@ def described_model(
         inputs={block: known[block] for block in model.shapes if block in known},
         about={**about, "label": label} if label else about,
     )
+
+
+def whole_of(
+    data: dd.Partitioned, party_data: Mapping[str, hyfem.HyfemData]
+) -> hyfem.HyfemData | None:
+    """Everybody's rows with all blocks, at the widest party; None where they are in no one place.
+
+    Its test rows are those that the server's model is scored on.
+    """
+    if not isinstance(data, dd.Blocks):
+        return None
+    widest = max(
+        (local_data.widths for local_data in party_data.values()),
+        key=lambda widths: (len(widths), widths),
+    )
+    return hyfem.HyfemData(data.pooled, data.task, widest, data.pooled_test)
+
+
+def common_blocks(party_data: Mapping[str, hyfem.HyfemData]) -> list[str]:
+    """The blocks that every party has."""
+    first, *others = party_data.values()
+    return [block for block in first.blocks if all(block in other.blocks for other in others)]
+
+
+class HyfemVariant(Variant):
+    """HyFEM, or a baseline of it with rounds."""
+
+    def __init__(self, variant: str) -> None:
+        self.silent = variant in ("standalone", "pooled")
+
+    def variant_data(self, training: Training, name: str) -> Mapping[str, hyfem.HyfemData]:
+        """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
+        party_data = training.party_data
+        if name == "pooled":
+            whole = whole_of(training.loaded.data, party_data)
+            return {} if whole is None else {POOLED: whole}
+        if name in ("fedavg", "fedprox"):
+            return {
+                party: local_data.only(common_blocks(party_data))
+                for party, local_data in party_data.items()
+            }
+        return party_data
+
+    def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
+        """The settings that ``Begin`` carries."""
+        section = run.settings("hyfem", HyfemSection)
+        given = section.variants.get(name, {})
+        plain = deciding(weighed(narrowed(section, hyfem.Settings), run), run)
+        made = variant_config(plain, name, given, proximal=section.proximal)
+        return made.model_dump(mode="json")
+
+    def settings(
+        self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> Recipe:
+        """What a variant is trained with."""
+        section: HyfemSection = training.settings
+        given, data = section.variants.get(name, {}), training.loaded.data
+        extractors = run_extractors(section, training.party_data, data)
+        party_data = self.variant_data(training, name)
+        if name in ("fedavg", "fedprox") and not training.elsewhere:
+            common = common_blocks(party_data)
+            extractors = {block: given for block, given in extractors.items() if block in common}
+        plain = weighed(narrowed(section, hyfem.Settings), training.run)
+        if name != "pooled":
+            plain = deciding(plain, training.run, judges=training.trying)
+        made = variant_config(plain, name, given, proximal=section.proximal)
+        return Recipe(made, data.task, extractors, party_data)
+
+    def driver(
+        self,
+        training: Training,
+        name: str,
+        party_data: Mapping[str, Any],
+        settings: Recipe,
+        seed: int,
+    ) -> Driver:
+        """The server; of parties that each train alone, one for each."""
+        if name == "standalone":
+            return Apart(settings, seed=seed)
+        task, extractors = settings.task, settings.extractors
+        return hyfem.Coordinator(task, extractors, settings.config, seed=seed, name=SERVER)
+
+    def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the parties of this process."""
+        return training.in_process(parties, SERVER)
+
+    def model(self, party: Party, local_data: hyfem.HyfemData, name: str = "") -> Model:
+        """What a party can use alone, as it is now."""
+        assert isinstance(party, hyfem.Member)
+        method = name or ("fedper" if party.config.classifier == "own" else "hyfem")
+        rate, inputs = party.config.learning_rate, local_data.train.inputs
+        return described_model(
+            party.model(), inputs, method=method, label=local_data.label, learning_rate=rate
+        )
+
+    def validate(self, party: Party, local_data: hyfem.HyfemData) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of rows that were kept out of training."""
+        assert isinstance(party, hyfem.Member)
+        return party.held_out()
+
+    def tested(self, party: Party, local_data: hyfem.HyfemData) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of its test rows."""
+        assert isinstance(party, hyfem.Member)
+        return local_data.tested(party.model())
+
+    def scored(
+        self, variant_run: VariantRun, *, last: bool = False
+    ) -> dict[str, dict[str, Scores]]:
+        """Score name -> party -> scores; the server's too, if all blocks are here."""
+        name, driver = variant_run.name, variant_run.driver
+        whole = whole_of(variant_run.training.loaded.data, variant_run.training.party_data)
+        whole = whole if whole is not None and whole.is_tested else None
+
+        def scored(party: str, model: Model, local_data: hyfem.HyfemData) -> Scores:
+            tested = local_data.tested(model)
+            assert tested is not None
+            return variant_run.score(party, model.task, *tested, last=last)
+
+        if name == "pooled" and whole is None:
+            return {}
+        if name in ("fedavg", "fedprox") and whole is not None:
+            return {name: {SERVER: scored(SERVER, driver.model(), whole)}}
+        parties = {
+            party: scored(party, party_model(driver, variant_run.parties[party]), local_data)
+            for party, local_data in variant_run.party_data.items()
+            if local_data.is_tested
+        }
+        found = {name: parties} if parties else {}
+        if name == "hyfem" and whole is not None:
+            found[SERVER] = {SERVER: scored(SERVER, driver.model(), whole)}
+        return found
+
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
+        """Party -> its model, and the server's."""
+        data, settings = variant_run.training.loaded.data, variant_run.settings
+        models = {name: party.model() for name, party in variant_run.parties.items()}
+        # Of times to an event each party has a baseline of its own, and the server has none.
+        shared = variant_run.name in ("hyfem", "fedavg", "fedprox")
+        if shared and not isinstance(data.task, dd.Survival):
+            models[SERVER] = variant_run.driver.model()
+        inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
+        found = {}
+        for name, model in models.items():
+            local_data = variant_run.party_data.get(name)
+            found[name] = described_model(
+                model,
+                {**inputs, **({} if local_data is None else local_data.train.inputs)},
+                method=variant_run.name,
+                label=(local_data.label if local_data else "") or data.label,
+                learning_rate=settings.config.learning_rate,
+            )
+        return found
