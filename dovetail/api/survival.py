@@ -16,6 +16,7 @@ from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
 from dovetail.api.shown import Shown, line, terminal_text
 from dovetail.errors import ConfigError
+from dovetail.methods.local_data import DRIVER
 from dovetail.network.retry import write_text
 from dovetail.privacy import spent_text
 from dovetail.report.curves import steps_chart, svg_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dovetail.api.run import Run
+    from dovetail.models import Model
 
 #: What a terminal shows of a curve's line, and lines of a group.
 _SHOWN, _MOST_LINES = ("time", "at_risk", "events", "survival"), 12
@@ -154,11 +156,14 @@ class Coefficients(Analysis):
     Attributes:
         rows: a dict for each column: column, coefficient, error (standard), hazard_ratio, low and
             high (its 95 % limits) and p.
-        baseline: ``times``, cumulative baseline ``hazards`` by then (Breslow), and ``at``: column
-            -> the mean, at which they are.
+        baseline: ``times``, cumulative baseline ``hazards`` by then (Breslow), ``at``: column ->
+            the mean, at which they are, and ``spread``: column -> its standard deviation.
+        model: survival at times and the median of new rows; None of a ``result.json`` that is read,
+            whose run has it in ``models/coordinator``.
     """
 
     key, method, file = "cox", "cox", "coefficients.csv"
+    model: Model | None = None
 
     def _read(self, found: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.rows = found["coefficients"]
@@ -228,6 +233,7 @@ def cox(
     columns: str | Sequence[str],
     *,
     times: Sequence[float] = (),
+    least: int = 5,
     secure: bool = True,
     out: str | Path | None = None,
     partners: Partners | None = None,
@@ -239,11 +245,12 @@ def cox(
     Args:
         parties: as of ``kaplan_meier``.
         columns: numbers that all parties have; rows that lack one are left out.
+        least: the baseline has no step of fewer events.
         times, secure, partners, overwrite, seed: as of ``kaplan_meier``.
         out: the run's folder, which gets ``coefficients.csv``, too; None: none.
 
     Returns:
-        Coefficients, hazard ratios with limits, and the baseline.
+        Coefficients, hazard ratios with limits, the baseline, and the model of these.
 
     Raises:
         ConfigError: settings that do not fit.
@@ -251,9 +258,10 @@ def cox(
         TrainingError: columns that are functions of each other.
     """
     columns = [columns] if isinstance(columns, str) else list(columns)
-    settings = {"columns": columns, "times": list(times), "secure": secure}
+    settings = {"columns": columns, "times": list(times), "least": least, "secure": secure}
     run = _analysed("cox", settings, parties, out, partners, overwrite, seed)
     coefficients = Coefficients(run.result)
+    coefficients.model = run.models[DRIVER]
     if out is not None:
         coefficients.save(out)
     return coefficients

@@ -28,8 +28,9 @@ def survival(
     regression on columns.
 
     The run's folder has result.json (curves, medians, the log-rank test, or coefficients), a table
-    (curves.csv, coefficients.csv), curves.svg and ledger.jsonl (what left each party). Parties
-    allow it by "survival" in algorithms of their policy; with [engine] kind = "stream" they run
+    (curves.csv, coefficients.csv), curves.svg and ledger.jsonl (what left each party); of a Cox
+    regression also models/coordinator, which `dovetail predict` takes. Parties allow it by
+    "survival" in algorithms of their policy; with [engine] kind = "stream" they run
     `dovetail join`.
 
     Args:

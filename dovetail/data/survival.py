@@ -12,7 +12,7 @@ import importlib.util
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,12 +33,16 @@ class Survival(Saved):
 
     Attributes:
         cuts: (K,) where the intervals end, in the label's own unit; the first begins at 0.
-        base: (K,) log odds of the event in each interval, of all training rows at risk in it.
+        base: (K,) log odds of the event in each interval, of all training rows at risk in it; of
+            "log" the logarithm of the hazard, as Cox' model has it.
+        link: of the hazards, which the outputs shift.
     """
 
     cuts: Annotated[tuple[Number, ...], Field(min_length=1)]
     base: tuple[Number, ...]
+    link: Literal["logit", "log"] = "logit"
     kind: ClassVar[str] = "survival"
+    unsaid: ClassVar[tuple[str, ...]] = ("link",)
 
     #: Networks see labels as they are, and what they say is in log odds.
     mean: ClassVar[float] = 0.0
@@ -77,7 +81,12 @@ class Survival(Saved):
 
     def survival(self, outputs_NS: np.ndarray) -> np.ndarray:
         """(N, K) the share without event until the end of each interval."""
-        hazards = 1 / (1 + np.exp(-(np.asarray(outputs_NS, np.float64) + np.array(self.base))))
+        shifted_NK = np.asarray(outputs_NS, np.float64) + np.array(self.base)
+        if self.link == "log":
+            with np.errstate(over="ignore"):
+                of_log: np.ndarray = np.exp(-np.exp(shifted_NK).cumsum(axis=1))
+            return of_log
+        hazards = 1 / (1 + np.exp(-shifted_NK))
         shares: np.ndarray = np.cumprod(1 - hazards, axis=1)
         return shares
 

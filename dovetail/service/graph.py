@@ -149,7 +149,10 @@ def survival_nodes(graph: Graph, task: Survival, outputs: str, first: str) -> li
     base = graph.constant([task.base], np.float64)
     logits = graph.node("Add", graph.cast(outputs, TensorProto.DOUBLE), base)
     # log(1 - hazard), summed over intervals so far.
-    logs = graph.node("Log", graph.node("Sigmoid", graph.node("Neg", logits)))
+    if task.link == "log":
+        logs = graph.node("Neg", graph.node("Exp", logits))
+    else:
+        logs = graph.node("Log", graph.node("Sigmoid", graph.node("Neg", logits)))
     sums = graph.node("CumSum", logs, graph.constant(1, np.int64))
     shares = graph.node("Exp", sums)
     kept = graph.node("Identity", outputs)

@@ -17,7 +17,8 @@ means and a spread are summed. With as many intervals as times these are the poo
 (Breslow's ties), but for float32 sums. They say more than counts: of two neighbouring intervals the
 difference of A, B and C is of the rows that left between them, at each b that was asked. So a
 party's ``min_events`` matters; columns are named once a run; sums in which one row outweighs all
-others of a party do not leave it; and who noises its counts, or has a budget, takes no part.
+others of a party do not leave it; and who noises its counts, or has a budget, takes no part. A step
+of the baseline is an event, so what is written has no step of fewer than ``least``.
 
 Letters: N rows, F columns, K intervals, P = 2 K + F + K F + K F (F + 1) / 2 sums.
 """
@@ -35,6 +36,7 @@ from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Federation, Round, handles
 from dovetail.methods import survival
 from dovetail.methods.survival import Settings
+from dovetail.models.kaplan_meier import Counts
 from dovetail.network import Doubles, Message
 
 #: Newton's steps are over where no coefficient moves by more; of columns of spread 1.
@@ -251,11 +253,11 @@ class Driver(survival.Driver):
     def _newton(self, sums: np.ndarray) -> None:
         size, num = len(self.times), len(self.columns)
         events, of_events, rest = np.split(sums, [size, size + num])
-        events, at_risk = np.round(events), rest.reshape(size, -1)
-        keep = events > 0
+        events_K, at_risk = np.round(events), rest.reshape(size, -1)
+        keep = events_K > 0
         if not keep.any():
             raise TrainingError("no event has come by the last time; give later times")
-        events, at_risk = events[keep], at_risk[keep]
+        events, at_risk = events_K[keep], at_risk[keep]
         a, b, c = np.split(at_risk, [1, 1 + num], axis=1)
         if not (a > 0).all():
             raise TrainingError("sums of the parties are no counts; a party does not add up right")
@@ -275,7 +277,7 @@ class Driver(survival.Driver):
         hazards = np.zeros(size)
         hazards[keep] = events / a[:, 0]
         self.sums |= {
-            "events": int(events.sum()),
+            "events": events_K.tolist(),
             "errors": np.sqrt(np.clip(np.diag(np.linalg.inv(second)), 0, None)).tolist(),
             "hazards": np.cumsum(hazards).tolist(),
             "fits": fits,
@@ -309,7 +311,7 @@ class Driver(survival.Driver):
         return {
             "parties": list(self.parties),
             "rows": self.sums["rows"],
-            "events": self.sums["events"],
+            "events": int(sum(self.sums["events"])),
             "coefficients": [
                 {
                     "column": name, "coefficient": float(value), "error": float(error),
@@ -318,12 +320,23 @@ class Driver(survival.Driver):
                 }
                 for name, value, error, ratio, (low, high), chance in listed
             ],
-            "baseline": {
-                "times": list(self.times),
-                "hazards": self.sums["hazards"],
-                "at": dict(zip(self.columns, self.sums["centre"], strict=True)),
-            },
+            "baseline": self._baseline(),
         }  # fmt: skip
+
+    def _baseline(self) -> dict[str, Any]:
+        """The cumulative hazard at the means, by ends of intervals with ``least`` events or none;
+        means and spreads."""
+        events_K = np.array(self.sums["events"])
+        none = np.zeros_like(events_K)
+        came = Counts(("all",), np.array(self.times), events_K[None], none[None], none[:1])
+        ends = came.merged(self.settings.least).times_K
+        hazards = np.array(self.sums["hazards"])[np.isin(self.times, ends)]
+        return {
+            "times": ends.tolist(),
+            "hazards": hazards.tolist(),
+            "at": dict(zip(self.columns, self.sums["centre"], strict=True)),
+            "spread": dict(zip(self.columns, self.sums["scale"], strict=True)),
+        }
 
 
 def _width(num: int) -> int:

@@ -12,20 +12,31 @@ from dovetail.errors import ConfigError
 from dovetail.methods import survival
 from dovetail.methods.base import Run
 from dovetail.methods.labels import check_labels
+from dovetail.methods.local_data import DRIVER
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.survival import cox
 from dovetail.methods.survival.local_data import MemberSection, Times
 from dovetail.methods.training import Variant, VariantRun
+from dovetail.models import Model
+from dovetail.models.cox import cox_model
 
 
 class Curves(Variant):
-    """An analysis: nothing is scored, nobody keeps a model."""
+    """An analysis: nothing is scored; of a Cox regression the coordinator keeps a model."""
 
     def about(self, variant_run: VariantRun) -> dict[str, Any]:
         """Curves, and what noise has cost."""
         key = "cox" if variant_run.name == "cox" else "survival"
         return {**super().about(variant_run), key: variant_run.driver.result()}
+
+    def kept(self, variant_run: VariantRun) -> dict[str, Model]:
+        """The coordinator's; it knows a label's name if all parties here call it so."""
+        if variant_run.name != "cox":
+            return {}
+        labels = {local_data.label for local_data in variant_run.party_data.values()}
+        about = {"method": "cox", **({"label": labels.pop()} if len(labels) == 1 else {})}
+        return {DRIVER: cox_model(variant_run.driver.result(), party=DRIVER, about=about)}
 
 
 class Survival(Method):
@@ -41,7 +52,10 @@ class Survival(Method):
     partitions = ()
     Side = cox.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"survival": algorithm("survival", cox.Member)}
-    models = "Nobody keeps a model: the coordinator has curves of all parties' rows together."
+    models = (
+        "No party keeps a model: the coordinator has curves of all parties' rows together, or the "
+        "model of a Cox regression."
+    )
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse times that do not rise."""
