@@ -116,24 +116,32 @@ class Party:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        handlers, few = dict(cls._handlers), dict(cls.few)
-        for name, value in list(vars(cls).items()):
-            if getattr(value, "__dict__", {}).get("handles"):
-                hints = get_type_hints(value)
-                hints.pop("return", None)
-                (kind,) = hints.values()
-                if wrong := undeclared(kind):
-                    raise TypeError(
-                        f"{kind.__name__}.{wrong[0]} is a tensor of nothing: declare it: Samples, "
-                        "Weights, Floats or the like, so that a party's policy can limit it"
-                    )
-                handlers[kind] = name
-                if "most" in value.__dict__:
-                    few[kind] = value.__dict__["most"]
-                if "before_begin" in value.__dict__:
-                    cls._early |= {name}
-                if name == "finish":
-                    cls.finish_with = kind
+        handlers: dict[type[Message], str] = {}
+        few: dict[type[Message], int] = {}
+        early = {"begin"}
+        marked = (  # bases first, so that the nearest has the last word
+            (name, value)
+            for base in reversed(cls.__mro__)
+            for name, value in list(vars(base).items())
+            if getattr(value, "__dict__", {}).get("handles")
+        )
+        for name, value in marked:
+            hints = get_type_hints(value)
+            hints.pop("return", None)
+            (kind,) = hints.values()
+            if wrong := undeclared(kind):
+                raise TypeError(
+                    f"{kind.__name__}.{wrong[0]} is a tensor of nothing: declare it: Samples, "
+                    "Weights, Floats or the like, so that a party's policy can limit it"
+                )
+            handlers[kind] = name
+            if "most" in value.__dict__:
+                few[kind] = value.__dict__["most"]
+            if "before_begin" in value.__dict__:
+                early.add(name)
+            if name == "finish":
+                cls.finish_with = kind
+        cls._early = frozenset(early)
         cls._handlers, cls.few = handlers, few
         cls.accepts = tuple(handlers)
         cls.begins = tuple(kind for kind, name in handlers.items() if name == "begin")

@@ -29,18 +29,29 @@ def validate(model: type[B], values: Any, *, where: str) -> B:
 
 
 def _sentence(model: type[BaseModel], values: Any, error: ValidationError) -> str:
-    def rank(detail: Mapping[str, Any]) -> tuple[bool, int]:
+    details = error.errors()
+
+    def is_another(detail: Mapping[str, Any]) -> bool:
+        # A key that another alternative of the union has, where more than keys does not fit.
+        *keys, key = _keys(values, detail["loc"]) or [""]
+        beside = [each["type"] for each in details if each["loc"][:-1] == detail["loc"][:-1]]
+        return key in _fields(model, keys) and set(beside) != {"extra_forbidden"}
+
+    def rank(detail: Mapping[str, Any]) -> tuple[int, int]:
         # An unknown key explains more than the errors that follow from it; among the alternatives
         # of a union, the one that fits furthest is the one that was meant.
-        return detail["type"] != "extra_forbidden", -len(_keys(values, detail["loc"]))
+        depth = len(_keys(values, detail["loc"])) + (detail["type"] == "missing")
+        if detail["type"] != "extra_forbidden":
+            return 1, -depth
+        return (2 if is_another(detail) else 0), -depth
 
-    first = min(error.errors(), key=rank)
+    first = min(details, key=rank)
     loc = [str(part) for part in first["loc"]]
     path = ".".join(_keys(values, first["loc"]))
     match first["type"]:
         case "extra_forbidden":
-            known = _fields(model, loc[:-1])
-            return unknown_key(path, known)
+            known = _fields(model, path.split(".")[:-1])
+            return unknown_key(path, _fields(model, loc[:-1]) if loc[-1] in known else known)
         case "missing":
             return f"the key {'.'.join([*filter(None, [path]), loc[-1]])!r} is missing"
         case "union_tag_not_found":
@@ -78,16 +89,20 @@ def _keys(values: Any, loc: Sequence[str | int]) -> list[str]:
 
 
 def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
-    """Field names at this place of the model; unions contribute all of theirs."""
+    """Field names at this place of the model; of unions those of the one named, or all."""
     models = [model]
     for part in path:
+        named = [each for each in models if each.__name__ == part]
+        if named:
+            models = named
+            continue
         inner: list[type[BaseModel]] = []
         for each in models:
             if part in each.model_fields:
                 inner += _models(each.model_fields[part].annotation)
         # A part that is no field is a union's tag or a list's index: stay where we are.
         models = inner or models
-    return [name for each in models for name in each.model_fields]
+    return list(dict.fromkeys(name for each in models for name in each.model_fields))
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

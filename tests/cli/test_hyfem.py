@@ -295,6 +295,31 @@ def test_inspect_says_that_it_fits(dovetail: Any, run_file: Path) -> None:
 RUNS = Path(__file__).parents[2] / "runs" / "hyfem"
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("{width = 16}", "the key 'hyfem.extractors.top.kind' is missing"),
+        (
+            '{kind = "small-cnn", width = 16}',
+            "unknown key 'hyfem.extractors.top.width'; "
+            "known keys: kind, channels, kernel, pool, centred",
+        ),
+        (
+            '{kind = "resnet-18", widht = 16}',
+            "unknown key 'hyfem.extractors.top.widht'; did you mean 'width'?",
+        ),
+    ],
+)
+def test_a_key_of_another_extractor_is_never_suggested_as_itself(
+    dovetail: Any, run_file: Path, fields: str, words: str
+) -> None:
+    done = dovetail(
+        "train", run_file, "--out", "run", "--set", f'hyfem.extractors={{"top"={fields}}}'
+    )
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+
+
 def test_the_run_files_that_ship_are_valid() -> None:
     cells = [f"figures.toml:{name}" for name in grid_cells(RUNS / "figures.toml")]
     assert len(cells) == 5

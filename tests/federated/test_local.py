@@ -85,6 +85,49 @@ def test_a_party_is_not_made_without_its_context() -> None:
     assert Learner(None, Local("shop")).name == "shop"
 
 
+class Asked(Message):
+    number: int
+
+
+class Counts(Party):
+    """A party that answers one message."""
+
+    @handles
+    def begin(self, ask: Begin) -> Trained:
+        return Trained(torch.zeros(1))
+
+    @handles(most=2)
+    def train(self, ask: Train) -> Trained:
+        return Trained(torch.ones(1))
+
+
+class Answers(Party):
+    """Another, which answers a second one before training begins."""
+
+    @handles(before_begin=True)
+    def asked(self, ask: Asked) -> Trained:
+        return Trained(torch.full((1,), float(ask.number)))
+
+    @handles
+    def finish(self, ask: Train) -> Trained:
+        return Trained(torch.full((1,), 7.0))
+
+
+class Both(Counts, Answers):
+    """A party of two bases."""
+
+
+def test_a_party_of_two_bases_answers_what_either_does_and_the_first_decides() -> None:
+    party = Both(Local("lab"))
+    assert set(Both.accepts) == {Begin, Train, Asked}
+    assert Both.begins == (Begin,)
+    assert Both.few == {Train: 2}
+    assert Both.finish_with is Train
+    assert float(party.handle(Asked(3)).weights_P) == 3.0
+    party.handle(Begin(1))
+    assert float(party.handle(Train(torch.zeros(1))).weights_P) == 1.0  # as Python resolves it
+
+
 def test_a_network_is_drawn_from_the_partys_own_stream() -> None:
     party = Learner(None, Local("shop"))
     party.handle(Begin(5))
