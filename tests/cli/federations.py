@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ def lying_command(
     command(folder, output, arguments)
 
 
+def held_command(folder: Path, output: Path, arguments: Sequence[str], local_secrets: bool) -> None:
+    """Run a driver that begins no epoch or round above the number in the file "allowed"."""
+    loop = import_module("dovetail.federated.train")
+    real = loop.play_round
+
+    def play(driver: Any, number: int, federation: Any) -> Any:
+        while number > int((folder / "allowed").read_text()):
+            time.sleep(0.01)
+        return real(driver, number, federation)
+
+    loop.play_round = play  # type: ignore[attr-defined]
+    command(folder, output, arguments, local_secrets)
+
+
 @dataclass(eq=False)
 class Process:
     """A command that runs on its own.
@@ -139,6 +154,16 @@ class Federation:
 
     def start(self, *arguments: object) -> Process:
         return self._begin(command, tuple(map(str, arguments)), self.local_secrets)
+
+    def start_held(self, *arguments: object) -> Process:
+        """A driver that waits before each epoch until it is allowed."""
+        self.allow(0)
+        return self._begin(held_command, tuple(map(str, arguments)), self.local_secrets)
+
+    def allow(self, number: int) -> None:
+        """Let a held driver go on to the end of this epoch or round."""
+        (self.folder / "allowed.new").write_text(str(number))
+        (self.folder / "allowed.new").replace(self.folder / "allowed")
 
     def _begin(self, target: Callable[..., None], *given: Any) -> Process:
         output = self.folder / f"output-{len(self.started)}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import PATIENCE_S, Federation, free_port
+from federations import Federation, free_port
 from same_secrets import as_in_one_process
 
 from dovetail.alignment.stored import load_rows
@@ -417,64 +417,71 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
 def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     federation: Clinics, dovetail: Any
 ) -> None:
+    num_epochs, steps_per_epoch = 120, 10
     changes = (
-        ("epochs = 2", "epochs = 120\nsteps_per_epoch = 20\ntimeout_s = 1"),
+        (
+            "epochs = 2",
+            f"epochs = {num_epochs}\nsteps_per_epoch = {steps_per_epoch}\ntimeout_s = 2",
+        ),
         ('["alone", "tvfl"]', "[]"),
         ("evaluate_every = 0", "evaluate_every = 0\ncheckpoint_every = 5\nmin_participation = 0"),
-        ("wait_s = 180", "wait_s = 180\ngrace_s = 3"),
-        ("learning_rate = 0.05", "learning_rate = 0.003"),
+        ("wait_s = 180", "wait_s = 180\ngrace_s = 1"),
+        ("learning_rate = 0.05", "learning_rate = 0.006"),
     )
     lab = federation.join("lab")
     federation.join("registry")
-    driver = federation.start("train", federation.write_run(*changes), "--out", "apart", "-q")
-    num_steps = 120 * 20
-    figures = []  # printed when all is done: pytest -rP shows them
-    epoch = 10
-    for fault in ("kill -9", "kill -9 again"):
+    # The driver begins an epoch when it is allowed to, so nothing here is a race with its end.
+    driver = federation.start_held("train", federation.write_run(*changes), "--out", "apart", "-q")
+    epoch = 0
+
+    def play(more: int) -> bool:
+        """So many epochs more; whether the last one went without the lab."""
+        nonlocal epoch
+        epoch += more
+        federation.allow(epoch)
         federation.wait_for_lines("apart", epoch, driver)
-        num_before = driver.printed().count("lost 'lab'")
-        struck_at = lab.signal(signal.SIGKILL)
+        return "lab" in federation.lines("apart")[epoch - 1].get("missed", {})
+
+    def play_until_it_is_back() -> None:
+        for seconds in np.linspace(0, 4, 30):  # a minute in all, for a busy machine
+            if not play(1):
+                return
+            time.sleep(seconds)
+        raise AssertionError(f"it was not taken back: {driver.printed()}")
+
+    play(3)
+    for num_lost in (1, 2):
+        lab.signal(signal.SIGKILL)
         lab.ended()
-        lost_at = driver.wait_for(f"(?s)(lost 'lab'.*){{{num_before + 1}}}")
+        driver.wait_for(f"(?s)(lost 'lab'.*){{{num_lost}}}")
+        assert play(2), "it is dead, and its answers came"
         lab = federation.join("lab")
-        back_at = driver.wait_for(f"(?s)('lab' is back.*){{{num_before + 1}}}")
-        epoch = len(federation.lines("apart")) + 10
-        on_at = federation.wait_for_lines("apart", epoch - 9, driver)
-        figures.append(
-            f"{fault}: noticed after {lost_at - struck_at:.1f} s, back {back_at - struck_at:.1f} s,"
-            f" the next epoch done {on_at - struck_at:.1f} s after it"
-        )
-    # Just after an epoch that is not saved: it is in its steps that a partner stalls here.
-    federation.wait_for_lines("apart", epoch - epoch % 5 + 6, driver)
-    struck_at = lab.signal(signal.SIGSTOP)
-    on_at = federation.wait_for_lines("apart", len(federation.lines("apart")) + 2, driver)
-    woken_at = lab.signal(signal.SIGCONT)
-    while "missed" in federation.lines("apart")[-1]:
-        assert time.monotonic() < woken_at + PATIENCE_S, driver.printed()
-        assert driver.running(), "it was not taken back in time"
-        time.sleep(0.005)
-    back_at = time.monotonic()
-    figures.append(
-        f"SIGSTOP: goes on without it after {on_at - struck_at:.1f} s; "
-        f"SIGCONT: with it after {back_at - woken_at:.1f} s"
-    )
+        driver.wait_for(f"(?s)('lab' is back.*){{{num_lost}}}")
+        play_until_it_is_back()
+    play(5 - epoch % 5 + 1)  # one that is not saved: it is in its steps that a partner stalls here
+    lab.signal(signal.SIGSTOP)
+    assert play(2), "it is stopped, and its answers came"
+    lab.signal(signal.SIGCONT)
+    play_until_it_is_back()
+    federation.allow(num_epochs)
     assert driver.ended() == 0, driver.printed()
 
-    lines = (federation.folder / "apart" / "metrics.jsonl").read_text().splitlines()
-    metrics = [json.loads(line) for line in lines]
-    assert "lab" not in metrics[-1].get("missed", {}), "it was not taken back in time"
+    metrics = federation.lines("apart")
     missed = result(federation.folder / "apart")["missed"]
-    assert missed.keys() == {"lab"}
+    assert "lab" in missed  # and, of a machine that is busy for 2 s, also the registry
     assert re.search(r"has not answered apfed\.Code\w+ since", json.dumps(metrics))
-    warnings = [line for line in driver.printed().splitlines() if "is left out of epoch" in line]
+    of_lab = [line for line in driver.printed().splitlines() if "'lab'" in line]
+    warnings = [line for line in of_lab if "is left out of epoch" in line]
     assert len(warnings) == len(str(missed["lab"]["steps"])), warnings  # the 1st, 10th, 100th, ...
-    left_out_lines = [line for line in driver.printed().splitlines() if line not in warnings]
-    # Lost and back, and who missed what; not a line a step. Stopped while all save: lost as well.
-    assert len(left_out_lines) in (2 * 2 + 1, 3 * 2 + 1), left_out_lines
+    # Lost and back, and how much was missed; not a line a step. A save may find it away, too.
+    others = [line for line in of_lab if line not in warnings and "is not saved there" not in line]
+    lost = [line for line in others if "lost 'lab'" in line]
+    assert len(lost) in (2, 3), others
+    assert len([line for line in others if "'lab' is back" in line]) == len(lost), others
+    assert len(others) == 2 * len(lost) + 1, others
     assert re.search(
-        rf"party 'lab' was left out of \d+ of {num_steps} steps; first in epoch", left_out_lines[-1]
+        rf"party 'lab' was left out of \d+ of {num_epochs * steps_per_epoch} steps; first in epoch",
+        others[-1],
     )
     accuracy = result(federation.folder / "apart")["parties"]["clinic"]["accuracy"]
     assert accuracy > 0.8  # 0.875 and 0.9 where nobody is missed, of two seeds
-    figures.append(f"accuracy {accuracy:.3f}, {missed['lab']['steps']} of {num_steps} steps missed")
-    print("\n".join(figures))
