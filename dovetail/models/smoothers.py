@@ -19,7 +19,7 @@ Letters: N rows, F features, L labelled rows, J smoothers, T trees, D levels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data.saving import Saved
+from dovetail.data.stored import let_go, zeros
 from dovetail.errors import ModelError
 from dovetail.models.learners.encoding import FURTHEST, PiecewiseLinear
 
@@ -237,22 +238,39 @@ class Smoothing(nn.Module):
         parts = [self.weights(x.flatten(1), index) for index in range(len(self.smoothers))]
         return torch.cat(parts, dim=1)
 
-    def weights(self, x_BF: Tensor, index: int, known_B: Tensor | None = None) -> Tensor:
-        """(B, L) of one smoother.
+    def weights(
+        self, x_BF: Tensor, index: int, known_B: Tensor | None = None, party: str = ""
+    ) -> Tensor:
+        """(B, L) of one smoother; of many rows they lie in a file of the party's.
 
         Args:
             x_BF: the rows.
             index: of the smoother.
             known_B: which labelled row each is, -1: none. These are smoothed by other folds' rows.
+            party: whose columns these are.
+
+        Raises:
+            DataError: a disk that has no room for them.
         """
         every = torch.arange(len(self.x_LF))
-        if known_B is None or not (known_B >= 0).any():
-            return self._among(self.view(x_BF), self.smoothers[index], every)
-        weights_BL = torch.empty(len(x_BF), len(every))
-        known = known_B >= 0
-        weights_BL[~known] = self._among(self.view(x_BF[~known]), self.smoothers[index], every)
-        weights_BL[known] = self.left_out(index)[known_B[known]]
+        weights_BL = torch.from_numpy(zeros((len(x_BF), len(every)), np.float32, party))
+        if known_B is None:
+            known_B = torch.full((len(x_BF),), -1)
+        known, new = (each.nonzero().flatten() for each in (known_B >= 0, known_B < 0))
+        parts = self._among(self.view(x_BF[new]), self.smoothers[index], every)
+        for rows_B, part_BL in zip(new.split(_ROWS_AT_ONCE), parts, strict=False):
+            weights_BL[rows_B] = part_BL
+            let_go()
+        if len(known):
+            weights_LL = self.left_out(index)
+            for rows_B in known.split(_ROWS_AT_ONCE):
+                weights_BL[rows_B] = weights_LL[known_B[rows_B]]
         return weights_BL
+
+    def forget(self) -> None:
+        """Let go of what is made again where more rows come."""
+        self._between.clear()
+        self._inverses.clear()
 
     def left_out(self, index: int) -> Tensor:
         """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
@@ -260,12 +278,12 @@ class Smoothing(nn.Module):
         for fold in self.folds_L.unique().tolist():
             held_out = (self.folds_L == fold).nonzero().flatten()
             others = (self.folds_L != fold).nonzero().flatten()
-            weights = self._among(self.x_LF[held_out], self.smoothers[index], others)
-            weights_LL[held_out[:, None], others] = weights
+            parts = self._among(self.x_LF[held_out], self.smoothers[index], others)
+            weights_LL[held_out[:, None], others] = torch.cat(list(parts))
         return weights_LL
 
-    def _among(self, x_BF: Tensor, smoother: Smoother, rows: Tensor) -> Tensor:
-        """(B, labelled rows) K_B (K + ridge I)^-1 over these, spread out.
+    def _among(self, x_BF: Tensor, smoother: Smoother, rows: Tensor) -> Iterator[Tensor]:
+        """(B, labelled rows) K_B (K + ridge I)^-1 over these, spread out; of so many rows at once.
 
         The inverse is made in double precision. Its product is in single: what these weights are
         matters, not their last digits.
@@ -274,11 +292,8 @@ class Smoothing(nn.Module):
         if kernel not in self._between:
             self._between[kernel] = self.kernels(self.x_LF, self.x_LF, kernel).double()
         inverse_LL = self._inverse(smoother, rows)
-        parts = [
-            spread_out(self.kernels(part, x_LF, kernel) @ inverse_LL, self.least_rows)
-            for part in x_BF.split(_ROWS_AT_ONCE)
-        ]
-        return torch.cat(parts) if parts else torch.empty(0, len(rows))
+        for part in x_BF.split(_ROWS_AT_ONCE):
+            yield spread_out(self.kernels(part, x_LF, kernel) @ inverse_LL, self.least_rows)
 
     def _inverse(self, smoother: Smoother, rows: Tensor) -> Tensor:
         """(rows, rows) (K + ridge I)^-1; that of all labelled rows is made once."""

@@ -15,7 +15,7 @@ from scipy.stats import mannwhitneyu
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from dovetail.data import Alignment, SharedRows
+from dovetail.data import Alignment, SharedRows, stored
 from dovetail.errors import MessageError, ModelError, PartyError
 from dovetail.federated import Local
 from dovetail.methods.apfed import (
@@ -23,11 +23,12 @@ from dovetail.methods.apfed import (
     sealed,
     sealed_checks,
     sealed_inference,
+    sealed_numbers,
     second_question,
 )
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_digests
+from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, Whole, row_digests
 from dovetail.methods.limits import SealedLimits
 from dovetail.models import load_bottom
 from dovetail.models.kept_smoothing import SmoothingSpec
@@ -557,3 +558,23 @@ def test_an_owner_does_not_show_whether_an_answer_decrypts(tmp_path: Path) -> No
     assert found.isnan().any()  # in half of the rows; in the others it is some number
     with pytest.raises(MessageError, match="numbers that no weights give"):
         reader.read(made_up.reshape(each), 100)
+
+
+def test_weights_in_parts_and_in_a_file_are_those_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = torch.Generator().manual_seed(3)
+    x = torch.randn(260, 5, generator=rng)
+    made = Smoothing(Kernels.fit(x, rng), SMOOTHERS, x[:60], torch.arange(60) % 4, 10)
+    known = torch.where(torch.arange(260) < 60, torch.arange(260), -1)
+    known = known.roll(7)  # labelled rows stand among the others
+    whole = made.weights(x.roll(7, 0), 0, known)
+    expected = Whole.of(whole)
+    made.forget()
+    monkeypatch.setattr("dovetail.data.stored.NUMBERS_BYTES", 0)
+    monkeypatch.setattr(sealed_numbers, "_ROWS_AT_ONCE", 33)
+    in_file = made.weights(x.roll(7, 0), 0, known)
+    assert stored.in_file(in_file.numpy())
+    assert torch.equal(in_file, whole)
+    assert Whole.of(in_file) == expected
+    assert np.array_equal(expected.numbers(in_file[40:50]), expected.numbers(whole)[40:50])

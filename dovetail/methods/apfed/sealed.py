@@ -141,8 +141,9 @@ class Partner(Party):
         rows_R, first = row_digests(asked.x_RF, asked.known_R), len(self.product.wholes)
         answers = []
         for index in range(first, len(self.smoothing.smoothers)):
-            weights_RL = self.smoothing.weights(asked.x_RF, index, asked.known_R)  # M
+            weights_RL = self.smoothing.weights(asked.x_RF, index, asked.known_R, self.name)  # M
             answers.append(self.product.times(weights_RL, rows_R, index))
+        self.smoothing.forget()
         left = counted_left(self.limits, self.given, asked, rows_R)
         exponents = tuple(each.exponent for each in self.product.wholes[first:])
         return Answered(exponents, left, torch.from_numpy(np.concatenate(answers)))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.stored import let_go
 from dovetail.errors import MessageError
 from dovetail.models.kept_smoothing import KeptSmoothing, SealedTargets, SmoothingSpec
 from dovetail.models.learners.assisted import all_columns
@@ -26,6 +27,9 @@ from dovetail.models.learners.assisted_joint import Answers
 from dovetail.models.patches import Patches
 from dovetail.models.smoothers import Smoothing
 from dovetail.privacy import encrypted
+
+#: Rows of weights that are looked at at once.
+_ROWS_AT_ONCE = 1024
 
 # --- The partner --------------------------------------------------------------------------------
 
@@ -40,9 +44,13 @@ class Whole:
     @classmethod
     def of(cls, weights_RL: Tensor) -> Whole:
         """For weights like these."""
-        sizes = weights_RL.abs().sum(dim=1, dtype=torch.float64)
+        of_parts = []
+        for part in weights_RL.split(_ROWS_AT_ONCE):
+            sums = (each.sum(dim=1, dtype=torch.float64) for each in (part.abs(), part.square()))
+            of_parts.append(torch.stack([*sums]))
+            let_go()
+        sizes, squared = torch.cat(of_parts, dim=1)
         exponent = encrypted.exponent_of(float(sizes.max()) if len(sizes) else 0.0)
-        squared = weights_RL.square().sum(dim=1, dtype=torch.float64)
         norm = math.ldexp(math.sqrt(float(squared.mean())) if len(sizes) else 0.0, exponent)
         return cls(exponent, max(1, int(norm * 2 ** (encrypted.TARGET_BITS - 19))))
 
