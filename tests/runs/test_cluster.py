@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ import pandas as pd
 import pytest
 import torch
 
+import dovetail.cluster
 from benchmarks.tables.session import Away
 from dovetail.alignment import Workers
 from dovetail.audit.attack import Settings
 from dovetail.audit.run import audit
 from dovetail.cluster import LOCAL, RayTasks, Tasks, computing_at, tasks_at
 from dovetail.errors import PartyError
+from dovetail.methods.base import Progress
 from dovetail.models.learners.choice import fit_all
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import Rows
@@ -39,6 +42,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 #: Of each node: the least that Ray takes.
 STORE_BYTES = 80 * 2**20
+
+#: Seconds after which a state that does not come is a fault.
+PATIENCE_S = 300.0
+
+#: Tasks that wait end when there is such a file.
+GO_ON = "go-on"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +67,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     pytest.importorskip("ray", reason="Ray is an extra: pip install 'dovetail-fl[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dovetail.cluster, "BEGUN_IN_S", PATIENCE_S)  # a process a core, however slow
+        yield from two_nodes()
+
+
+def two_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
@@ -74,15 +89,61 @@ def tasks(cluster: Any) -> Iterator[RayTasks]:
         yield there
 
 
+def second(cluster: Any) -> str:
+    """The second machine's name."""
+    (node,) = cluster.worker_nodes
+    return str(node.node_id)
+
+
 def lose(cluster: Any) -> None:
-    """The second machine falls."""
+    """The second machine falls, and the cluster knows it."""
+    fallen = second(cluster)
     (node,) = cluster.worker_nodes
     cluster.remove_node(node, allow_graceful=False)
+    import ray
+
+    wait_until(lambda: fallen not in {each["NodeID"] for each in ray.nodes() if each["Alive"]})
 
 
 def replace(cluster: Any) -> None:
     """Another comes in its place."""
     cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+
+def wait_until(seen: Callable[[], object]) -> None:
+    """Waits for a state; the time is only there so that a fault does not wait for ever."""
+    ends = time.monotonic() + PATIENCE_S
+    while not seen() and time.monotonic() < ends:
+        time.sleep(0.02)
+    assert seen()
+
+
+def when(seen: Callable[[], object], then: Callable[[], None]) -> threading.Thread:
+    """A thread that waits for a state, and then does that."""
+
+    def waits() -> None:
+        wait_until(seen)
+        then()
+
+    thread = threading.Thread(target=waits, daemon=True)
+    thread.start()
+    return thread
+
+
+class AtFirstRound(Progress):
+    """Does something in mid-run: when the first round has ended, before the second begins."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self.done = False
+
+    def epochs(self, title: str) -> AbstractContextManager[Any]:
+        return nullcontext(self)
+
+    def epoch(self, variant: str, total: int, line: dict[str, Any]) -> None:
+        if not self.done:
+            self.done = True
+            self._then()
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -122,9 +183,12 @@ def squared(number: int) -> int:
     return number * number
 
 
-def slowly(folder: Path, number: int) -> int:
-    (folder / f"{number}-{os.getpid()}").touch()
-    time.sleep(1.0)
+def waits(folder: Path, number: int) -> int:
+    """Says on which machine it has begun, and ends when it is let go on."""
+    import ray
+
+    (folder / f"{number}-{ray.get_runtime_context().get_node_id()}").touch()
+    wait_until((folder / GO_ON).exists)
     return number
 
 
@@ -185,18 +249,24 @@ def test_what_a_task_raises_is_raised_here(tasks: Tasks) -> None:
 def test_a_lost_machines_tasks_are_done_on_another(
     cluster: Any, tasks: Tasks, tmp_path: Path
 ) -> None:
-    given = tasks.map(partial(slowly, tmp_path), range(6))
-    assert next(given) == 0
-    lose(cluster)
+    fallen = second(cluster)
+
+    def fall() -> None:
+        lose(cluster)
+        (tmp_path / GO_ON).touch()
+
+    falls = when(lambda: list(tmp_path.glob(f"*-{fallen}")), fall)
+    assert list(tasks.map(partial(waits, tmp_path), range(6))) == [0, 1, 2, 3, 4, 5]
+    falls.join()
     replace(cluster)
-    assert list(given) == [1, 2, 3, 4, 5]
-    assert len(list(tmp_path.iterdir())) > 6  # one or more was begun twice
+    (lost,) = tmp_path.glob(f"*-{fallen}")
+    assert len(list(tmp_path.glob(f"{lost.name[0]}-*"))) == 2  # begun there, and again elsewhere
 
 
 def test_ctrl_c_ends_what_is_on_its_way(tasks: Tasks, tmp_path: Path) -> None:
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    when(lambda: list(tmp_path.iterdir()), lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        list(tasks.map(partial(slowly, tmp_path), range(20)))
+        list(tasks.map(partial(waits, tmp_path), range(20)))  # none would end, nor free its core
     assert list(tasks.map(squared, [3])) == [9]
     assert len(list(tmp_path.iterdir())) < 8
 
@@ -218,18 +288,9 @@ def test_a_run_whose_machine_falls_ends_with_the_same_bits(
 ) -> None:
     engine = {"kind": "ray", "address": cluster.address}
     train_seeds(run_of("chfl", table), tmp_path / "here", (0,), resume=False)
-    folder = tmp_path / "there"
-
-    def after_some_rounds() -> None:
-        lines = folder / "metrics.jsonl"
-        while not lines.exists() or not lines.stat().st_size:
-            time.sleep(0.02)
-        lose(cluster)
-
-    falls = threading.Thread(target=after_some_rounds, daemon=True)
-    falls.start()
-    train_seeds(run_of("chfl", table, engine=engine), folder, (0,), resume=False)
-    falls.join()
+    folder, falls = tmp_path / "there", AtFirstRound(partial(lose, cluster))
+    train_seeds(run_of("chfl", table, engine=engine), folder, (0,), resume=False, talk=falls)
+    assert falls.done
     replace(cluster)
     assert files_of(tmp_path / "here") == files_of(folder)
 
@@ -247,20 +308,14 @@ def test_five_parties_share_two_processes_one_of_which_ends(
     pools, folder = [], tmp_path / "there"
     monkeypatch.setattr(train, "Pool", lambda *given: pools.append(Pool(*given)) or pools[0])
 
-    def after_some_rounds() -> None:
-        lines = folder / "metrics.jsonl"
-        while not lines.exists() or not lines.stat().st_size:
-            time.sleep(0.02)
-        processes.extend(pools[0]._actors)
-        processes[1].stop()
+    def end() -> None:
+        _, last = pools[0]._actors
+        last.stop()
 
-    processes: list[Any] = []
-    ends = threading.Thread(target=after_some_rounds, daemon=True)
-    ends.start()
+    ends = AtFirstRound(end)
     run = run_of("chfl", table, **changes, engine=engine)
-    train_seeds(run, folder, (0,), resume=False)
-    ends.join()
-    assert len(processes) == 2
+    train_seeds(run, folder, (0,), resume=False, talk=ends)
+    assert ends.done
     assert files_of(tmp_path / "here") == files_of(folder)
 
 
