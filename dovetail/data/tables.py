@@ -405,7 +405,8 @@ def _loaded(
     check_rows(description, names, num_rows)
 
     whole: dict[str, Column] = {}
-    is_wide = len(types) > MANY_COLUMNS and num_rows * len(types) <= MAX_WHOLE_VALUES
+    is_small = num_rows * len(types) <= MAX_WHOLE_VALUES
+    is_wide = is_small and len(types) > MANY_COLUMNS
 
     def read(name: str) -> Column:
         if is_wide and not whole:
@@ -413,7 +414,10 @@ def _loaded(
             whole.update(_read_whole(data, chosen))
         if name in whole:
             return whole[name]
-        return _read_column(data, description, name, types[name], num_rows)
+        column = _read_column(data, description, name, types[name], num_rows)
+        if is_small:  # many parties may have rows of it, and each asks for its own
+            whole[name] = column
+        return column
 
     kept = [name for name in types if name not in index] or list(types)
     return Table(description, kept, num_rows, read, index=index if len(kept) < len(types) else ())

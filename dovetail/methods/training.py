@@ -496,5 +496,8 @@ class VariantRun:
 
     def spent(self) -> list[dict[str, Any]]:
         """What noised releases have cost so far: of each sender to each receiver, where any is."""
-        sides = [self.driver, *self.parties.values()]
-        return [{"from": side.name, **each} for side in sides for each in side.spent()]
+        sides = [self.driver, *([] if isinstance(self.parties, Hosted) else self.parties.values())]
+        spent = [(side.name, each) for side in sides for each in side.spent()]
+        if isinstance(self.parties, Hosted):
+            spent += self.parties.spent()
+        return [{"from": name, **each} for name, each in spent]

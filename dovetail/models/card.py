@@ -388,13 +388,14 @@ def markdown(written: Mapping[str, Any]) -> str:
             ]
             for each in (run["audit"] or {}).get("findings", ())
         ]
-    filters: dict[str, Callable[..., str]] = {
-        "cell": lambda text: text.replace("|", "\\|"),
-        "json": json.dumps,
-    }
+    filters: dict[str, Callable[..., str]] = {"cell": _cell, "json": json.dumps}
     values = {"scores": None, "run": None, "private": None, **written, **rows}
     predicts = _predicts(written["task"])
     return markdown_page("dovetail.models", "card.md", filters, predicts=predicts, **values)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _predicts(task: Mapping[str, Any]) -> str:

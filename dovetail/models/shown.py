@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def html_table(
@@ -42,8 +46,15 @@ def markdown_page(
     package: str, template: str, filters: Mapping[str, Callable[..., Any]], **values: Any
 ) -> str:
     """A page of a template of this package; words of others are to be made plain by a filter."""
+    page = _templates(package, tuple(filters.items())).get_template(template)
+    return str(page.render(**values)).rstrip("\n") + "\n"
+
+
+@lru_cache(maxsize=4)
+def _templates(package: str, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
+    """What compiles a package's templates: each once, as a run may write a page a party."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(loader=PackageLoader(package), undefined=StrictUndefined)
-    made.filters |= filters
-    return made.get_template(template).render(**values).rstrip("\n") + "\n"
+    made.filters |= dict(filters)
+    return made

@@ -42,6 +42,9 @@ _MOST_CALLS, _MOST_BYTES = 64, 2**26
 #: What there is of an answer on the way: its type, its bytes, what it costs in privacy; or why not.
 _Answer = tuple[type[Message], bytes, dict[str, float]] | PartyError
 
+#: What travels: name -> what answers, and name -> the party inside it.
+Made = tuple[dict[str, StatefulParty], dict[str, Any]]
+
 #: Makes the engine that asks parties of one process: ``InProcess``, or one that stacks them.
 Kind = Callable[..., Engine]
 
@@ -54,16 +57,18 @@ class Process:
 
         torch.set_num_threads(num_threads)
         self._parties: dict[int, dict[str, StatefulParty]] = {}
+        self._inside: dict[int, dict[str, Any]] = {}
         self._engines: dict[int, Engine] = {}
 
-    def load(self, variant: int, kind: Kind, parties: dict[str, StatefulParty]) -> None:
+    def load(self, variant: int, kind: Kind, made: Made) -> None:
         """Begin with these parties of a variant; an engine of this kind asks them here."""
+        parties, self._inside[variant] = made
         self._parties[variant] = parties
         self._engines[variant] = kind(parties, driver="driver")
 
     def unload(self, variant: int) -> None:
         """Forget a variant's parties."""
-        del self._parties[variant], self._engines[variant]
+        del self._parties[variant], self._inside[variant], self._engines[variant]
 
     def ask(
         self, variant: int, encoded: dict[str, bytes], reply: type[Message]
@@ -94,6 +99,10 @@ class Process:
                 except TrainingError:  # training has not begun
                     continue
         return states
+
+    def spent(self, variant: int, names: list[str]) -> dict[str, list[dict[str, Any]]]:
+        """What their noised releases have cost so far."""
+        return {name: [*self._inside[variant][name].spent()] for name in names}
 
     def restore(self, variant: int, states: dict[str, bytes]) -> None:
         """Go on from there."""
@@ -201,7 +210,8 @@ class Hosted(Mapping[str, Any]):
         names = list(answers)
         for place, actor in enumerate(actors[: len(names)]):
             names_here = names[place :: len(actors)]
-            made = tasks.share({name: answers[name] for name in names_here})  # tables travel once
+            inside = {name: here[name] for name in names_here}
+            made = tasks.share(({name: answers[name] for name in names_here}, inside))
             self._parts[actor] = Part(variant, names_here, made)
         self._actor = {name: actor for actor, part in self._parts.items() for name in part.names}
         self._kind: Kind = InProcess
@@ -280,6 +290,20 @@ class Hosted(Mapping[str, Any]):
         self._parts[actor].put_back(states)
         self._stale.discard(name)
         self._behind.add(name)
+
+    def spent(self) -> list[tuple[str, dict[str, Any]]]:
+        """Each party, and what a noised release of it has cost so far; no state is fetched."""
+        asked = {
+            actor: ([name for name in part.names if name in self._behind],)
+            for actor, part in self._parts.items()
+        }
+        told = self._call("spent", {actor: names for actor, names in asked.items() if names[0]})
+        there = {name: costs for each in told.values() for name, costs in each.items()}
+        return [
+            (party.name, cost)
+            for name, party in self._here.items()
+            for cost in (there[name] if name in there else party.spent())
+        ]
 
     def _fetch(self) -> None:
         """States of all whose last one is old."""

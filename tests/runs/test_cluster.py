@@ -32,7 +32,7 @@ from dovetail.methods.base import Progress
 from dovetail.models.learners.choice import fit_all
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import Rows
-from dovetail.network.hosted import Pool
+from dovetail.network.hosted import Hosted, Pool
 from dovetail.runs import train, value
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import load_data, setup
@@ -76,7 +76,9 @@ def two_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    nodes = Cluster(initialize_head=True, head_node_args=node)
+    # Ray's processes let others go first, and begin late, or not at all, on a busy machine.
+    head = node | {"_system_config": {"worker_niceness": 0}}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
     nodes.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
     yield nodes
     nodes.shutdown()
@@ -317,6 +319,28 @@ def test_five_parties_share_two_processes_one_of_which_ends(
     train_seeds(run, folder, (0,), resume=False, talk=ends)
     assert ends.done
     assert files_of(tmp_path / "here") == files_of(folder)
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_rounds_that_are_not_scored_fetch_no_state(
+    cluster: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does what their noise has cost, which each round reports."""
+    fetched, fetch = [], Hosted._fetch
+    monkeypatch.setattr(Hosted, "_fetch", lambda hosted: fetched.append(hosted) or fetch(hosted))
+    chfl = METHODS["chfl"]["chfl"] | {"private": {"noise": 1.0}}
+    changes = {"chfl": chfl, "evaluate_every": 0, "checkpoint_every": 0}
+    there = {"engine": {"kind": "ray", "address": cluster.address}}
+    epsilons = []
+    for name, engine in (("here", {}), ("there", there)):
+        folder = tmp_path / name
+        train_seeds(run_of("chfl", table, **changes, **engine), folder, (0,), resume=False)
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        epsilons.append([json.loads(line).get("epsilon") for line in lines])
+    assert epsilons[0] == epsilons[1]
+    assert all(epsilons[0])
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+    assert len(fetched) < 3  # not one a round: when training is over
 
 
 def test_a_partys_own_cluster_blinds_and_fits_alike(cluster: Any) -> None:
