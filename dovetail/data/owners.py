@@ -95,13 +95,13 @@ def owners(
         raise ConfigError(f"{repeated[0]!r} is a data owner and a label owner; names must differ")
     if skew is not None and not (skew > 0 and np.isfinite(skew)):
         raise ConfigError(f"skew is a concentration above 0, got {skew}")
-    if kind not in ("classification", "regression"):
+    if kind in ("counts", "amounts", "quantiles"):
         raise ConfigError(
-            f'owners deals labels that are classes or numbers, not {kind}; split "columns" for '
-            "APFed, which learns them"
+            f"owners deals labels that are classes, numbers, times or several at once, not {kind}; "
+            'split "columns" for APFed, which learns them'
         )
     if skew is not None and kind != "classification":
-        raise ConfigError("skew splits rows by class; labels here are numbers")
+        raise ConfigError(f"skew splits rows by class; labels here are of {kind}; leave skew out")
     if not 0 <= validation < 1:
         raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
     task, labels = task_of(train, test, kind=kind)

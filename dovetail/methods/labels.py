@@ -24,7 +24,7 @@ from dovetail.methods.party import Site
 #: What labels can be that any method learns.
 BASIC_KINDS: tuple[dd.Kind, ...] = ("classification", "regression")
 
-#: What they can be besides where parties hold rows of one kind: CHFL, HyFEM.
+#: What they can be besides: CHFL, HyFEM, FedOptimus.
 MORE_KINDS: tuple[dd.Kind, ...] = ("survival", "multilabel", "multitarget")
 
 #: Mean and scale of a number.
@@ -67,7 +67,7 @@ def check_kind(kind: dd.Kind, *also: dd.Kind, where: str) -> None:
         ConfigError: it is of another.
     """
     if kind not in (*BASIC_KINDS, *also):
-        more = ", CHFL, HyFEM" if kind in MORE_KINDS else ""
+        more = ", CHFL, HyFEM, FedOptimus" if kind in MORE_KINDS else ""
         raise ConfigError(
             f"{where}: a label of {kind} is for APFed{more} and local models; give a class or a "
             'number (task = "regression") as label, or use method = "apfed"'
@@ -110,6 +110,12 @@ def local_task(site: Site, section: Any, *also: dd.Kind) -> dd.Task:
     if kind == "classification":
         return dd.Classification(local_classes(site, section))
     return site.table.fit_task(kind=kind)
+
+
+def local_times(site: Site) -> dd.Task | None:
+    """Times to an event of a party's own rows; None of other labels."""
+    kind = site.party.task
+    return site.table.fit_task(kind=kind) if kind == "survival" else None
 
 
 def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:

@@ -301,16 +301,19 @@ class TopSpec(Saved):
         skip: one more linear layer, from the mean embedding to the outputs, which are summed: with
             bottoms that have one too, part of the model is linear in the columns.
         members: tops, each of which reads its part of the embedding; what they say is averaged.
+        values: members' outputs are averaged as they are, as several labels' are, and not as
+            probabilities of classes; one output always is.
     """
 
     kind: ClassVar[str] = "top"
-    unsaid: ClassVar[tuple[str, ...]] = ("skip", "members")
+    unsaid: ClassVar[tuple[str, ...]] = ("skip", "members", "values")
 
     embedding: int
     widths: tuple[int, ...]
     num_outputs: int
     skip: bool = False
     members: int = 1
+    values: bool = False
 
     def __post_init__(self) -> None:
         if min(self.embedding, *self.widths, self.num_outputs, self.members) < 1:
@@ -347,6 +350,7 @@ class MembersTop(nn.Module):
         )
         self.skip = Stack(spec.members, width, spec.num_outputs) if spec.skip else None
         self._members = spec.members
+        self._values = spec.values or spec.num_outputs == 1
 
     def each(self, mean_BE: Tensor) -> Tensor:
         """(K, B, outputs) what every member says."""
@@ -360,7 +364,7 @@ class MembersTop(nn.Module):
 
     def forward(self, mean_BE: Tensor) -> Tensor:
         outputs_KBC = self.each(mean_BE)
-        return mean_outputs(outputs_KBC, regression=outputs_KBC.shape[-1] == 1)
+        return mean_outputs(outputs_KBC, regression=self._values)
 
 
 # --- Bottoms and a top in one process ----------------------------------------------------------

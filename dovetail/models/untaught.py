@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import MultiLabel, MultiTarget, Task
+from dovetail.models.learners.stacked import Stack
 
 
 def known_counts(task: Task, labels: Tensor) -> Tensor | None:
@@ -36,8 +37,17 @@ class Untaught:
         counts = known_counts(task, labels)
         known = torch.ones(0) if counts is None else counts.cpu()
         self.places = (known == 0).nonzero().flatten()
-        self._weights = [each for layer in layers for each in layer.parameters()]
+        self._layers = list(layers)
         self._rows: list[Tensor] = []
+
+    @property
+    def _weights(self) -> list[Tensor]:
+        """(outputs, ...) each; those of members' ``Stack`` have outputs last."""
+        return [
+            each.movedim(-1, 0) if isinstance(layer, Stack) else each
+            for layer in self._layers
+            for each in layer.parameters()
+        ]
 
     @torch.no_grad()
     def keep(self) -> None:

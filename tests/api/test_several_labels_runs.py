@@ -134,11 +134,11 @@ def test_numbers_by_every_method_of_apfed(method: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(dt.load(tmp_path / "model.onnx").predict(frame), said, rtol=1e-3)
 
 
-def test_fedoptimus_refuses_several_in_a_sentence() -> None:
+def test_fedoptimus_refuses_to_choose_owners_by_several_in_a_sentence() -> None:
     clinic, _ = parties(people())
     lab = dt.Party("lab", people()[["patient", "blood"]], id="patient")
-    with pytest.raises(ConfigError, match="a label of multilabel is for APFed, CHFL, HyFEM and"):
-        dt.fit(dt.FedOptimus(), [clinic, lab], quiet=True)
+    with pytest.raises(ConfigError, match="information with one class or number, and its label is"):
+        dt.fit(dt.FedOptimus(variant="paper"), [clinic, lab], quiet=True)
 
 
 def test_a_column_that_is_one_of_the_labels_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -65,13 +65,6 @@ def test_a_hospital_without_times_is_refused() -> None:
             dt.fit(method, [*hospitals(frame), odd], quiet=True)
 
 
-def test_fedoptimus_refuses_times_in_a_sentence() -> None:
-    owner, *_ = hospitals(people(450))
-    columns = dt.Party("lab", people(450)[["patient", "heart"]], id="patient")
-    with pytest.raises(ConfigError, match="label of survival is for APFed, CHFL, HyFEM and local"):
-        dt.fit(dt.FedOptimus(), [owner, columns], quiet=True)
-
-
 @pytest.mark.parametrize("times", ["[3, 2]", "[0, 1]", "[1, 1e999]", str([*range(1, 12)])])
 def test_agreed_times_that_cannot_be_are_refused(times: str) -> None:
     with pytest.raises(MessageError, match="do not rise from 0 on"):

@@ -129,7 +129,7 @@ def test_more_owners_than_there_is_to_own_are_refused(data, options, words):
         (table, {"label_owners": ["a", "a"]}, "names that differ"),
         (table, {"label_owners": ["data-1"]}, "'data-1' is a data owner and a label owner"),
         (table, {"skew": 0.0}, "a concentration above 0, got 0.0"),
-        (table, {"skew": 1.0, "kind": "regression"}, "labels here are numbers"),
+        (table, {"skew": 1.0, "kind": "regression"}, "labels here are of regression"),
         (table, {"validation": 1.0}, r"a share of the rows in \[0, 1\), got 1.0"),
         (images, {"data_owners": {"bank": ["c*"]}}, "no columns to name"),
     ],

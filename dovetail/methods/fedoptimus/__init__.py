@@ -39,8 +39,8 @@ answers. ``messages`` has those with which a run begins, ends and is scored, and
 
 Layers, each of which says what it adds: ``server`` (steps on averages), ``selection`` and
 ``choosing`` (lines 4, 5), ``ensemble`` (members, the best epoch), ``asking`` (who is missing),
-``evaluation`` (scores), and ``data_owner``, ``label_owner``, ``coordinator`` (checks, what leaves,
-models, resuming).
+``evaluation`` (scores), ``times`` (to an event), and ``data_owner``, ``label_owner``,
+``coordinator`` (checks, what leaves, models, resuming).
 
 Departures from the paper, which leaves much open:
     - Replicas of a data owner's bottom model are averaged where they are, tops by the coordinator:
@@ -67,12 +67,11 @@ from pydantic import Field
 
 from dovetail.federated import handles
 from dovetail.methods.fedoptimus import messages
-from dovetail.methods.fedoptimus.coordinator import RunDriver
 from dovetail.methods.fedoptimus.data_owner import DataParty
-from dovetail.methods.fedoptimus.label_owner import LabelParty
 from dovetail.methods.fedoptimus.requests import Averaging, Requests
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer, weighted_mean
 from dovetail.methods.fedoptimus.settings import Abilities
+from dovetail.methods.fedoptimus.times import TimesDriver, TimesLabels
 from dovetail.network import Engine, Integers, Message, Numbers
 
 
@@ -221,7 +220,7 @@ class DataOwner(DataParty):
 # --- What a label owner executes ---------------------------------------------------------------
 
 
-class LabelOwner(LabelParty):
+class LabelOwner(TimesLabels):
     """A party with labels: a top model on the mean of the data owners' embeddings."""
 
     saved = ("top", "optimizer", "iterates", "batches", "number", "batch", "kept_P")
@@ -264,7 +263,7 @@ class LabelOwner(LabelParty):
 # --- What the coordinator executes: Algorithm 1 ------------------------------------------------
 
 
-class Coordinator(RunDriver):
+class Coordinator(TimesDriver):
     """Drives a run, and has no data: means of embeddings, the global top, who takes part."""
 
     def round(self, number: int, network: Engine) -> Averaging:

@@ -242,17 +242,22 @@ class RunDriver(Driver):
         for owner, each in ready.items():
             if min(each.num_rows, each.num_samples) < 1 or each.num_test < 0:
                 raise PartyError(owner, f"says that it has {each.num_rows} training samples")
+        self.ready = self.agree(ready, network)
         for owner in others:
-            if ready[owner].task != ready[first].task:
+            if self.ready[owner].task != self.ready[first].task:
                 raise ConfigError(
-                    f"all label owners learn one task, but {first!r} has {ready[first].task} and "
-                    f"{owner!r} {ready[owner].task}; give both the same classes, in one order, or "
-                    "of numbers the same label_scale"
+                    f"all label owners learn one task, but {first!r} has {self.ready[first].task} "
+                    f"and {owner!r} {self.ready[owner].task}; give both the same classes or "
+                    "labels, in one order, or of numbers the same label_scale"
                 )
-        self.ready = {owner: ready[owner] for owner in self.label_owners}
+        self.ready = {owner: self.ready[owner] for owner in self.label_owners}
         data = dict.fromkeys(self.data_owners, self.begin_data())
         network.ask(data, DataReady).or_raise()
-        self.start(_num_outputs(first, ready[first].task))
+        self.start(_num_outputs(first, self.ready[first].task))
+
+    def agree(self, ready: Mapping[str, LabelsReady], network: Engine) -> dict[str, LabelsReady]:
+        """What label owners said, with what they then agreed on; a layer's."""
+        return dict(ready)
 
     def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
         """Owners that lost their disk take part again, from their beginning."""
@@ -441,19 +446,19 @@ class RunDriver(Driver):
             TrainingError: no data owner answers.
         """
         measured = asked_sums(Validate, owner, samples_N, self.participants, self.config, requests)
-        is_number = json.loads(self.ready[owner].task)["kind"] == "regression"
+        is_class = json.loads(self.ready[owner].task)["kind"] == "classification"
         num = len(samples_N)
-        return goodness_of_error(measured.loss / num) if is_number else measured.num_right / num
+        return measured.num_right / num if is_class else goodness_of_error(measured.loss / num)
 
 
 def _num_outputs(owner: str, task: str) -> int:
     try:
         described = json.loads(task)
-        if described["kind"] == "regression":
+        if described["kind"] in ("regression", "survival"):
             return 1
-        num = len(described["classes"])
+        num = len(described["classes" if described["kind"] == "classification" else "labels"])
     except (ValueError, TypeError, KeyError, RecursionError):
         raise PartyError(owner, "does not say what its labels are") from None
     if not 1 <= num <= MAX_WIDTH:
-        raise PartyError(owner, f"says that it has {num} classes")
+        raise PartyError(owner, f"says that it has {num} classes or labels")
     return num

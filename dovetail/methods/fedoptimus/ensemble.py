@@ -52,9 +52,13 @@ class MembersLoss:
         smoothing = config.smoothing
         if smoothing == "classes":
             smoothing = _SMOOTHING if task.num_outputs > 2 else 0.0
-        self._loss = partial(supervised_loss, task, weights_C=weights_C, smoothing=smoothing)
+        self.task = task
+        self._weighed = partial(supervised_loss, weights_C=weights_C, smoothing=smoothing)
         self._members = config.members
         self.fold_S = fold_S
+
+    def _loss(self, outputs_BC: Tensor, labels_B: Tensor, reduction: str = "mean") -> Tensor:
+        return self._weighed(self.task, outputs_BC, labels_B, reduction=reduction)
 
     def __call__(
         self, top: nn.Module, mean_BE: Tensor, labels_B: Tensor, batch: Tensor

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Classification, Minibatches, Task
+from dovetail.data.party import labelled_rows
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import MAX_USES, Local, Party, handles
 from dovetail.methods.fedoptimus.data_owner import COORDINATOR
@@ -32,9 +33,10 @@ from dovetail.models import Model, RandomStream, derive_seed
 from dovetail.models.decisions import FittedThreshold, class_weights, on
 from dovetail.models.learners import hold_out
 from dovetail.models.optimizers import Optimizer
-from dovetail.models.owners import TopSpec
+from dovetail.models.owners import MembersTop, TopSpec
+from dovetail.models.untaught import Untaught
 from dovetail.models.vectors import write_vector
-from dovetail.network import Message, check_shape
+from dovetail.network import Message, State, check_shape
 from dovetail.privacy import Release
 
 M = TypeVar("M", bound=Message)
@@ -45,7 +47,7 @@ class LabelParty(Party):
 
     Args:
         labels_S: (S,) labels of its samples, in the order shared with the data owners; -1 or NaN
-            where there is none.
+            where there is none; of several (S, L).
         task: what the labels say.
         local: its context. With a budget no loss, no weight of its top and no score leaves.
         samples: (N,) int64, those to train on; None: all that are labelled.
@@ -79,8 +81,8 @@ class LabelParty(Party):
     ) -> None:
         self.labels_S = labels_S
         self.task = task
-        labelled_S = labels_S >= 0 if isinstance(task, Classification) else labels_S.isfinite()
-        self.samples = labelled_S.nonzero().flatten() if samples is None else samples
+        labelled = labelled_rows(labels_S)
+        self.samples = labelled if samples is None else samples
         self._all_samples, self.held_out = self.samples, self.samples[:0]
         self._validated = self._tested = InOrder(self.held_out)
         self._max_scored, self._num_scored = max_scored, 0
@@ -89,11 +91,12 @@ class LabelParty(Party):
         self._release = release
         self.has_begun = False
         self.kept_P: Tensor | None = None
-        if not len(self.samples) or not bool(labelled_S[self.samples].all()):
+        num_labelled = int(torch.isin(self.samples, labelled).sum())
+        if not 0 < len(self.samples) == num_labelled:
             raise ConfigError(
                 f"label owner {local.name!r} needs one training sample or more, each with a "
                 f"label; it has {len(self.samples)}, of which "
-                f"{int(labelled_S[self.samples].sum())} have one"
+                f"{num_labelled} have one"
             )
 
     def sizes(self) -> dict[str, int]:
@@ -138,12 +141,19 @@ class LabelParty(Party):
         Raises:
             MessageError: weights that would fill its memory.
         """
-        self.spec: TopSpec = config.top_of(self.task.num_outputs)
+        values = not isinstance(self.task, Classification)
+        self.spec: TopSpec = config.top_of(self.task.num_outputs, values=values)
         with torch.device("meta"):  # takes no memory
             num_bytes = sum(each.nbytes for each in self.spec.build().parameters())
         self.local.take(num_bytes * (config.iterate_average + 1))
         with RandomStream(begin.seed, "top", secret=begin.secret()):
-            return self.spec.build().to(self.local.device)
+            top = self.spec.build().to(self.local.device)
+        labels = self.labels_S[self.samples]
+        self.untaught = Untaught(_outputs(top), self.task, labels)
+        if not config.average_tops:  # nobody else teaches them
+            self.untaught.silence()
+        self.untaught.keep()
+        return top
 
     def minibatches(self, config: Abilities) -> Minibatches:
         """Endless shuffled batches of its samples; and who leaves which of them out."""
@@ -156,11 +166,19 @@ class LabelParty(Party):
         self._loss = MembersLoss(self.task, config, on(self.local.device, weights_C), fold_S)
         return batches
 
+    def learns(self, task: Task) -> None:
+        """From here on its labels say this."""
+        self._loss.task = task
+
+    def described(self) -> str:
+        """What its labels say, as all label owners must, as JSON."""
+        return json.dumps(self.task.to_json())
+
     def ready(self) -> LabelsReady:
         """What the coordinator is told."""
         self.has_begun = True
-        task = json.dumps(self.task.to_json())
-        return LabelsReady(len(self.samples), len(self.labels_S), len(self.test_labels), task)
+        num_test = len(self.test_labels)
+        return LabelsReady(len(self.samples), len(self.labels_S), num_test, self.described())
 
     # --- Steps -------------------------------------------------------------------------------
 
@@ -220,6 +238,7 @@ class LabelParty(Party):
         loss.backward()
         if loss.isfinite():  # else, under a budget, it goes on: a refusal would tell of labels
             self.optimizer.step()
+            self.untaught.put_back()
 
     def bounded(self, gradient_BE: Tensor | None) -> Tensor:
         """The gradient of the mean embedding of the batch that is due, as it may leave."""
@@ -246,6 +265,7 @@ class LabelParty(Party):
         self._check_shared(message)
         check_finite(message, "top_P")
         write_vector(message.top_P.to(self.local.device), self.top)
+        self.untaught.keep()
         if message.keep:
             self.kept_P = message.top_P.clone()
 
@@ -296,6 +316,11 @@ class LabelParty(Party):
         """Training is over: its top is as it is."""
         return Finished()
 
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        super().restore(state)
+        self.untaught.keep()
+
     # --- Its model ---------------------------------------------------------------------------
 
     def _best(self) -> nn.Module:
@@ -318,3 +343,10 @@ class LabelParty(Party):
             shapes={"embedding": (self.config.embedding,)},
             about={"method": "fedoptimus", "seed": self.local.seed},
         )
+
+
+def _outputs(top: nn.Module) -> list[nn.Module]:
+    """The layers of a top that give its outputs."""
+    if not isinstance(top, MembersTop):
+        return [*top.children()][-1:]
+    return [top.layers[-1], *([] if top.skip is None else [top.skip])]

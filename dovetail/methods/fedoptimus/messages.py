@@ -10,6 +10,7 @@ samples.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -63,6 +64,10 @@ class LabelsReady(OfFedOptimus):
     num_samples: int
     num_test: int
     task: str  # as JSON
+
+    def of_task(self, task: str) -> LabelsReady:
+        """The same of what all agreed on."""
+        return replace(self, task=task)
 
 
 class BeginData(OfFedOptimus):
@@ -133,7 +138,7 @@ class Measure(OfFedOptimus):
 class Measured(OfFedOptimus):
     """Label owner -> coordinator: sums over all samples, with the last; before it zeros.
 
-    Those of a few samples would tell their labels. ``num_right`` is 0 in a regression.
+    Those of a few samples would tell their labels. ``num_right`` is 0 of other labels than classes.
     """
 
     loss: float

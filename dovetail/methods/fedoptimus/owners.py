@@ -48,7 +48,7 @@ from dovetail.methods.fedoptimus.variant_settings import (
     side_of,
 )
 from dovetail.methods.inference import kept_at
-from dovetail.methods.labels import LabelScale, draw_share, local_task
+from dovetail.methods.labels import MORE_KINDS, LabelScale, draw_share, local_task
 from dovetail.methods.local_data import Holdings
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
@@ -141,7 +141,9 @@ class OwnerSection(Section):
     # of a data owner: its network, also an import path; None: by what its rows are
     bottom: PartyBottom | None = None
     classes: tuple[str | int, ...] = ()  # of a label owner: of all, where it has not all of them
-    label_scale: LabelScale | None = None  # of a label owner's numbers: mean and scale of all's
+    label_scale: LabelScale | None = (
+        None  # of a label owner's numbers: mean and scale of all's, of several by name
+    )
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of a label owner: of its labelled rows
     embeddings: Release | None = None  # how a data owner's leave; None: as the run says
     gradients: Release | None = None  # how a label owner's leave; None: as the run says
@@ -427,7 +429,7 @@ class _Live:
         if key not in self._held:
             site, rows = self.site, _Kept(self.site, asked).rows()
             if is_label_owner(site):
-                task = local_task(site, site.settings("fedoptimus", OwnerSection))
+                task = local_task(site, site.settings("fedoptimus", OwnerSection), *MORE_KINDS)
                 self._held[key] = labels_of(site, task, rows[site.name])
             else:
                 self._held[key] = columns_of(site, rows)

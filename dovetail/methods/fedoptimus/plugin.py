@@ -69,7 +69,7 @@ from dovetail.methods.fedoptimus.variant_settings import (
     together,
     variant_config,
 )
-from dovetail.methods.labels import common_task
+from dovetail.methods.labels import MORE_KINDS, common_task, local_times
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores
@@ -437,13 +437,17 @@ class FedOptimus(Method):
         for site in sites.values():
             site.check_policy("fedoptimus", DRIVER)
             site.check_policy("align", DRIVER)
-        task = common_task(labellers, "fedoptimus", "label owners'", where=where, talk=talk)
+        whose = "label owners'"
+        task = common_task(labellers, "fedoptimus", whose, *MORE_KINDS, where=where, talk=talk)
         rows = align_owners(labellers, holders, talk=talk)
 
         def of(party: str, owner: str) -> dict[str, Tensor]:
             return {part: held[party] for part, held in rows[owner].items()}
 
-        labels = {name: labels_of(site, task, of(name, name)) for name, site in labellers.items()}
+        labels = {
+            name: labels_of(site, local_times(site) or task, of(name, name))
+            for name, site in labellers.items()
+        }
         columns = {
             name: columns_of(site, {owner: of(name, owner) for owner in labellers})
             for name, site in holders.items()

@@ -56,7 +56,7 @@ class Score:
     """How good a label owner's model is on its test samples.
 
     Attributes:
-        accuracy: share that is classified rightly; None for a regression.
+        accuracy: share that is classified rightly; None of other labels than classes.
         loss: mean over the samples, as in training.
         num_rows: how many samples.
         answered: data owners that were in every mean.
@@ -68,6 +68,12 @@ class Score:
     num_rows: int
     answered: tuple[str, ...]
     missed: Mapping[str, str]
+    kind: str = "classification"
+
+    @property
+    def of_numbers(self) -> dict[str, float]:
+        """The loss by its name: a squared error of numbers, else what the task has."""
+        return {"mse" if self.kind == "regression" else "loss": self.loss}
 
 
 def score(
@@ -94,13 +100,14 @@ def score(
         requests = coordinator.asking(network)
         names, samples_N = coordinator.data_owners, torch.arange(num)
         measured = asked_sums(Measure, owner, samples_N, names, coordinator.config, requests)
-        is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
+        kind = json.loads(coordinator.ready[owner].task)["kind"]
         scores[owner] = Score(
-            None if is_number else measured.num_right / num,
+            measured.num_right / num if kind == "classification" else None,
             measured.loss / num,
             num,
             tuple(name for name in names if name not in requests.missed),
             requests.missed.reasons,
+            kind,
         )
     return scores
 

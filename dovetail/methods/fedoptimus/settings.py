@@ -71,9 +71,10 @@ class Abilities(ServerSettings):
             )
         return self
 
-    def top_of(self, num_outputs: int) -> TopSpec:
-        """The top that every label owner has."""
-        return TopSpec(self.embedding, self.top, num_outputs, self.skip, self.members)
+    def top_of(self, num_outputs: int, *, values: bool = False) -> TopSpec:
+        """The top that every label owner has; ``values`` changes none of its weights."""
+        values = values and num_outputs > 1 and self.members > 1
+        return TopSpec(self.embedding, self.top, num_outputs, self.skip, self.members, values)
 
 
 A = TypeVar("A", bound=Abilities)

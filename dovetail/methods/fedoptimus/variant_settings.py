@@ -12,7 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data import Input, Owners, PartyData, SharedRows, Task
+from dovetail.data import (
+    Classification,
+    Input,
+    Owners,
+    PartyData,
+    Regression,
+    SharedRows,
+    Survival,
+    Task,
+)
+from dovetail.data.party import labelled_rows
+from dovetail.data.survival import survival_of
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, scored_without
 from dovetail.methods import fedoptimus, selection
@@ -105,11 +116,7 @@ class Labels:
     @property
     def trained(self) -> Tensor:
         """The places that it trains on."""
-        if self.samples is not None:
-            return self.samples
-        labels = self.labels_S
-        is_there = ~labels.isnan() if labels.is_floating_point() else labels >= 0
-        return is_there.nonzero().flatten()
+        return labelled_rows(self.labels_S) if self.samples is None else self.samples
 
 
 #: What an owner brings to a run: of its own file, or split by a partition.
@@ -196,7 +203,10 @@ def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Owner
             marked["test"] = data.test_labels
         if data.validation is not None:
             marked["validation"] = data.validation[name].required_labels
-        party_data[name] = Labels(name, data.task, data.label, labels_here, scored=marked)
+        task = data.task
+        if isinstance(task, Survival):  # its own baseline in the intervals of all
+            task = survival_of(task.cuts, labels_here)
+        party_data[name] = Labels(name, task, data.label, labels_here, scored=marked)
     return party_data
 
 
@@ -407,7 +417,8 @@ def scores_of(
             # After an average all label owners have one model, so that one of them is enough.
             known[first] = joint.outputs(part)
         outputs, truth = known[first], labels.scored[part]
-        scores[name] = variant_run.score(name, labels.task, outputs, truth, last=last)
+        task = variant_run.parties[name].task
+        scores[name] = variant_run.score(name, task, outputs, truth, last=last)
     return scores
 
 
@@ -422,7 +433,7 @@ def asked_scores(driver: fedoptimus.Coordinator, network: Engine) -> dict[str, S
         scored_without(owner, away[owner])
     driver.scored_without = set(away)
     driver.measured = {
-        name: {"accuracy": score.accuracy} if score.accuracy is not None else {"mse": score.loss}
+        name: {"accuracy": score.accuracy} if score.accuracy is not None else score.of_numbers
         for name, score in scores.items()
     }
     return dict(driver.measured)
@@ -452,7 +463,7 @@ def decisions(
                 "threshold and calibrate out"
             )
         outputs = _Joint(variant_run, name).outputs("validation")
-        decisions_of[name] = decision_settings.decision(labels_data.task, outputs, labels)
+        decisions_of[name] = decision_settings.decision(party.task, outputs, labels)
     return decisions_of
 
 
@@ -477,7 +488,17 @@ def features_of(
 
 
 def chooser_of(labels: Labels) -> selection.LabelOwner:
-    """A label owner's side of a selection: on the rows that it trains on."""
+    """A label owner's side of a selection: on the rows that it trains on.
+
+    Raises:
+        ConfigError: its label is no class and no number.
+    """
+    if not isinstance(labels.task, Classification | Regression):
+        raise ConfigError(
+            f"label owner {labels.name!r}: [fedoptimus.selection] chooses data owners by mutual "
+            f"information with one class or number, and its label is {labels.task.predicts}; leave "
+            'the selection out (variant = "paper" has it)'
+        )
     labels_N = labels.labels_S[labels.trained]
     if labels_N.is_floating_point():
         labels_N = selection.binned(labels_N)
