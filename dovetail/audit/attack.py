@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
+from dovetail.audit.attacks.each_label import Label, each_label
 from dovetail.audit.tape import Followed, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
-from dovetail.data import Classification, PartyData, Survival
+from dovetail.data import Classification, PartyData
 from dovetail.methods.facets.scene import Scene
 from dovetail.methods.facets.seen import Channel, Weights
 from dovetail.methods.facets.steering import KNOWN, Threat
@@ -26,7 +27,6 @@ from dovetail.models.vectors import classifier_vector, load_classifier, vector_o
 MAX_ALIKE = 6
 
 #: What is looked for of times to an event.
-TIMES = "log of the time", "event"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,33 +97,9 @@ def _channel(
             )  # fmt: skip
 
     truth = scene.labels_of(channel.owner, channel.order, samples)
-    if truth is not None and isinstance(scene.task, Classification):
-        labelled = (truth >= 0).numpy()
-        indices = np.flatnonzero(labelled)[: labels.MAX_SCORED]
-        y = truth.numpy()[indices]
-        at = {name: each[indices] for name, each in views.items()}
-        beside = None if observer_columns is None else observer_columns[indices]
-        if len(y) >= 50 and len(np.unique(y)) > 1:
-            if channel.what == "output gradients":
-                measured = labels.output_sign(at["first"] if "first" in at else at["last"], y)
-                yield from findings_of(measured, labels.OUTPUT_SIGN, "labels")
-                return
-            yield from findings_of(labels.clusters(beside, at, y), labels.CLUSTERS, "labels")
-            for known in labels.DRAWS:
-                threat = labels.completion_threat(known)
-                yield from findings_of(labels.completion(beside, at, y, known), threat, "labels")
-            if channel.what == "gradients" and len(np.unique(y)) == 2:
-                yield from findings_of(labels.norm(at, y), labels.NORM, "labels")
-    if truth is not None and isinstance(scene.task, Survival):
-        seen = truth.isfinite()
-        log_N2 = torch.stack([truth.abs().log(), (~torch.signbit(truth)).double()], dim=1)
-        at = {name: each[seen.numpy()] for name, each in views.items()}
-        beside = None if observer_columns is None else observer_columns[seen.numpy()]
-        for network in (False, True) if settings.network else (False,):
-            found = columns.inversion(
-                beside, at, log_N2[seen].numpy(), TIMES, known=settings.known, network=network
-            )
-            yield from findings_of(found, columns.threat(network, settings.known), "labels")
+    for label in [] if truth is None else each_label(scene.task, truth):
+        for measured, threat in _label(label, channel, views, observer_columns, settings):
+            yield from findings_of(measured, label.named(threat), "labels")
     if channel.what == "codes" and truth is None:
         yield from _completed(variant, scene, channel, samples, views)
     target = scene.columns_of(channel.owner, channel.order, samples)
@@ -139,6 +115,41 @@ def _channel(
                 network=network,
             )
             yield from findings_of(measured_, columns.threat(network, settings.known), "columns")
+
+
+def _label(
+    label: Label,
+    channel: Channel,
+    views: Mapping[str, np.ndarray],
+    observer_columns: np.ndarray | None,
+    settings: Settings,
+) -> Iterator[tuple[Measured | None, Threat]]:
+    """One label from what was seen row by row."""
+    if label.numbers_NF is not None:
+        at = {name: each[label.seen_N] for name, each in views.items()}
+        beside = None if observer_columns is None else observer_columns[label.seen_N]
+        for network in (False, True) if settings.network else (False,):
+            found = columns.inversion(
+                beside, at, label.numbers_NF, label.numbers, known=settings.known, network=network
+            )
+            yield found, columns.threat(network, settings.known)
+        return
+    assert label.classes_N is not None
+    indices = np.flatnonzero(label.seen_N)[: labels.MAX_SCORED]
+    y = label.classes_N[indices]
+    at = {name: each[indices] for name, each in views.items()}
+    beside = None if observer_columns is None else observer_columns[indices]
+    if len(y) < 50 or len(np.unique(y)) < 2:
+        return
+    if channel.what == "output gradients":
+        shown = label.output_of(at["first"] if "first" in at else at["last"])
+        yield labels.output_sign(shown, y), labels.OUTPUT_SIGN
+        return
+    yield labels.clusters(beside, at, y), labels.CLUSTERS
+    for known in labels.DRAWS:
+        yield labels.completion(beside, at, y, known), labels.completion_threat(known)
+    if channel.what == "gradients" and len(np.unique(y)) == 2:
+        yield labels.norm(at, y), labels.NORM
 
 
 def _factorised(
@@ -175,19 +186,23 @@ def _completed(
     """Labels from the codes that a partner computes itself, by a network that labels trained."""
     truth = scene.labels_of(channel.observer, channel.order, samples)
     columns = scene.columns_of(channel.owner, channel.order, samples)
-    if truth is None or columns is None or not isinstance(scene.task, Classification):
+    if truth is None or columns is None:
         return
-    indices = np.flatnonzero((truth >= 0).numpy())[: labels.MAX_SCORED]
-    y, last = truth.numpy()[indices], {"last": views["last"][indices]}
-    if len(y) < 50 or len(np.unique(y)) < 2:
-        return
-    for known in labels.DRAWS:
-        measured = labels.completion(columns.numpy()[indices], last, y, known)
-        if measured is not None:
-            yield finding(
-                measured, labels.completion_threat(known), variant=variant, observer=channel.owner,
-                owner=channel.observer, channel="its own encoder", target="labels",
-            )  # fmt: skip
+    for label in each_label(scene.task, truth):
+        if label.classes_N is None:
+            continue
+        indices = np.flatnonzero(label.seen_N)[: labels.MAX_SCORED]
+        y, last = label.classes_N[indices], {"last": views["last"][indices]}
+        if len(y) < 50 or len(np.unique(y)) < 2:
+            continue
+        for known in labels.DRAWS:
+            measured = labels.completion(columns.numpy()[indices], last, y, known)
+            if measured is not None:
+                yield finding(
+                    measured, label.named(labels.completion_threat(known)), variant=variant,
+                    observer=channel.owner, owner=channel.observer, channel="its own encoder",
+                    target="labels",
+                )  # fmt: skip
 
 
 def _weights(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dovetail.audit.tape import Tape
-from dovetail.data import Classification, Survival
+from dovetail.data import Classification, MultiLabel, Survival, Task
 from dovetail.methods import apfed
 from dovetail.methods.facets.scene import Holding, Scene
 from dovetail.methods.facets.seen import Channel, Seen
@@ -51,6 +51,24 @@ def planted_times(leak: float, *, num: int = NUM) -> tuple[Scene, Tape]:
     )
     codes = torch.randn(num, 3, generator=rng)
     codes[:, 0] += 5 * leak * times.abs().log().nan_to_num()
+    return scene, heard(scene, Channel("lab", "clinic", "codes"), codes)
+
+
+def planted_several(leak: float, task: Task, *, num: int = NUM) -> tuple[Scene, Tape]:
+    """A clinic's codes, as a lab saw them: noise, and so much of the second of two labels in it."""
+    rng = torch.Generator().manual_seed(7)
+    values = torch.randn(num, 2, generator=rng)
+    labels = (values > 0).float() if isinstance(task, MultiLabel) else values.clone()
+    labels[torch.rand(num, 2, generator=rng) < 0.2] = torch.nan
+    columns = torch.randn(num, 2, generator=rng)
+    scene = Scene(
+        task,
+        {"clinic": Holding(None, (), labels), "lab": Holding(columns, ("iron", "zinc"))},
+        {"": {"clinic": torch.arange(num), "lab": torch.arange(num)}},
+        lambda *_: (),
+    )
+    codes = torch.randn(num, 3, generator=rng)
+    codes[:, 0] += 5 * leak * values[:, 1]
     return scene, heard(scene, Channel("lab", "clinic", "codes"), codes)
 
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from lightgbm import LGBMClassifier
-from scenes import heard, planted, planted_times
+from scenes import heard, planted, planted_several, planted_times
 from sklearn.metrics import roc_auc_score
 
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.attacks import columns, labels, membership, rows
 from dovetail.audit.tape import MAX_WIDTH, Table
 from dovetail.audit.verdict import interval, worst_of
+from dovetail.data import MultiLabel, MultiTarget
 from dovetail.methods.facets.seen import MAX_ROWS, Channel
 
 LINEAR = Settings(network=False)
@@ -46,6 +47,24 @@ def test_times_to_an_event_are_looked_for_among_what_was_shown(leak, verdict):
     if leak:
         assert found[0].worst[0] == "log of the time"
         assert found[0].worst[2] > 0.8
+
+
+@pytest.mark.parametrize(
+    "task",
+    [MultiLabel(("pain", "sepsis")), MultiTarget(("pain", "sepsis"), (0.0, 0.0), (1.0, 1.0))],
+    ids=["yes or no", "numbers"],
+)
+def test_each_of_several_labels_is_attacked_by_itself_and_named(task):
+    scene, tape = planted_several(1.0, task)
+    found = [each for each in attack("apfed", scene, tape, {}, LINEAR) if each.target == "labels"]
+    strongest = {
+        name: max((each for each in found if f"label {name!r}" in each.threat.attack),
+                  key=lambda each: each.advantage)
+        for name in task.labels
+    }  # fmt: skip
+    assert strongest["sepsis"].verdict == "high"
+    assert strongest["pain"].verdict == "none"
+    assert len({each.key for each in found}) == len(found)
 
 
 @pytest.mark.slow
