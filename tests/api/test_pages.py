@@ -34,6 +34,17 @@ def test_the_example_of_several_labels_runs_from_top_to_bottom(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_the_example_of_times_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    output = run((ROOT / "examples" / "survival.py").read_text(), tmp_path)
+    c_index = re.findall(r"^(?:north|south|west|cox) +([\d.]+)$", output, re.MULTILINE)
+    assert len(c_index) == 4
+    assert min(map(float, c_index)) > 0.6
+    (low, high) = re.findall(r"^3 +progrec.* ([\d.]+) +([\d.]+) +[\d.]+$", output, re.MULTILINE)[0]
+    assert float(low) < float(high) <= 1  # more receptors, later relapse
+    assert (tmp_path / "models" / "relapse" / "model.json").is_file()
+
+
+@pytest.mark.slow
 def test_the_walk_runs_from_top_to_bottom(tmp_path: Path) -> None:
     output = run((ROOT / "examples" / "walk.py").read_text(), tmp_path)
     right = float(re.findall(r"without a diagnosis: ([\d.]+)", output)[0])
