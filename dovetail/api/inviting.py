@@ -66,4 +66,4 @@ def invite(
     invited = methods.method_of(str(method)).invited
     if invited is None:
         raise ConfigError(f"{method!r} trains no model of which a new party could take a part")
-    return invited.part_of(model, name, held)
+    return invited(model, name, held)

@@ -533,7 +533,6 @@ def score(
     config: Config,
     *,
     seed: int,
-    on_group: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """What each data owner tells about the labels.
 
@@ -546,7 +545,6 @@ def score(
         label_owners: parties that answer as ``LabelOwner``.
         config: settings.
         seed: of the rows, queries and groups.
-        on_group: told how many groups of how many are done.
 
     Raises:
         ConfigError: nobody to ask, or masks over fewer than three data owners.
@@ -561,13 +559,10 @@ def score(
     while pending:
         groups = group(owners, config, seed=seed)
         session = Session(network, pending[0], owners, config, seed)
-        done, of = len(by_owner) * len(groups), (len(by_owner) + len(pending)) * len(groups)
         try:
-            estimates = []
-            for index, members in enumerate(groups, start=1):
-                estimates.append(session.estimate(index, members))
-                if on_group is not None:
-                    on_group(done + index, of)
+            estimates = [
+                session.estimate(index, each) for index, each in enumerate(groups, start=1)
+            ]
             by_owner.append((session.num_labelled, estimates))
             brute += session.brute_force(groups)
             pending.pop(0)

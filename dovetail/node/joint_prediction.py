@@ -152,7 +152,7 @@ def question_of(spec: Any, keys: Path) -> Question:
     """
     for method in methods.every().values():
         if method.together is not None:
-            question = method.together.question(spec, lambda: read_keys(keys))
+            question = method.together(spec, lambda: read_keys(keys))
             if question is not None:
                 return question
     raise ModelError(f"a model of the kind {spec.kind!r} predicts without others")

@@ -12,9 +12,13 @@ from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
 from sklearn.preprocessing import scale
 
+from dovetail.data import SharedRows
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
 from dovetail.methods import selection
 from dovetail.methods.fedoptimus import choosing
+from dovetail.methods.fedoptimus.masked import SummingSettings
+from dovetail.methods.fedoptimus.variant_settings import Columns, chooser_of
+from dovetail.models.owners import ColumnsMlp
 from dovetail.network import Composite, InProcess
 from dovetail.network.checkpoint import Checkpoint
 
@@ -453,6 +457,22 @@ def test_an_owner_may_refuse_to_send_unmasked_distances():
         selection.score(net, list(columns), ["bank"], ALONE, seed=0)
     secure = selection.Config(secure=True)
     assert selection.score(net, list(columns), ["bank"], secure, seed=0).ranked
+
+
+def test_a_data_owner_that_is_summed_in_secret_only_gives_no_distance_in_the_clear():
+    x = torch.arange(6.0)[:, None]
+    rows = {"bank": SharedRows("shop", x, torch.arange(6))}
+    for secure in (False, True):
+        summing = SummingSettings(secure=secure)
+        owner = chooser_of(Columns("shop", rows, ColumnsMlp((2,)), summing=summing), None)
+        owner.handle(selection.Open("bank", torch.arange(6), torch.arange(6)))
+        pairs = torch.tensor([0, 1]), torch.tensor([2, 5])
+        asked = selection.Measure(*pairs, 20, (), EMPTY_KEYS, NONE, 0)
+        if secure:
+            with pytest.raises(ConfigError, match="no distance without masks"):
+                owner.handle(asked)
+        else:
+            assert (owner.handle(asked).distances_M / 2.0**20).tolist() == [4.0, 16.0]
 
 
 def opened():

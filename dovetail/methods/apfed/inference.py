@@ -25,7 +25,6 @@ from torch import Tensor
 from dovetail.federated import handles
 from dovetail.methods.apfed.sealed_inference import Numbers
 from dovetail.methods.base import Asked, Maker
-from dovetail.methods.facets.together import Together
 from dovetail.methods.inference import Question, Recaller, kept_at
 from dovetail.methods.party import Site
 from dovetail.models import Bottom
@@ -118,10 +117,8 @@ class CodesOf:
         return bottom.embed(x)
 
 
-class ApfedTogether(Together):
-    """The joint models of APFed-D and APFed-S."""
-
-    def question(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
-        if isinstance(spec, AssistedSpec):
-            return Numbers(spec, keys())
-        return CodesOf(spec) if isinstance(spec, JointSpec) else None
+def question(spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
+    """What partners of a joint model of APFed-D or APFed-S are asked for; None: it is none."""
+    if isinstance(spec, AssistedSpec):
+        return Numbers(spec, keys())
+    return CodesOf(spec) if isinstance(spec, JointSpec) else None

@@ -240,7 +240,7 @@ class Apfed(Method):
     reported = REPORTED
     audited = ApfedAudited()
     valued = ApfedValued()
-    together = inference.ApfedTogether()
+    together = staticmethod(inference.question)
     models = (
         "The driver keeps a model that predicts from its own columns alone. Of apfed-s, apfed-d "
         "and tvfl it also keeps its part of a joint model, and each partner its own part, which "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from dovetail.models import Model
 
 
-class Invited:
-    """A method whose run leaves a model of all blocks."""
+class Invited(Protocol):
+    """Of a method whose run leaves a model of all blocks."""
 
-    def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
+    def __call__(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]], /) -> Model:
         """A new party's part of that model.
 
         Args:
@@ -19,4 +20,3 @@ class Invited:
         Raises:
             ConfigError: the model has no such blocks.
         """
-        raise NotImplementedError

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from dovetail.methods.inference import Question
 
 
-class Together:
-    """A method with such models."""
+class Together(Protocol):
+    """Of a method with such models."""
 
-    def question(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
+    def __call__(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]], /) -> Question | None:
         """What parties are asked for, for a model of this spec; None: it is none of the method's.
 
         Args:
@@ -23,4 +23,3 @@ class Together:
         Raises:
             ModelError: a key that is missing.
         """
-        raise NotImplementedError

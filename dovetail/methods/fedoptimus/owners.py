@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -33,7 +34,7 @@ from dovetail.errors import (
     MessageError,
     PartyError,
 )
-from dovetail.methods import fedoptimus, selection
+from dovetail.methods import fedoptimus
 from dovetail.methods.base import SILENT, Asked, CarryingDriver, Maker, Progress, SavesModel
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus import predicting
@@ -489,20 +490,11 @@ def _trains(site: Site, live: _Live) -> Maker:
 
 def _selects(live: _Live) -> Maker:
     """Makes its side of a selection."""
-    name = live.site.name
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         held = live.held(asked)
         check_counted(held, SELECTED)
-
-        def make() -> StatefulParty:
-            if isinstance(held, Labels):
-                return chooser_of(held)
-            return selection.DataOwner(
-                name, lambda owner, samples_B: live.embed(asked, owner, samples_B)
-            )
-
-        return make
+        return lambda: chooser_of(held, partial(live.embed, asked))
 
     return of_run
 

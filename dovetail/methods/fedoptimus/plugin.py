@@ -50,7 +50,6 @@ from dovetail.methods.fedoptimus.owners import (
 from dovetail.methods.fedoptimus.settings import Smoothing
 from dovetail.methods.fedoptimus.valued import OwnersValued
 from dovetail.methods.fedoptimus.variant_settings import (
-    Labels,
     OwnerData,
     asked_scores,
     chooser_of,
@@ -58,7 +57,6 @@ from dovetail.methods.fedoptimus.variant_settings import (
     coordinator_of,
     decisions,
     described_top,
-    features_of,
     holdings,
     labels_in,
     local_rows,
@@ -247,11 +245,9 @@ class OwnersVariant(Variant):
         for name, local_data in variant_run.party_data.items():
             check_counted(local_data, SELECTED)
             party = variant_run.parties[name]
-            if isinstance(local_data, Labels):
-                found[name] = Composite(party, chooser_of(local_data))
-            else:
-                features = features_of(local_data.shared, party, asked.by)
-                found[name] = Composite(party, selection.DataOwner(name, features))
+            embeds = asked.by == "embeddings" and isinstance(party, fedoptimus.DataOwner)
+            chooser = chooser_of(local_data, party.features if embeds else None)
+            found[name] = Composite(party, chooser)
         return found
 
     def scored(
@@ -358,7 +354,7 @@ class FedOptimus(Method):
     reported = REPORTED
     audited = OwnersAudited()
     valued = OwnersValued()
-    together = predicting.OwnersTogether()
+    together = staticmethod(predicting.question)
     models = (
         "Each label owner keeps a top network and each data owner a bottom network, which predict "
         "together; the coordinator keeps nothing."

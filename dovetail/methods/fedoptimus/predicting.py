@@ -27,7 +27,6 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError
 from dovetail.federated import handles
-from dovetail.methods.facets.together import Together
 from dovetail.methods.fedoptimus import Coordinator, DataOwner, LabelOwner
 from dovetail.methods.fedoptimus.evaluation import asked_sums
 from dovetail.methods.fedoptimus.messages import Embeddings, Measure
@@ -171,8 +170,6 @@ class EmbeddingsOf:
         return bottom.embed(x)
 
 
-class OwnersTogether(Together):
-    """A label owner's top and the data owners' bottoms."""
-
-    def question(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
-        return EmbeddingsOf(spec.embedding) if isinstance(spec, TopSpec) else None
+def question(spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
+    """What data owners of a top are asked for; None: it is none."""
+    return EmbeddingsOf(spec.embedding) if isinstance(spec, TopSpec) else None

@@ -473,36 +473,38 @@ def described_top(model: Model, *, method: str, label: str) -> Model:
     return replace(model, about={**about, "label": label} if label else about)
 
 
-def features_of(
-    shared: Mapping[str, SharedRows],
-    owner: fedoptimus.DataOwner,
-    by: Literal["embeddings", "columns"],
-) -> selection.Features:
-    """What a data owner measures distances in."""
+def chooser_of(
+    local_data: OwnerData, features: selection.Features | None
+) -> selection.DataOwner | selection.LabelOwner:
+    """An owner's side of a selection; a label owner's is on the rows that it trains on.
 
-    def columns(label_owner: str, samples_B: Tensor) -> Tensor:
-        x = shared[label_owner][samples_B]
-        return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+    A data owner whose embeddings are summed in secret only gives no distance without masks either.
 
-    return owner.features if by == "embeddings" else columns
-
-
-def chooser_of(labels: Labels) -> selection.LabelOwner:
-    """A label owner's side of a selection: on the rows that it trains on.
+    Args:
+        features: what a data owner measures distances in; None: its columns.
 
     Raises:
-        ConfigError: its label is no class and no number.
+        ConfigError: a label that is no class and no number.
     """
-    if not isinstance(labels.task, Classification | Regression):
+    if isinstance(local_data, Columns):
+        shared = local_data.shared
+
+        def columns(label_owner: str, samples_B: Tensor) -> Tensor:
+            x = shared[label_owner][samples_B]
+            return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+
+        masked_only = local_data.summing.secure
+        return selection.DataOwner(local_data.name, features or columns, masked_only=masked_only)
+    if not isinstance(local_data.task, Classification | Regression):
         raise ConfigError(
-            f"label owner {labels.name!r}: [fedoptimus.selection] chooses data owners by mutual "
-            f"information with one class or number, and its label is {labels.task.predicts}; leave "
-            'the selection out (variant = "paper" has it)'
+            f"label owner {local_data.name!r}: [fedoptimus.selection] chooses data owners by "
+            "mutual information with one class or number, and its label is "
+            f'{local_data.task.predicts}; leave the selection out (variant = "paper" has it)'
         )
-    labels_N = labels.labels_S[labels.trained]
+    labels_N = local_data.labels_S[local_data.trained]
     if labels_N.is_floating_point():
         labels_N = selection.binned(labels_N)
-    return selection.LabelOwner(labels.name, labels.trained, labels_N)
+    return selection.LabelOwner(local_data.name, local_data.trained, labels_N)
 
 
 def rounds_per_epoch(config: fedoptimus.Config, labels: Mapping[str, Labels]) -> int:

@@ -16,7 +16,6 @@ from dovetail.data import TableEncoder
 from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Federation
 from dovetail.files import did_you_mean
-from dovetail.methods.facets.invited import Invited
 from dovetail.methods.hyfem.agreement import Holding
 from dovetail.methods.hyfem.hyfem import Coordinator, Finish, Finished
 from dovetail.models import Model
@@ -114,10 +113,3 @@ def part_of(model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Mo
         inputs={block: model.inputs[block] for block in blocks if block in model.inputs},
         about={key: model.about[key] for key in _KEPT if key in model.about},
     )
-
-
-class HyfemInvited(Invited):
-    """Extractors and classifier of a new party, cut out of the server's (Remark 2)."""
-
-    def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
-        return part_of(model, party, blocks)

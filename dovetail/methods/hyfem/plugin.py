@@ -15,7 +15,7 @@ from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.hyfem.audited import HyfemAudited
 from dovetail.methods.hyfem.fits import REPORTED, HyfemFits
-from dovetail.methods.hyfem.inviting import HyfemInvited
+from dovetail.methods.hyfem.inviting import part_of
 from dovetail.methods.hyfem.loading import data_by_column, data_of_partition, data_of_site
 from dovetail.methods.hyfem.sections import (
     HyfemSection,
@@ -88,7 +88,7 @@ class Hyfem(Method):
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"hyfem": algorithm("hyfem", hyfem.Member)}
     keys = HyfemKeys()
     proposed = HyfemProposed()
-    invited = HyfemInvited()
+    invited = staticmethod(part_of)
     fits = HyfemFits()
     reported = REPORTED
     audited = HyfemAudited()
