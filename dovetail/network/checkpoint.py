@@ -419,6 +419,21 @@ class Checkpoint:
         self._kept = done
         return done
 
+    def begin_anew(self, driver: Stateful, network: Engine) -> None:
+        """Have parties forget what a process before this one began, where there may be one.
+
+        For what saves nothing while it asks: a party counts what begins, and would refuse it twice.
+        """
+        path = self._path()
+        if path is None:
+            return
+        self._tolerate_missing = True
+        begun = path.with_name("begun")
+        if begun.exists():
+            self._restore_parties(0, driver, network)
+        begun.parent.mkdir(parents=True, exist_ok=True)
+        begun.touch()
+
     def save(self, done: int, driver: Stateful, network: Engine) -> None:
         """Save this step, at the parties first; ``failures`` has those that did not.
 

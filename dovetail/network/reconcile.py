@@ -317,9 +317,10 @@ class _Walk:
         first = 0 if before is None else self.receiver.indices[id(before)] + 1
         last = None if got is None else self.receiver.indices[id(got)]
         window = self.receiver.entries[first:last]
-        if any(entry.left and entry.number == sent.number for entry in window):
-            return ""
-        return why
+        answers = [entry for entry in window if entry.left and entry.number == sent.number]
+        if before is not None and before.number == sent.number:  # the first answers that
+            answers = answers[1:]
+        return "" if answers else why
 
     def _difference(self, sent: Entry | None, got: Entry | None) -> str:
         one, other = self.sender.party, self.receiver.party

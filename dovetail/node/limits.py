@@ -305,11 +305,16 @@ class Guard:
 
     def park(self) -> State:
         """What is to be kept where this process may end now."""
-        return {"heard": self.heard, "forgotten": self._forgotten}
+        return {"heard": self._conversation() if self.heard else "", "forgotten": self._forgotten}
 
     def resume(self, state: State) -> None:
         """Go on where ``park`` was called."""
-        self.heard, self._forgotten = bool(state["heard"]), bool(state["forgotten"])
+        self.heard = state["heard"] == self._conversation()  # else its driver is another process
+        self._forgotten = bool(state["forgotten"])
+
+    def _conversation(self) -> str:
+        """Which of the driver's processes has written the letter that is being answered."""
+        return self._limits.letter(self._key[0]).partition("/")[0]
 
 
 @dataclass(frozen=True)

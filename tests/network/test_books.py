@@ -129,6 +129,29 @@ def test_a_request_that_a_kill_swallowed_is_explained(pair: Pair, who: str) -> N
     assert (asked.same, asked.why, answered.same, answered.why) == (3, "", 3, "")
 
 
+def test_a_first_request_is_not_taken_for_answered_by_the_one_before(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.number += 1
+    pair.left("bank", Batch(1))
+    pair.came("shop", Batch(1))
+    pair.start("bank")  # killed: the answer comes to nobody
+    pair.number = 1
+    pair.left("shop", Codes(1))
+    for each in (2, 3):  # each process numbers from 1; the second's request did not come
+        pair.start("bank")
+        pair.number = 1
+        pair.left("bank", Batch(each))
+    pair.start("shop")
+    pair.number = 1
+    pair.came("shop", Batch(3))
+    pair.left("shop", Codes(3))
+    pair.came("bank", Codes(3))
+    asked, answered = pair.compared()
+    assert (asked.same, len(asked.lost), asked.why) == (2, 1, "")
+    assert "'bank' ended there, and began anew" in asked.lost[0]
+    assert (answered.same, len(answered.lost), answered.why) == (1, 1, "")
+
+
 def test_an_answer_that_was_lost_is_explained_and_asked_again(pair: Pair) -> None:
     pair.number += 1
     pair.left("bank", Batch(3))

@@ -51,6 +51,7 @@ def rounds(
     checkpoint, alone = checkpoint or Checkpoint.none(), _Nobody(network)
     with ending_announced(network):
         if not checkpoint.resume(active, alone, tolerate_missing=True):
+            checkpoint.begin_anew(active, network)
             started = time.perf_counter()
             asked = active.ask_all(network)
             if active.more and active.numbers and pays():

@@ -82,6 +82,8 @@ class Active(sealed.Active):
 
     saved: ClassVar[tuple[str, ...]] = (*sealed.Active.saved, "asked_more")
 
+    family: ClassVar[str] = "sealed"
+
     def __init__(
         self, *arguments: Any, more: Sequence[Smoother] = (), fill: bool = True, **options: Any
     ) -> None:
