@@ -7,6 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from dovetail.data import stored
 from dovetail.errors import ConfigError, DataError
 from dovetail.models.learners import (
     NO_FOLD,
@@ -148,6 +149,27 @@ def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> N
     done = distil(owner, Teacher("t", outputs), alone, config, seed=0, learners=LEARNERS)
     assert done.choice == f"linear+{ALONE}"
     assert done.losses[done.choice] < done.losses[ALONE]
+
+
+def test_teachers_of_many_rows_have_the_mean_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(5)
+    classes = torch.randint(2, (333,), generator=rng)
+    folds = torch.full((333,), NO_FOLD)
+    folds[:80] = torch.arange(80) % 4
+    owner = Owner(torch.zeros(333, 1), hard_targets(classes, 2, regression=False), folds)
+    # Two that are wrong in turn: their mean is the best.
+    said = [torch.randn(4, 333, 2, generator=rng) + 2 * owner.targets_RC for _ in range(2)]
+    for outputs_KRC in said:
+        outputs_KRC[:, 200:250] = torch.nan
+    teachers = dict(zip("ab", said, strict=True))
+    whole = choose_teacher(teachers, owner)
+    assert whole.name == "mean"
+    monkeypatch.setattr("dovetail.data.stored.NUMBERS_BYTES", 0)
+    monkeypatch.setattr("dovetail.models.learners.distil._ROWS_AT_ONCE", 50)
+    in_parts = choose_teacher(teachers, owner)
+    assert stored.in_file(in_parts.outputs_KRC.numpy())
+    assert torch.equal(in_parts.outputs_KRC.nan_to_num(9.0), whole.outputs_KRC.nan_to_num(9.0))
+    assert in_parts.temperature == whole.temperature
 
 
 @pytest.mark.slow

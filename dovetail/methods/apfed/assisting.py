@@ -76,7 +76,7 @@ def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joi
         first.append(torch.arange(z_RZ.shape[1]) < num)
     z_RZ = torch.cat(list(active.numbers.values()), dim=1)
     first_F = torch.cat(first) if active.asked_more else None
-    return fit_teacher(z_RZ, owner, alone, first_F, fill=active.fill)
+    return fit_teacher(z_RZ, owner, alone, first_F, fill=active.fill, party=active.name)
 
 
 def pays(work: Distilling, active: second_question.Active) -> bool:

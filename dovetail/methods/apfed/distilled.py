@@ -33,7 +33,7 @@ def help_of(work: Distilling, active: distil.Active, owner: Owner) -> Help:
             stack: fold_means(each, active.copies, regression=work.regression)
             for stack, each in said.train.items()
         }
-        teacher = choose_teacher(outputs, owner)
+        teacher = choose_teacher(outputs, owner, active.name)
         if said.test is not None:
             test = _of_test_rows(active, said.test, teacher)
             tested = lambda _network, _alone: test  # noqa: E731

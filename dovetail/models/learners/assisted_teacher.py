@@ -18,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.stored import let_go, put_tensor_away, zeros
 from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import MOST_ROWS_ALIGNED, Owner, Teacher, choose_teacher
@@ -43,17 +45,27 @@ class JointTeacher:
     members: tuple[Assisted, ...]
 
 
-def own_outputs(alone: Fitted, owner: Owner) -> Tensor:
+#: Rows that are worked on at once: many times those that any model computes together.
+_ROWS_AT_ONCE = 1 << 16
+
+
+def own_outputs(alone: Fitted, owner: Owner, party: str = "") -> Tensor:
     """(K, R, C) what own models say of every row; fold k's did not see its labels.
 
     Where one fold alone was held out, of many labels, the others' are those of all models.
     """
-    with torch.no_grad():
-        by_fold_KRC = alone.by_fold(owner.x_RF)
-    others = owner.num_folds - len(by_fold_KRC)
-    if not others:
-        return by_fold_KRC
-    return torch.cat([by_fold_KRC, alone.outputs(owner.x_RF).expand(others, -1, -1)])
+    num_rows = len(owner.x_RF)
+    shape = owner.num_folds, num_rows, owner.num_outputs
+    own_KRC = torch.from_numpy(zeros(shape, np.float32, party))
+    for start in range(0, num_rows, _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        with torch.no_grad():
+            by_fold_KBC = alone.by_fold(owner.x_RF[rows])
+            own_KRC[: len(by_fold_KBC), rows] = by_fold_KBC
+            if len(by_fold_KBC) < owner.num_folds:
+                own_KRC[len(by_fold_KBC) :, rows] = alone.outputs(owner.x_RF[rows])
+        let_go()
+    return own_KRC
 
 
 def fit_teacher(
@@ -63,6 +75,7 @@ def fit_teacher(
     first_F: Tensor | None = None,
     *,
     fill: bool = True,
+    party: str = "",
 ) -> JointTeacher | None:
     """The teacher; None where fewer than two rows are labelled and answered.
 
@@ -72,6 +85,7 @@ def fit_teacher(
         alone: the own model.
         first_F: (F,) bool, inputs that first answers gave, where partners were asked twice.
         fill: whether labelled rows that no partner has are learnt from, where these are many.
+        party: in whose folder outputs of many rows lie.
     """
     num, regression = owner.num_outputs, owner.regression
     known = (~z_RZ.isnan()).any(dim=1)
@@ -80,7 +94,7 @@ def fit_teacher(
     both = judged & known
     if int(both.sum()) < 2:
         return None
-    own_KRC = own_outputs(alone, owner)
+    own_KRC = own_outputs(alone, owner, party)
     held_out_RC = own_KRC[owner.folds_R.clamp(min=0), torch.arange(len(known))]
     inputs = Inputs.fit(held_out_RC[both], z_RZ[both], num, regression=regression)
     inputs_RF = inputs.of(held_out_RC, z_RZ)
@@ -90,15 +104,17 @@ def fit_teacher(
             weights_KCF = torch.zeros(*each.biases_KC.shape, inputs_RF.shape[1])
             weights_KCF[:, :, first_F] = each.weights_KCF
             fitted[f"{name} of first numbers"] = Assisted(weights_KCF, each.biases_KC)
-    inputs_KRF = torch.stack([inputs.of(own_RC, z_RZ) for own_RC in own_KRC])
+    inputs_KRF = put_tensor_away(
+        torch.stack([inputs.of(own_RC, z_RZ) for own_RC in own_KRC]), party
+    )
 
     def chosen(candidates: Mapping[str, Assisted], rows_R: Tensor) -> Teacher:
         others = ~rows_R[:, None]
         said = {
-            name: each.outputs(inputs_KRF).masked_fill(others, torch.nan)
+            name: put_tensor_away(each.outputs(inputs_KRF).masked_fill_(others, torch.nan), party)
             for name, each in candidates.items()
         }
-        return choose_teacher(said, owner)
+        return choose_teacher(said, owner, party)
 
     fitted = _each_label(fitted, owner, inputs_KRF, known)
     joint = teacher = chosen(fitted, known)

@@ -27,9 +27,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.stored import let_go, zeros
 from dovetail.errors import ConfigError, DataError
 from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.choice import LEARNERS, fit_each, held_out_loss
@@ -47,6 +49,8 @@ from dovetail.models.losses import CLASSES, Loss
 from dovetail.models.randomness import derive_seed, generator
 
 ALONE = "alone"
+#: Rows of several teachers whose mean is made at once.
+_ROWS_AT_ONCE = 1 << 16
 _MANY_LABELS = 3000
 #: Where the teacher knows fewer of the labelled rows than this share, the own model knows more
 #: labels than it: the mean of student and own model is tried at once.
@@ -282,20 +286,32 @@ class Distilled:
         return report
 
 
-def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner) -> Teacher:
+def _mean_of(outputs: Sequence[Tensor], *, regression: bool, party: str) -> Tensor:
+    """(K, R, C) the mean of teachers' outputs, some rows after others."""
+    mean_KRC = torch.from_numpy(zeros(tuple(outputs[0].shape), np.float32, party))
+    for start in range(0, mean_KRC.shape[1], _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        part = torch.stack([each[:, rows] for each in outputs])
+        mean_KRC[:, rows] = mean_outputs(part, regression=regression)
+        let_go()
+    return mean_KRC
+
+
+def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner, party: str = "") -> Teacher:
     """The calibrated teacher with the least held-out loss.
 
     Args:
         candidates: name -> (K, R, C) outputs, as ``Teacher`` has them. Where there are several,
             their mean is a candidate, too.
         owner: whose labels judge them.
+        party: in whose folder outputs of many rows lie.
 
     Raises:
         DataError: no row is both labelled and aligned.
     """
     pool = dict(candidates)
     if len(pool) > 1:
-        pool["mean"] = mean_outputs(torch.stack(list(pool.values())), regression=owner.regression)
+        pool["mean"] = _mean_of(list(pool.values()), regression=owner.regression, party=party)
     best: tuple[float, Teacher] | None = None
     for name, outputs_KRC in pool.items():
         teacher = Teacher(name, outputs_KRC)
