@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-#: Says when it works, and after Ctrl-C what the second argument says.
+#: Says when it works, and after Ctrl-C what the second argument says. It waits in short parts, as
+#: a signal that comes just before a wait is seen after it.
 COMMAND = """
 import sys, threading, time
 from dovetail.cli import interrupts
@@ -17,11 +18,13 @@ interrupts.LIMIT_S = float(sys.argv[1])
 with interrupts.ends_by_ctrl_c():
     try:
         print("working", flush=True)
-        time.sleep(60)
+        while True:
+            time.sleep(0.1)
     finally:
         print("ending", flush=True)
         if sys.argv[2] == "hangs":
-            threading.Event().wait()
+            while True:
+                threading.Event().wait(0.1)
 """
 
 
