@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from dovetail.methods.released import Once, released_columns
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
 from dovetail.network import Message
+from dovetail.privacy import PrivateSteps
 
 H = TypeVar("H")
 
@@ -122,14 +123,33 @@ class MemberData:
     Attributes:
         train: training rows; those without a label are left out.
         task: what the labels say; the same at all parties.
+        test: rows to score on.
+        categorical: names of number columns whose values are names, such as postcodes.
+        private: how what leaves it is trained, whatever the run says; None: as that says.
     """
 
     train: dd.PartyData
     task: dd.Task
+    test: dd.PartyData | None = field(default=None, kw_only=True)
+    categorical: Sequence[str] = field(default=(), kw_only=True)
+    private: PrivateSteps | None = field(default=None, kw_only=True)
 
     @property
     def name(self) -> str:
         return self.train.name
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether it has test rows with labels."""
+        return self.test is not None and self.test.labels is not None and self.test.num_rows > 0
+
+    def alone(
+        self, x: Tensor, labels: Tensor, encoded: Callable[[dd.PartyData], Tensor]
+    ) -> LocalRows:
+        """What it has for a model alone: these rows, and its test rows, encoded so."""
+        if self.test is None or self.test.labels is None or not self.test.num_rows:
+            return LocalRows(self.task, x, labels)
+        return LocalRows(self.task, x, labels, (encoded(self.test), self.test.labels))
 
     @property
     def label(self) -> str:

@@ -20,7 +20,6 @@ from dovetail.methods.local_data import MemberData
 from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model, OwnNetwork
 from dovetail.models.decisions import Supervised
-from dovetail.privacy import PrivateSteps
 from dovetail.privacy.dropout import QUORUM
 
 #: Said where a loss is no number.
@@ -60,25 +59,19 @@ class ChflData(MemberData):
     Attributes:
         common: columns that it offers as common; the others are private.
         validation: rows to choose hyper-parameters on.
-        test: rows to score on.
-        categorical: names of number columns whose values are names, such as postcodes.
         max_categories: of its private columns; see ``TableEncoder.fit``.
         secure: take part only where common towers are summed in secret.
         members: whom it sums with; None: whoever is certified.
         quorum: the least share of members whose answers open a sum that outlives lost ones.
-        private: how its common tower is trained, whatever the run says; None: as that says.
         own: the network of its private tower; None: a perceptron.
     """
 
     common: Sequence[str]
     validation: PartyData | None = None
-    test: PartyData | None = None
-    categorical: Sequence[str] = ()
     max_categories: int = 100
     secure: bool = False
     members: tuple[str, ...] | None = None
     quorum: float = QUORUM
-    private: PrivateSteps | None = None
     own: OwnNetwork | None = None
 
     def __post_init__(self) -> None:
@@ -120,10 +113,9 @@ class ChflData(MemberData):
         )
         x = torch.cat([encoder.transform(table, allow_unseen=True) for table in tables])
         labels = torch.cat([part.labels for part in parts if part.labels is not None])
-        if self.test is None or self.test.labels is None:
-            return LocalRows(self.task, x, labels)
-        test = encoder.transform(self.test.tables[BLOCK], allow_unseen=True)
-        return LocalRows(self.task, x, labels, (test, self.test.labels))
+        return self.alone(
+            x, labels, lambda test: encoder.transform(test.tables[BLOCK], allow_unseen=True)
+        )
 
     def summaries(self) -> dict[str, Summary]:
         """Column -> what others must know to encode it alike."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
@@ -146,7 +146,7 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> chfl.ChflData:
         task,
         x.select(section.common),
         whole.take(torch.from_numpy(validation)) if len(validation) else None,
-        whole.take(torch.from_numpy(tested)) if len(tested) else None,
+        test=whole.take(torch.from_numpy(tested)) if len(tested) else None,
         categorical=x.select(party.categorical),
         max_categories=party.max_categories,
         secure=section.secure,
@@ -165,7 +165,7 @@ def data_of_partition(data: dd.CommonUnique) -> dict[str, chfl.ChflData]:
             data.task,
             data.common,
             None if data.validation is None else data.validation[name],
-            None if data.test is None else data.test[name],
+            test=None if data.test is None else data.test[name],
             categorical=data.categorical,
             max_categories=data.max_categories,
         )
@@ -284,19 +284,6 @@ class ChflProposed(Proposed):
                 yield f"sums       its common column in secret only, with {whom}"
 
 
-class ChflKeys(Keys):
-    """What of its settings a search tries."""
-
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate and sizes."""
-        return {
-            "chfl.learning_rate": (3e-4, 1e-3, 3e-3),
-            "chfl.mu": (0.0, 0.3, 1.0),
-            "chfl.widths": ([64, 32], [128, 64], [512, 256, 128]),
-            "chfl.weight_decay": (0.0, 1e-3),
-        }
-
-
 class Chfl(Method):
     """CHFL."""
 
@@ -308,7 +295,14 @@ class Chfl(Method):
     partitions = ("common-unique", "by-column")
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"chfl": algorithm("chfl", chfl.Member)}
-    keys = ChflKeys()
+    keys = Keys(
+        {
+            "chfl.learning_rate": (3e-4, 1e-3, 3e-3),
+            "chfl.mu": (0.0, 0.3, 1.0),
+            "chfl.widths": ([64, 32], [128, 64], [512, 256, 128]),
+            "chfl.weight_decay": (0.0, 1e-3),
+        },
+    )
     proposed = ChflProposed()
     fits = ChflFits()
     reported = REPORTED

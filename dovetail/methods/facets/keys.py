@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import BaseModel
 
 from dovetail.methods.base import Run
 
 
+@dataclass(frozen=True)
 class Keys:
     """The keys of a method.
 
     Attributes:
+        tried: key -> values that a search tries where the run file names none.
         of_parties: those that stand in every party's own file, where it has one.
     """
 
-    of_parties: ClassVar[Collection[str]] = ()
+    tried: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    of_parties: Collection[str] = ()
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Key -> values that a search tries where the run file names none."""
-        return {}
+        """The values that a search of this run tries."""
+        return self.tried
 
     def party_sections(self, run: Run, *, where: str) -> Mapping[str, BaseModel]:
         """Party -> what a simulation sets that stands in its own file, when files are made of it.

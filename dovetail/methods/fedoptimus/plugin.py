@@ -318,21 +318,6 @@ class OwnersProposed(Proposed):
                 yield "           and for one that drives a prediction, of the rows that it names"
 
 
-class OwnersKeys(Keys):
-    """What of its settings a search tries."""
-
-    of_parties = ("fedoptimus.bottom",)
-
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate and sizes."""
-        return {
-            "fedoptimus.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
-            "fedoptimus.embedding": (16, 32, 64),
-            "fedoptimus.weight_decay": (0.0, 0.01, 0.1),
-            "fedoptimus.sync_every": (1, 5, 20),
-        }
-
-
 class FedOptimus(Method):
     """FedOptimus."""
 
@@ -348,7 +333,15 @@ class FedOptimus(Method):
         "predicting": algorithm("fedoptimus", predicting.Inference),
         "selection": algorithm("fedoptimus", selection.DataOwner, selection.LabelOwner),
     }
-    keys = OwnersKeys()
+    keys = Keys(
+        {
+            "fedoptimus.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "fedoptimus.embedding": (16, 32, 64),
+            "fedoptimus.weight_decay": (0.0, 0.01, 0.1),
+            "fedoptimus.sync_every": (1, 5, 20),
+        },
+        of_parties=("fedoptimus.bottom",),
+    )
     proposed = OwnersProposed()
     fits = OwnersFits()
     reported = REPORTED

@@ -53,8 +53,8 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> HyfemData:
         whole.take(torch.from_numpy(train)),
         task,
         section.widths,
-        whole.take(torch.from_numpy(test)),
-        categorical,
+        test=whole.take(torch.from_numpy(test)),
+        categorical=categorical,
         private=section.private,
         moments=section.moments,
     )
@@ -69,7 +69,7 @@ def data_of_partition(
             party_data,
             data.task,
             widths[name],
-            None if data.test is None else data.test[name],
+            test=None if data.test is None else data.test[name],
             moments=True,
         )
         for name, party_data in data.train.parties.items()
@@ -101,8 +101,8 @@ def data_by_column(
             in_blocks(party_data, *(() if data.validation is None else (data.validation[name],))),
             data.task,
             widths[name],
-            None if data.test is None else in_blocks(data.test[name]),
-            data.categorical,
+            test=None if data.test is None else in_blocks(data.test[name]),
+            categorical=data.categorical,
             moments=True,
         )
         for name, party_data in data.train.parties.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ from dovetail.methods.baselines import LocalRows, features
 from dovetail.methods.local_data import MemberData
 from dovetail.methods.outcome import outputs_of
 from dovetail.models import Model
-from dovetail.privacy import Budget, PrivateSteps
+from dovetail.privacy import Budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +24,6 @@ class HyfemData(MemberData):
 
     Attributes:
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
-        test: rows to score on.
-        categorical: names of number columns whose values are names.
-        private: how its weights are trained, whatever the run says; None: as that says.
         moments: whether it sends means and covariances of its features, for ``calibrate``.
         budget: of its policy: no loss leaves; None: nothing is capped.
 
@@ -35,9 +32,6 @@ class HyfemData(MemberData):
     """
 
     widths: tuple[int, ...] = (64,)
-    test: PartyData | None = None
-    categorical: Sequence[str] = ()
-    private: PrivateSteps | None = None
     moments: bool = False
     budget: Budget | None = None
 
@@ -49,11 +43,6 @@ class HyfemData(MemberData):
             )
         if not self.blocks:
             raise ConfigError(f"party {self.name!r} has no block; give it one, or leave it out")
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether it has test rows."""
-        return self.test is not None and self.test.labels is not None and self.test.num_rows > 0
 
     def tested(self, model: Model) -> tuple[Tensor, Tensor] | None:
         """What a model says of its test rows, and their labels; None without any."""
@@ -82,10 +71,7 @@ class HyfemData(MemberData):
             ]
             return torch.cat(parts, dim=1)
 
-        x, labels = joined(self.train), self.train.required_labels
-        if self.test is None or self.test.labels is None or not self.test.num_rows:
-            return LocalRows(self.task, x, labels)
-        return LocalRows(self.task, x, labels, (joined(self.test), self.test.labels))
+        return self.alone(joined(self.train), self.train.required_labels, joined)
 
     @property
     def blocks(self) -> tuple[str, ...]:

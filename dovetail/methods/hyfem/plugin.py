@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -59,20 +59,6 @@ class HyfemProposed(Proposed):
             yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{clause}"
 
 
-class HyfemKeys(Keys):
-    """What of its settings a search tries."""
-
-    of_parties = ("hyfem.widths",)
-
-    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
-        """Rate and sizes."""
-        return {
-            "hyfem.learning_rate": (0.01, 0.03, 0.1, 0.3),
-            "hyfem.widths": ([32], [64], [128]),
-            "hyfem.local_steps": (16, 32, 64),
-        }
-
-
 class Hyfem(Method):
     """HyFEM."""
 
@@ -86,7 +72,14 @@ class Hyfem(Method):
     Side = hyfem.Member
     coordinator = SERVER
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"hyfem": algorithm("hyfem", hyfem.Member)}
-    keys = HyfemKeys()
+    keys = Keys(
+        {
+            "hyfem.learning_rate": (0.01, 0.03, 0.1, 0.3),
+            "hyfem.widths": ([32], [64], [128]),
+            "hyfem.local_steps": (16, 32, 64),
+        },
+        of_parties=("hyfem.widths",),
+    )
     proposed = HyfemProposed()
     invited = staticmethod(part_of)
     fits = HyfemFits()

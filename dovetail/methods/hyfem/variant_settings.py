@@ -138,7 +138,7 @@ def whole_of(
         (local_data.widths for local_data in party_data.values()),
         key=lambda widths: (len(widths), widths),
     )
-    return hyfem.HyfemData(data.pooled, data.task, widest, data.pooled_test)
+    return hyfem.HyfemData(data.pooled, data.task, widest, test=data.pooled_test)
 
 
 def common_blocks(party_data: Mapping[str, hyfem.HyfemData]) -> list[str]:
@@ -222,11 +222,6 @@ class HyfemVariant(Variant):
         """Outputs and labels of rows that were kept out of training."""
         assert isinstance(party, hyfem.Member)
         return party.held_out()
-
-    def tested(self, party: Party, local_data: hyfem.HyfemData) -> tuple[Tensor, Tensor] | None:
-        """Outputs and labels of its test rows."""
-        assert isinstance(party, hyfem.Member)
-        return local_data.tested(party.model())
 
     def scored(
         self, variant_run: VariantRun, *, last: bool = False
