@@ -66,6 +66,7 @@ WHERE: Mapping[str, str] = {
     "cifar100_test10k_jpeg": "the test images of CIFAR-100 as JPEG",
     "eurosat_rgb_jpeg_a": "github.com/YongKyeom/cv-hw3-eurosat-detectron, data/EuroSAT/2750: the "
     "images of odd number",
+    "eurosat_rgb_jpeg": "the same folder: all images, by class and number",
     "handwritten_views": "github.com/ChuanbinZhang/Multi-view-datasets, Handwritten.mat",
     "leaves100_views": "github.com/ChuanbinZhang/Multi-view-datasets, 100Leaves.mat",
     "wikipedia_views": "github.com/ChuanbinZhang/Multi-view-datasets, Wikipedia.mat",

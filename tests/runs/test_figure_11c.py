@@ -1,11 +1,17 @@
-"""Who holds what of CIFAR-10 in twelve blocks is as HyFEM's Figure 11(c) prints it."""
+"""Who holds what of CIFAR-10 and EuroSAT in twelve blocks is as HyFEM's Figure 11(c) prints it."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
 
-ASSIGNMENT = Path(__file__).parents[2] / "runs" / "hyfem" / "table-2-cifar10.csv"
+import pytest
+
+from dovetail.runs.partitions import BlocksSection
+from dovetail.runs.runfile import load_run
+
+RUNS = Path(__file__).parents[2] / "runs" / "hyfem"
+ASSIGNMENT = RUNS / "table-2-cifar10.csv"
 
 #: How many parties hold each block of a class, as the paper's text has the figure: class by class,
 #: of each class the dark cells (3 and more) of the column from top to bottom, then, class by class
@@ -63,3 +69,14 @@ def test_a_number_that_is_not_the_figures_is_seen() -> None:
     assert equal_cells([3, 1, 4], [3, 4], [1]) == 3
     assert equal_cells([3, 2, 4], [3, 4], [1]) == 2
     assert equal_cells([4, 1, 3], [3, 4], [1]) == 1
+
+
+@pytest.mark.parametrize("cell", ["cifar10-12", "eurosat-12", "eurosat-all-12"])
+def test_both_data_sets_are_dealt_as_the_figure_prints(cell: str) -> None:
+    run = load_run(RUNS / f"figures.toml:{cell}")
+    assert run.data is not None
+    partition = run.data.partition
+    assert isinstance(partition, BlocksSection)
+    dealt = [share for share in partition.assignment if not isinstance(share, str)]
+    shares = [([int(block) for block in each.blocks], list(each.classes)) for each in dealt]
+    assert (partition.blocks, shares) == ("quadrants-channels", held())
