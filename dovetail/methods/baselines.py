@@ -8,7 +8,7 @@ rows, or their mean. Nothing is chosen on test rows, which are scored when all i
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,10 @@ def majority_of(rows: Rows) -> Tensor:
     return rows.loss.start(rows.targets_NC.mean(dim=0))[None]
 
 
+#: Baseline that learns nothing -> (1, C) what it says of every row; in ``TITLES``, too.
+CONSTANTS: Mapping[str, Callable[[Rows], Tensor]] = {"majority": majority_of}
+
+
 def held_out_decision(
     decision_settings: DecisionSettings, task: Task, fitted: Fitted, rows: Rows
 ) -> FittedThreshold | None:
@@ -175,8 +179,8 @@ def _scored(
     )
     rows = judged_rows(rows)
     decision = None
-    if variant == "majority":
-        outputs = majority_of(rows).expand(len(test), -1)
+    if variant in CONSTANTS:
+        outputs = CONSTANTS[variant](rows).expand(len(test), -1)
     else:
         names = tuple(LEARNERS) if variant == "best-alone" else (variant,)
         learners = [LEARNERS[learner] for learner in names]

@@ -22,6 +22,7 @@ from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.local_data import LabelOwnerData
 from dovetail.methods.apfed.stacks import Config
 from dovetail.methods.baselines import (
+    CONSTANTS,
     NOTHING_ELSE,
     TITLES,
     features,
@@ -246,9 +247,9 @@ def train_alone(work: Distilling, variant: str, observe: Observer) -> Outcome:
     rows = judged_rows(owner.labelled_rows())
     outcome, decision = Outcome(), None
     names = tuple(LEARNERS) if variant == "best-alone" else (variant,)
-    if variant == "majority":
-        majority = majority_of(rows)
-        outputs = None if work.test is None else majority.expand(work.test.num_rows, -1)
+    if variant in CONSTANTS:
+        constant = CONSTANTS[variant](rows)
+        outputs = None if work.test is None else constant.expand(work.test.num_rows, -1)
     else:
         learners = [LEARNERS[name] for name in names]
         fitted = fit_all(learners, rows, seed=work.seed, encode_on=owner.x_RF)
