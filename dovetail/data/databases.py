@@ -158,10 +158,11 @@ def _connected(driver: str, address: str) -> Any:
     options: dict[str, Any] = _OPTIONS.get(driver, lambda uri: {"uri": uri})(address)
     if driver not in _ONLY_READS:
         options["autocommit"] = True
-    if _has_driver(driver):
-        return importlib.import_module(f"adbc_driver_{driver}.dbapi").connect(**options)
-    manager: Any = importlib.import_module("adbc_driver_manager.dbapi")
-    return manager.connect(driver=driver, **options)
+    name = driver if _has_driver(driver) else "manager"
+    if name == "manager":
+        options["driver"] = driver
+    module: Any = importlib.import_module(f"adbc_driver_{name}.dbapi")
+    return module.connect(**options)
 
 
 @contextmanager
