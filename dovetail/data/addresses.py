@@ -14,7 +14,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 #: Words of a library's error -> what to do.
 _ADVICE = {
     r"\[Driver Manager\] Could not load": "install that ADBC driver (pip install adbc-driver-...)",
-    r"\b40[13]\b|denied|InvalidAccessKey|Signature|credential|authenticat|password": (
+    r"\b40[13]\b|denied|InvalidAccessKey|Signature|credential|authenticat|password|invalid_grant": (
         "check the credentials in the environment"
     ),
     r"\b404\b|not found|no such|not exist|unable to find|were empty|URI missing|no files": (
