@@ -155,7 +155,8 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
 
 
 def _connected(driver: str, address: str) -> Any:
-    options: dict[str, Any] = _OPTIONS.get(driver, lambda uri: {"uri": uri})(address)
+    read = _OPTIONS.get(driver)
+    options = {"uri": address} if read is None else read(address)
     if driver not in _ONLY_READS:
         options["autocommit"] = True
     name = driver if _has_driver(driver) else "manager"
