@@ -156,7 +156,7 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
 
 def _connected(driver: str, address: str) -> Any:
     read = _OPTIONS.get(driver)
-    options = {"uri": address} if read is None else read(address)
+    options: dict[str, Any] = {"uri": address} if read is None else read(address)
     if driver not in _ONLY_READS:
         options["autocommit"] = True
     name = driver if _has_driver(driver) else "manager"
