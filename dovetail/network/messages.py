@@ -58,7 +58,7 @@ from dovetail.errors import MessageError
 PROTOCOL = "2"
 
 #: The largest message that is read unless the caller says otherwise.
-MAX_MESSAGE_BYTES = 2**30
+MAX_MESSAGE_BYTES = 2**28
 
 #: The largest header: room for fields of a hundred thousand numbers.
 MAX_HEADER_BYTES = 2**20

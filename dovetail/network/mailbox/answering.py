@@ -25,7 +25,6 @@ from dovetail.network.mailbox.keys import Keys, private_key
 from dovetail.network.mailbox.letters import (
     MAX_EXTRA_BYTES,
     Label,
-    Letter,
     LetterError,
     Named,
     TornError,
@@ -150,11 +149,12 @@ class Mailman:
             label = letter.label
             if (label.conversation, label.number) == (last.conversation, last.number):
                 journal.tried(label.attempt)  # its answer was lost, or this process killed
-                self._leave(letter, journal)
+                self._leave(label, journal)
                 return True
             next_one = last.key if label.conversation == last.conversation else ""
             body = letter.open([*map(private_key, filter(None, [next_one])), *self._keys.private])
             opened = open_message(body)
+            del data, letter  # which a large one would hold while it is answered
         except UnfitError as error:  # it holds up no other letter
             what = f"request {named.number} of {driver!r} is no letter: {error}"
             self._refuse(driver, file, what)
@@ -195,12 +195,11 @@ class Mailman:
             key=X25519PrivateKey.generate().private_bytes_raw().hex(),
         )
         journal.keep(entry, answer)
-        self._leave(letter, journal)
+        self._leave(label, journal)
         return True
 
-    def _leave(self, letter: Letter, journal: Journal) -> None:
+    def _leave(self, label: Label, journal: Journal) -> None:
         """Put the answer there, and take the request away."""
-        label = letter.label
         answer = Label(
             self._host.name,
             label.sender,

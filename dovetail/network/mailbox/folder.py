@@ -89,7 +89,7 @@ class Folder:
                     raise UnfitError(
                         f"{self._path / name} has {found.st_size} bytes; at most {most} are read"
                     )
-                return file.read(most + 1)
+                return file.read(found.st_size)  # memory for what is there, not for ``most``
         except FileNotFoundError:
             return None
         except OSError as error:

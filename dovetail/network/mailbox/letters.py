@@ -150,7 +150,7 @@ class Letter:
     label: Label
     certificate: x509.Certificate
     _head: bytes
-    _sealed: bytes
+    _sealed: memoryview
 
     def open(self, keys: Sequence[X25519PrivateKey]) -> bytes:
         """The message.
@@ -188,7 +188,7 @@ def read_letter(data: bytes, name: str, receiver: str, identity: Certified) -> L
         raise LetterError("it is no letter")
     head, index = _part(data, len(_MAGIC), 4096)
     proof, index = _part(data, index, MAX_PROOF_BYTES)
-    sealed = data[index:]
+    sealed = memoryview(data)[index:]  # of a large letter no second copy
     try:
         label = Label(**json.loads(head))
         if label.name != name or label.receiver != receiver:
@@ -222,6 +222,6 @@ def _part(data: bytes, index: int, most: int) -> tuple[bytes, int]:
     return data[start : start + length], start + length
 
 
-def _statement(head: bytes, sealed: bytes) -> bytes:
+def _statement(head: bytes, sealed: Data) -> bytes:
     """What is signed."""
     return _MAGIC + head + hashlib.sha256(sealed).digest()
