@@ -41,6 +41,7 @@ def survival(
     from dovetail.api.survival import Coefficients, Curves
     from dovetail.cli.output import print_line, show
     from dovetail.files import run_folder
+    from dovetail.models.model_folders import next_commands
     from dovetail.runs.runfile import load_run
     from dovetail.runs.setup import Given
     from dovetail.runs.train import train_seeds
@@ -69,3 +70,5 @@ def survival(
     elif not quiet:
         show(found)
         print_line(f"Run folder: {folder}")
+        for command in next_commands(folder)[1:]:  # of its model, if it has one
+            print_line(f"  {command}")

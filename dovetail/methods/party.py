@@ -505,4 +505,8 @@ class Site:
             else:
                 self.policy.check(algorithm, driver)
         except ConfigError as refusal:
-            raise ConfigError(f"party {self.name!r} {refusal} ({self.where})") from None
+            named = algorithm in self.policy.section.algorithms
+            hint = (
+                "" if named else f"; its owner may add {algorithm!r} to algorithms of its [policy]"
+            )
+            raise ConfigError(f"party {self.name!r} {refusal} ({self.where}){hint}") from None
