@@ -114,7 +114,7 @@ class SeveralLabels:
         parts = []
         for name, column in zip(self.columns, columns, strict=True):
             if column.is_text:
-                values = _yes(column, name, "yes or no")
+                values = _yes(column, name, "yes or no", _OF_SEVERAL)
             else:
                 values = column.values.astype(np.float64)
             parts.append(np.where(column.missing, np.nan, values))
@@ -296,7 +296,11 @@ def _numbers(column: Raw, name: str, what: str) -> np.ndarray:
     return values
 
 
-def _yes(column: Raw, name: str, what: str) -> np.ndarray:
+#: What to do with a text that is none of several labels.
+_OF_SEVERAL = "; give it a run of its own, or make it a column of yes and no for each value"
+
+
+def _yes(column: Raw, name: str, what: str, advice: str = "") -> np.ndarray:
     """(N,) 1 of yes and 0 of no; anything where missing.
 
     Raises:
@@ -312,7 +316,7 @@ def _yes(column: Raw, name: str, what: str) -> np.ndarray:
     if len(odd):
         raise DataError(
             f"column {name!r} says {what}, as 1 or 0 (or true or false), and has {odd[0]!r} in one "
-            f"of {len(odd)} rows"
+            f"of {len(odd)} rows{advice}"
         )
     values: np.ndarray = yes.astype(np.float64)
     return values

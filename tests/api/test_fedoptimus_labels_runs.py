@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.main import app
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, DataError
 from dovetail.models.joined import open_model
 
 FAST = dt.FedOptimus(epochs=16, learning_rate=5e-3, batch_size=32, embedding=16)
@@ -106,3 +106,40 @@ def test_rates_are_refused_with_what_to_do() -> None:
     owners = dt.Owners(data_owners=2, label_owners=2)
     with pytest.raises(ConfigError, match='not counts; split "columns" for APFed'):
         dt.fit(FAST, dt.simulate(frame, owners, label="stay", task="counts"), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (["relapse", "shade"], "in one of 420 rows; give it a run of its own"),
+        (["relapse", "cost"], "yes or no and a number are two runs"),
+    ],
+)
+def test_labels_of_two_kinds_are_refused_with_what_to_do(label: list[str], words: str) -> None:
+    frame = people().assign(shade=np.array(["a", "b", "c"])[np.arange(420) % 3])
+    lab = dt.Party("lab", frame[["patient", "iron"]], id="patient")
+
+    def fit() -> None:
+        clinic = dt.Party("clinic", frame[["patient", *label]], id="patient", label=label)
+        dt.fit(FAST, [clinic, lab], quiet=True)
+
+    with pytest.raises(DataError, match=words):
+        fit()
+
+
+def test_the_worth_of_owners_is_of_all_labels_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = people()[["age", "blood", "iron", *KINDS["yes or no"][0]]]
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    run = tmp_path / "run.toml"
+    run.write_text(
+        'method = "fedoptimus"\n[data]\nsource = "all.csv"\nlabel = ["relapse", "pain"]\n'
+        'test = 0.25\n[data.partition]\nkind = "owners"\nlabel_owners = 2\n'
+        'data_owners = { gp = ["age"], lab = ["iron"] }\n'
+    )
+    done = CliRunner().invoke(app, ["value", str(run), "--by", "mi", "--json"])
+    assert done.exit_code == 0, done.output
+    nats = json.loads((tmp_path / "out" / "run" / "value.json").read_text())["partners"]
+    assert min(nats[name]["mi"]["mean"] for name in ("gp", "lab")) > 0.05

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
-from dovetail.data import Classification, SharedRows, Task
+from dovetail.data import Classification, MultiLabel, MultiTarget, SharedRows, Task
 from dovetail.errors import DataError
 from dovetail.methods import selection
 from dovetail.methods.outcome import Scores
@@ -105,7 +106,12 @@ def columns_of(shared: Mapping[str, SharedRows]) -> selection.Features:
 
 
 def classes_of(task: Task, labels: torch.Tensor) -> torch.Tensor:
-    """Labels that mutual information can be estimated with: numbers by tenths of the rows."""
+    """Labels that mutual information can be estimated with: numbers by tenths of the rows; of
+    several labels what a row says of all, numbers by whether they are above their mean."""
+    if isinstance(task, MultiLabel | MultiTarget):
+        high_NL = (labels > labels.nanmean(dim=0)).long()
+        said_NL = high_NL.masked_fill(labels.isnan(), 2).numpy()
+        return torch.from_numpy(np.unique(said_NL, axis=0, return_inverse=True)[1].reshape(-1))
     return labels if isinstance(task, Classification) else selection.binned(labels)
 
 
