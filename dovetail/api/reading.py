@@ -10,7 +10,6 @@ partner does not answer for are predicted by the solo model that is in the same 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -32,7 +31,7 @@ from dovetail.models.joined import open_model
 from dovetail.models.key_files import NAME as KEYS
 from dovetail.models.learners.assisted_joint import AssistedSpec
 from dovetail.models.learners.joint import JointSpec, StacksSpec
-from dovetail.models.model_folders import JOINT, model_folder
+from dovetail.models.model_folders import JOINT, kind_of, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import read_rows, usable_rows
 from dovetail.node.engines import CertifiedSection
@@ -256,11 +255,7 @@ def _print_answered(answer: Answers, talk: Progress) -> None:
 def joint_folder(folder: Path) -> Path | None:
     """The folder of a joint model, if it is meant: itself, or that of a run with one."""
     for path in (folder, folder / "models" / JOINT):
-        try:
-            kind = json.loads((path / "model.json").read_text(encoding="utf-8"))["network"]["kind"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            continue
-        if kind in (StacksSpec.kind, AssistedSpec.kind):
+        if kind_of(path) in (StacksSpec.kind, AssistedSpec.kind):
             return path
     return None
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dovetail.errors import ModelError
 from dovetail.models.owners import TopSpec
@@ -43,7 +44,7 @@ def next_commands(folder: Path) -> list[str]:
     """
     commands = [f"dovetail report {shlex.quote(str(folder))}"]
     for path in _models_of(folder):
-        if _kind_of(path) != TopSpec.kind:
+        if kind_of(path) != TopSpec.kind:
             commands.append(f"dovetail predict {shlex.quote(str(path))} NEW-ROWS.csv")
             break
     return commands
@@ -56,24 +57,21 @@ def _models_of(folder: Path) -> list[Path]:
     return [path for path in models if path.name != JOINT]
 
 
-def _kind_of(model: Path) -> str | None:
+def kind_of(model: Path) -> str | None:
     """Kind of the model's network; None of a folder that cannot be read."""
-    try:
-        return str(
-            json.loads((model / "model.json").read_text(encoding="utf-8"))["network"]["kind"]
-        )
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    network = _description(model).get("network")
+    return str(network.get("kind")) if isinstance(network, dict) else None
 
 
 def _are_one(models: Sequence[Path]) -> bool:
     """Whether these are tops of label owners who ended with the same one."""
+    weights = {str(_description(model).get("weights_sha256")) for model in models}
+    return {kind_of(model) for model in models} == {TopSpec.kind} and len(weights) == 1
+
+
+def _description(model: Path) -> dict[str, Any]:
     try:
-        descriptions = [
-            json.loads((path / "model.json").read_text(encoding="utf-8")) for path in models
-        ]
-        return {each["network"]["kind"] for each in descriptions} == {TopSpec.kind} and (
-            len({each["weights_sha256"] for each in descriptions}) == 1
-        )
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+        stored = json.loads((model / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return stored if isinstance(stored, dict) else {}

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dovetail.errors import ConfigError
-from dovetail.network.retry import open_private
+from dovetail.network.retry import write_private
 
 #: Days that a party's certificate and an authority's are valid.
 PARTY_DAYS = 365
@@ -127,20 +126,7 @@ def write_file(path: Path, content: bytes, *, private: bool, replace: bool) -> N
             f"{path} exists and is kept; --force makes a new one in its place, --renew only a new "
             "certificate"
         )
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)  # of a process that was killed
-    handle = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            if not private:
-                fresh.chmod(0o644)
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    write_private(path, content, rights=0o600 if private else 0o644)
 
 
 def read_file(path: Path, *, what: str) -> bytes:

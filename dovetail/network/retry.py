@@ -76,8 +76,13 @@ def write_text(path: Path, text: str) -> None:
     patiently(write)
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes, *, rights: int = 0o600) -> None:
     """Write a file that only its owner reads: whole and on the disk, or not at all.
+
+    Args:
+        path: the file.
+        data: its bytes.
+        rights: of the file, once it is whole, where others may read it.
 
     Raises:
         OSError: it cannot be written; one that was there before still is.
@@ -89,6 +94,7 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        fresh.chmod(rights)
         os.replace(fresh, path)
         _sync_folder(path.parent)
 

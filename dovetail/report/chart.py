@@ -7,6 +7,7 @@ numbers beside it are the page's own text, in the page's colours.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,10 +120,7 @@ def points_of(seeds: Sequence[Mapping[int, float]]) -> list[Point]:
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation; 0 for one value."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:

@@ -303,13 +303,13 @@ def test_a_private_file_is_never_readable_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes = []
-    replace = Path.replace
+    replace = os.replace
 
-    def look(self: Path, target: Path) -> Path:
-        modes.append(self.stat().st_mode & 0o777)
-        return replace(self, target)
+    def look(fresh: Path, target: Path) -> None:
+        modes.append(fresh.stat().st_mode & 0o777)
+        replace(fresh, target)
 
-    monkeypatch.setattr(Path, "replace", look)
+    monkeypatch.setattr(os, "replace", look)
     old = os.umask(0)
     try:
         write_file(tmp_path / "key", b"secret", private=True, replace=False)
