@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.errors import ConfigError, DovetailError, NetworkError
+from dovetail.lazy import needed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -387,13 +388,8 @@ def imported(key: str) -> Any:
     Raises:
         ConfigError: it is not installed.
     """
-    try:
+    with needed(key, "'dovetail-fl[ray]'; or leave it out"):
         import ray
-    except ImportError:
-        raise ConfigError(
-            f"{key} needs Ray, which is not installed: pip install 'dovetail-fl[ray]'; or leave "
-            "it out"
-        ) from None
     return ray
 
 

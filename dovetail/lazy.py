@@ -1,13 +1,16 @@
-"""Names of a package that are imported when they are first used, so that to import it is cheap.
+"""What is imported when it is first used: names of a package, and packages that not all have.
 
-They stand once, in the package's ``__init__.pyi``, where type checkers and editors read them.
+A package's names stand once, in its ``__init__.pyi``, where type checkers and editors read them.
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from dovetail.errors import ConfigError
 
 
 def lazy(
@@ -41,3 +44,22 @@ def lazy(
         return value
 
     return get, lambda: names, names
+
+
+@contextmanager
+def needed(what: str, install: str) -> Iterator[None]:
+    """Reports what cannot be imported while it is open.
+
+    Args:
+        what: needs it.
+        install: what ``pip install`` takes.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        yield
+    except ImportError:
+        raise ConfigError(
+            f"{what} needs packages that are not installed here; pip install {install}"
+        ) from None

@@ -21,7 +21,7 @@ from dovetail.runs.runfile import check_run
 
 def test_without_ray_the_pip_command_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    sentence = r"--ray needs Ray.*pip install 'dovetail-fl\[ray\]'"
+    sentence = r"--ray needs.*pip install 'dovetail-fl\[ray\]'"
     with pytest.raises(ConfigError, match=sentence), tasks_at("auto"):
         pass
     with tasks_at(None) as tasks:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.api import auditing, valuing
 from dovetail.api.scores import Scores
 from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 from dovetail.models import Model
 from dovetail.models.joined import open_model
 from dovetail.report.folder import number_of, read_run
@@ -117,10 +118,8 @@ class Run:
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
+        with needed("curves()", "pandas"):
             import pandas
-        except ImportError:
-            raise ConfigError("curves() needs pandas: pip install pandas") from None
         rows = [
             {"seed": seed.seed, "variant": variant, "number": number_of(line), **_numbers_of(line)}
             for seed in read_run(self.folder).seeds

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dovetail import methods
 from dovetail.api.shown import Shown, line, printed
-from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 from dovetail.models.metrics import SCORES, on_rows, shown_first
 from dovetail.models.recovered import recovered_text
 from dovetail.models.shown import html_table
@@ -184,10 +184,8 @@ class Scores(Shown, Mapping[str, Mapping[str, Value]]):
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
+        with needed("to_pandas()", "pandas"):
             import pandas
-        except ImportError:
-            raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
         return pandas.DataFrame.from_dict(self.to_dict(), orient="index")
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
 from dovetail.api.shown import Shown, line, terminal_text
 from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 from dovetail.methods.local_data import DRIVER
 from dovetail.network.retry import write_text
 from dovetail.privacy import spent_text
@@ -68,10 +69,8 @@ class Analysis(Shown):
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
+        with needed("to_pandas()", "pandas"):
             import pandas
-        except ImportError:
-            raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
         return pandas.DataFrame(self.rows)
 
     def save(self, folder: str | Path) -> None:

@@ -48,19 +48,15 @@ def relay(
     from contextlib import ExitStack
     from functools import partial
 
-    from dovetail.errors import ConfigError
+    from dovetail.lazy import needed
     from dovetail.network.addresses import check_address
 
     if health is not None:
         check_address(health)
-    try:
+    with needed("a relay", "'dovetail-fl[relay]'"):
         import uvicorn  # noqa: F401
 
         from dovetail.node.relay.application import MAX_CONNECTIONS, MAX_REQUESTS, Rate, Relay
-    except ImportError:
-        raise ConfigError(
-            "a relay needs packages that are not installed here; pip install 'dovetail-fl[relay]'"
-        ) from None
     from dovetail.cli.output import print_line
     from dovetail.network.credentials import revoked_by
     from dovetail.network.logs import json_lines

@@ -50,19 +50,16 @@ def room(
     from contextlib import nullcontext
 
     from dovetail.errors import ConfigError
+    from dovetail.lazy import needed
     from dovetail.network.addresses import check_address
     from dovetail.network.logs import json_lines
 
     if health is not None:
         check_address(health)
-    try:
+    with needed("a room", "'dovetail-fl[serve]'"):
         import python_multipart  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "a room needs packages that are not installed here; pip install 'dovetail-fl[serve]'"
-        ) from None
     from dovetail.room.driver import DriverRoom
     from dovetail.room.owner import OwnerRoom
     from dovetail.room.serving import run

@@ -38,6 +38,7 @@ from dovetail.data.installed import (
     version_of,
 )
 from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.lazy import needed
 
 _BATCH = 64
 #: So many vectors are remembered without a site's folder.
@@ -228,12 +229,8 @@ def _called(found: Any, arguments: dict[str, Any]) -> Any:
 
 
 def _onnx(path: Path) -> Any:
-    try:
+    with needed(str(path), "'dovetail-fl[export]'"):
         import onnxruntime
-    except ImportError:
-        raise ConfigError(
-            f"{path} needs a package that is not installed; pip install 'dovetail-fl[export]'"
-        ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

@@ -29,7 +29,8 @@ from dovetail.data import Classification, TableEncoder, Task
 from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.vectors import VectorColumn
-from dovetail.errors import ConfigError, ModelError
+from dovetail.errors import ModelError
+from dovetail.lazy import needed
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
 from dovetail.models.metrics import SCORES, headline, headline_score, score
@@ -124,12 +125,8 @@ class Explanation:
         Raises:
             ConfigError: shap is not installed.
         """
-        try:
+        with needed("a shap.Explanation", "shap"):
             import shap
-        except ImportError:
-            raise ConfigError(
-                "a shap.Explanation needs a package that is not installed; pip install shap"
-            ) from None
         return shap.Explanation(
             values=self.shares,
             base_values=self.start,

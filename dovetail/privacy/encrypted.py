@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import ConfigError, MessageError
+from dovetail.lazy import needed
 
 #: Ring degree, which is also the number of slots.
 DEGREE = 8192
@@ -171,14 +172,12 @@ def _seal() -> Any:
     Raises:
         ConfigError: it is not installed.
     """
-    try:
+    install = (
+        "seal-python (Microsoft SEAL, built from source on a platform that it has no wheel for), "
+        'or train with method = "apfed-d"'
+    )
+    with needed("APFed-S", install):
         import seal
-    except ImportError:
-        raise ConfigError(
-            "APFed-S encrypts by Microsoft SEAL, which is not installed here: pip install "
-            "seal-python (built from source on a platform that it has no wheel for), or train "
-            'with method = "apfed-d"'
-        ) from None
     return seal
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 
 if TYPE_CHECKING:
     import optuna
@@ -84,13 +84,8 @@ class OptunaSampler:
     """
 
     def __init__(self, keys: Keys, seed: int) -> None:
-        try:
+        with needed('search.sampler = "optuna"', "'dovetail-fl[optuna]'; or leave sampler out"):
             import optuna
-        except ImportError:
-            raise ConfigError(
-                'search.sampler = "optuna" needs Optuna, which is not installed: '
-                "pip install 'dovetail-fl[optuna]'; or leave sampler out"
-            ) from None
         self._optuna = optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._keys = {key: list(values) for key, values in keys.items()}

@@ -30,6 +30,7 @@ from dovetail.data.task import (
     Survival,
 )
 from dovetail.errors import ConfigError, ModelError
+from dovetail.lazy import needed
 from dovetail.models import Model
 from dovetail.models.calibration import calibration_of
 from dovetail.models.learners.joint import JointSpec, WithPartners
@@ -155,7 +156,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         ModelError: a network that cannot be translated.
         ConfigError: packages that are not installed.
     """
-    try:
+    with needed("exporting", "'dovetail-fl[export]'"):
         import onnx
         import onnxscript  # noqa: F401  # torch.onnx needs it
 
@@ -167,10 +168,6 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
             number_nodes,
             survival_nodes,
         )
-    except ImportError:
-        raise ConfigError(
-            "exporting needs packages that are not installed; pip install 'dovetail-fl[export]'"
-        ) from None
     graph = Graph()
     blocks = {}
     for name, shape in model.shapes.items():

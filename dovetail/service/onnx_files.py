@@ -15,9 +15,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.errors import ConfigError, ModelError
-
-NOT_INSTALLED = "ONNX files need packages that are not installed; pip install 'dovetail-fl[export]'"
+from dovetail.errors import ModelError
+from dovetail.lazy import needed
 
 #: Bytes that all values of one run may take, beside the file's own constants.
 MOST_BYTES = 2**29
@@ -64,10 +63,8 @@ def check_graph(content: bytes, *, where: str) -> Memory:
         ModelError: naming what is there.
         ConfigError: onnx is not installed.
     """
-    try:
+    with needed("an ONNX file", "'dovetail-fl[export]'"):
         import onnx
-    except ImportError:
-        raise ConfigError(NOT_INSTALLED) from None
     try:
         program = onnx.load_model_from_string(content)
     except Exception as error:  # of the format's reader, which has no type of its own
@@ -195,10 +192,8 @@ def open_session(content: bytes, *, where: str, threads: int | None = None) -> A
         ModelError: onnxruntime refuses it.
         ConfigError: onnxruntime is not installed.
     """
-    try:
+    with needed("an ONNX file", "'dovetail-fl[export]'"):
         import onnxruntime
-    except ImportError:
-        raise ConfigError(NOT_INSTALLED) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # A stranger's file may say that its weights lie in files beside it: there are none.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 from dovetail.service.served import Shelf
 
 #: Seconds that requests in flight are given when the service ends.
@@ -231,14 +232,10 @@ def run(
         ConfigError: packages that are not installed, or an unguarded address.
         ModelError: a model that cannot be opened.
     """
-    try:
+    with needed("serving", "'dovetail-fl[serve]'"):
         import uvicorn  # noqa: F401 - asked for here, so that its lack is told in a sentence
 
         from dovetail.service.application import Limits, Service
-    except ImportError:
-        raise ConfigError(
-            "serving needs packages that are not installed here; pip install 'dovetail-fl[serve]'"
-        ) from None
     address.check()
     token = address.token()
     log = logging.getLogger("dovetail.service")

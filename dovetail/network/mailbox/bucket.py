@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 from dovetail.network.mailbox.places import MAX_NAMES, PlaceError, UnfitError
 from dovetail.network.printable import printable
 
@@ -42,14 +43,10 @@ class Bucket:
         parts = urlsplit(self.where)
         if not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
             raise ConfigError(f"a bucket is s3://BUCKET or s3://BUCKET/PREFIX, got {where!r}")
-        try:
+        with needed("a bucket", "'dovetail-fl[s3]'"):
             import obstore
             from obstore.exceptions import BaseError
             from obstore.store import S3Store
-        except ImportError:
-            raise ConfigError(
-                "a bucket needs packages that are not installed here; pip install 'dovetail-fl[s3]'"
-            ) from None
         self._obstore, self._error = obstore, BaseError
         prefix = parts.path.strip("/")
         options: Any = {**_OPTIONS, "allow_http": _plain_http()}

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dovetail.errors import ConfigError
+from dovetail.lazy import needed
 from dovetail.network.credentials import Credentials
 from dovetail.network.mailbox.places import MAX_NAMES, PlaceError, UnfitError
 from dovetail.network.mailbox.signed import PROCESS, sign_request
@@ -57,13 +58,8 @@ class Relay:
         self._used: Credentials | None = None
         self._client: Any = None
         self._process = ""  # of the relay that answered last
-        try:
+        with needed("a relay", "'dovetail-fl[relay]'"):
             import httpx
-        except ImportError:
-            raise ConfigError(
-                "a relay needs packages that are not installed here; pip install "
-                "'dovetail-fl[relay]'"
-            ) from None
         self._httpx = httpx
         parts = httpx.URL(where)
         if parts.scheme != "https" or not parts.host or parts.path.strip("/"):
