@@ -25,14 +25,17 @@ import dovetail.cluster
 from benchmarks.tables.session import Away
 from dovetail.alignment import Workers
 from dovetail.audit.attack import Settings
+from dovetail.audit.defence_search import BEST_ALONE, try_defences
 from dovetail.audit.run import audit
 from dovetail.cluster import LOCAL, RayTasks, Tasks, computing_at, tasks_at
 from dovetail.errors import PartyError
 from dovetail.methods.base import Progress
+from dovetail.methods.facets.defences import Defence
 from dovetail.models.learners.choice import fit_all
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import Rows
 from dovetail.network.hosted import Hosted, Pool
+from dovetail.privacy import Release
 from dovetail.runs import train, value
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import load_data, setup
@@ -240,6 +243,15 @@ def test_an_audit_finds_the_same(tasks: Tasks, table: Path) -> None:
     assert here.scores == there.scores
 
 
+@pytest.mark.usefixtures("brief_learners")
+def test_defences_that_an_audit_tries_cost_the_same(tasks: Tasks, table: Path) -> None:
+    run, loud = run_of("apfed-r", table), Release(clip=1.0, noise=8.0)
+    grid = (Defence("as it is", {}), Defence("noise 8", {"codes": loud}, loud))
+    here, there = (try_defences(run, (0,), defences=grid, tasks=each) for each in (LOCAL, tasks))
+    assert [each.name for each in here.cells] == ["as it is", "noise 8", BEST_ALONE]
+    assert here.cells == there.cells
+
+
 def test_what_a_task_raises_is_raised_here(tasks: Tasks) -> None:
     given = tasks.map(squared, [2, -1, 3])
     assert next(given) == 4
@@ -360,3 +372,81 @@ def test_a_partys_own_cluster_blinds_and_fits_alike(cluster: Any) -> None:
         there = worked()
     assert np.array_equal(here[0], there[0])
     assert torch.equal(here[1], there[1])
+
+
+APART = """
+method = "apfed"
+parties = ["bank.toml"]
+test = 0.25
+baselines = ["linear"]
+
+[apfed]
+epochs = 1
+steps_per_epoch = 2
+encoder = [4]
+head = [4]
+
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["shop"]
+wait_s = 180
+"""
+
+PARTY = """
+[party]
+name = "{name}"
+table = "{name}.csv"
+id = "person"
+{more}
+[policy]
+algorithms = ["align", "apfed"]
+min_rows = 1
+{policy}
+[apfed]
+exact = true
+loss = "reconstruction"
+"""
+
+DRIVEN = 'drivers = ["bank"]'
+
+
+@pytest.mark.usefixtures("tasks")
+def test_sites_that_join_by_grpc_compute_on_clusters_of_their_own(
+    cluster: Any, tmp_path: Path
+) -> None:
+    """Both are processes, with certificates: the shop joins, the bank drives."""
+    from federations import Federation, free_port  # which the cluster's processes do not find
+
+    rng, people = np.random.default_rng(0), np.arange(2_600)  # more ids than one piece
+    for name, shift in (("bank", 0), ("shop", 100)):
+        rows = {"person": people + shift, f"{name} a": rng.normal(size=len(people))}
+        more = {"y": np.where(rows[f"{name} a"] > 0, "up", "down")} if name == "bank" else {}
+        pd.DataFrame(rows | more).to_csv(tmp_path / f"{name}.csv", index=False)
+    with Federation(tmp_path, free_port()).ending() as made:
+        names = ("shop", "bank", "--driver", "bank", "--host", "127.0.0.1", "-q")
+        certified = made.start("certificates", *names)
+        assert certified.ended() == 0, certified.printed()
+        (tmp_path / "run.toml").write_text(APART.format(port=made.port))
+        for where, compute in (("here", ""), ("there", f'compute = "{cluster.address}"')):
+            labelled = f'label = "y"\n{compute}'
+            for name, more, policy in (("bank", labelled, ""), ("shop", compute, DRIVEN)):
+                text = PARTY.format(name=name, more=more, policy=policy)
+                (tmp_path / f"{name}.toml").write_text(text)
+            shop = made.join("shop")
+            bank = made.start("train", "run.toml", "--out", where)
+            assert bank.ended() == 0, bank.printed()
+            shop.signal(signal.SIGINT)
+            assert shop.ended() == 0, shop.printed()
+            connected = {each["DriverPid"] for each in ray_jobs()}
+            both = {shop.process.pid, bank.process.pid}
+            assert connected & both == (both if compute else set())
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+
+
+def ray_jobs() -> list[dict[str, Any]]:
+    """Processes that have connected to the cluster."""
+    from ray._private.state import jobs
+
+    found: list[dict[str, Any]] = jobs()
+    return found
