@@ -199,7 +199,9 @@ def postgres(folder: Path, password: str) -> Iterator[int]:
     options = ["-k", data, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
     server = [*before, POSTGRES / "postgres", "-D", data / "db", "-p", str(port), *options]
     with running(server, folder / "postgres.log"):
-        wait_until(lambda: answers(port), "PostgreSQL")
+        # The port answers while the database still starts up.
+        ready = [POSTGRES / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        wait_until(lambda: subprocess.run(ready).returncode == 0, "PostgreSQL")
         yield port
 
 

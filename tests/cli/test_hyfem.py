@@ -322,7 +322,7 @@ def test_a_key_of_another_extractor_is_never_suggested_as_itself(
 
 def test_the_run_files_that_ship_are_valid() -> None:
     cells = [f"figures.toml:{name}" for name in grid_cells(RUNS / "figures.toml")]
-    assert len(cells) == 5
+    assert len(cells) == 6
     for name in (*cells, "covertype-4.toml"):
         for recipe in (None, *load_run(RUNS / name).recipes):
             run = load_run(RUNS / name, recipe=recipe)
