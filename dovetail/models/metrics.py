@@ -329,6 +329,30 @@ def intervals(
     draws: int = DRAWS,
 ) -> dict[str, list[float]]:
     """Score -> its middle 95 % over draws of the rows with replacement; as of ``details``."""
+    ends = {}
+    for name, values_B in drawn_scores(task, outputs, labels, threshold, draws=draws).items():
+        values = values_B[np.isfinite(values_B)]
+        if len(values) >= len(values_B) / 2:
+            ends[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
+    return ends
+
+
+def drawn_scores(
+    task: Task,
+    outputs: Tensor,
+    labels: Tensor,
+    threshold: float | None = None,
+    *,
+    draws: int = DRAWS,
+    seed: int = _SEED,
+) -> dict[str, np.ndarray]:
+    """Score -> (B,) of draws of the rows with replacement, fewer of very many rows.
+
+    Args:
+        task, outputs, labels, threshold: as of ``details``.
+        draws: at most so many.
+        seed: of the draws; of one seed they are of the same rows, whatever the model.
+    """
     measure: _Weighted
     if (page := _page_of(task)) is not None:
         measure = page.measure(task, outputs, labels)
@@ -338,7 +362,7 @@ def intervals(
         measure = _of_classes(outputs.double().softmax(dim=1).numpy(), labels.numpy(), threshold)
     num_rows = len(labels)
     draws = min(draws, max(_FEWEST_DRAWS, _DRAWN_ROWS // num_rows))
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(seed)
     samples: dict[str, list[np.ndarray]] = {}
     step = max(1, _HELD // (8 * num_rows))
     for start in range(0, draws, step):
@@ -351,13 +375,7 @@ def intervals(
         with np.errstate(invalid="ignore", divide="ignore"):
             for name, values in measure(weights_BN).items():
                 samples.setdefault(name, []).append(values)
-    ends = {}
-    for name, parts in samples.items():
-        values = np.concatenate(parts)
-        values = values[np.isfinite(values)]
-        if len(values) >= draws / 2:
-            ends[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
-    return ends
+    return {name: np.concatenate(parts) for name, parts in samples.items()}
 
 
 def _of_values(predicted: np.ndarray, wanted: np.ndarray) -> _Weighted:

@@ -8,6 +8,7 @@ the partner, 0 where it is no better than what its owner could have trained alon
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Regression, Task
-from dovetail.models.metrics import SCORES, drawn_headline, headline, headline_score
+from dovetail.data import Classification, Task
+from dovetail.models.metrics import SCORES, drawn_scores, headline, headline_score
 
 #: Scores shown first of counts, amounts, quantiles and several labels.
 _OTHER_SCORES = ("poisson_deviance", "gamma_deviance", "pinball", "auc_labels", "r2_labels")
@@ -42,41 +43,22 @@ def recovered_share(
         None where the interval of the help has 0 in it, as a share of nothing says nothing.
     """
     name = headline(task)
+    models = solo, alone, joint
     if isinstance(task, Classification) and task.num_outputs == 2:
         seen = labels >= 0  # rows of other classes have no part in an order of two
-        labels, solo, alone, joint = labels[seen], solo[seen], alone[seen], joint[seen]
-    if not isinstance(task, (Classification, Regression)):
-        return _of_weights(task, labels, (solo, alone, joint), seed)
-    truth = labels.double().numpy()
-    predicted = [_predicted(task, outputs) for outputs in (solo, alone, joint)]
-    rng = np.random.default_rng(seed)
+        labels, models = labels[seen], (solo[seen], alone[seen], joint[seen])
+    scores = [headline_score(task, outputs, labels) for outputs in models]
+    values = [math.nan if each is None else each for each in scores]
     draws = []
-    for _ in range(_DRAWS):
-        rows = rng.integers(0, len(truth), len(truth))
-        drawn = [_measure(task, each[rows], truth[rows]) for each in predicted]
-        if all(np.isfinite(drawn)):
-            draws.append(drawn)
-    values = [_measure(task, each, truth) for each in predicted]
+    if np.isfinite(values).all():
+        drawn = [drawn_scores(task, o, labels, draws=_DRAWS, seed=seed)[name] for o in models]
+        draws_BM = np.stack(drawn, axis=1)
+        draws = draws_BM[np.isfinite(draws_BM).all(axis=1)].tolist()
     return {
         "score": name,
         **dict(zip(("solo", "alone", "joint"), values, strict=True)),
-        "rows": len(truth),
+        "rows": len(labels),
         **_shares(name, values, draws),
-    }
-
-
-def _of_weights(task: Task, labels: Tensor, outputs: Sequence[Tensor], seed: int) -> dict[str, Any]:
-    """``recovered_share`` of tasks whose scores are made of rows that count by weights."""
-    name, num = headline(task), len(labels)
-    weights_BN = np.random.default_rng(seed).multinomial(num, [1 / num] * num, size=_DRAWS)
-    measured = [drawn_headline(task, each, labels, weights_BN) for each in outputs]
-    draws_BM = np.stack(measured, axis=1)
-    values = [headline_score(task, own, labels) or float("nan") for own in outputs]
-    return {
-        "score": name,
-        **dict(zip(("solo", "alone", "joint"), values, strict=True)),
-        "rows": num,
-        **_shares(name, values, draws_BM[np.isfinite(draws_BM).all(axis=1)].tolist()),
     }
 
 
@@ -149,31 +131,6 @@ def _interval(values: Sequence[float]) -> list[float] | None:
         return None
     low, high = np.quantile(values, [0.025, 0.975])
     return [float(low), float(high)]
-
-
-def _predicted(task: Task, outputs: Tensor) -> np.ndarray:
-    """(N,) of each row what its score is made of: a rank, a class or a value."""
-    if not isinstance(task, Classification):
-        return outputs[:, 0].double().numpy() * 1.0
-    if task.num_outputs == 2:
-        return (outputs[:, 1] - outputs[:, 0]).double().numpy()
-    classes: np.ndarray = outputs.argmax(dim=1).numpy()
-    return classes
-
-
-def _measure(task: Task, predicted: np.ndarray, truth: np.ndarray) -> float:
-    """The score that tables show first; NaN where the rows have one class only."""
-    if not isinstance(task, Classification):
-        return float(np.sqrt(np.mean((predicted - truth) ** 2))) * task.scale
-    if task.num_outputs > 2:
-        return float((predicted == truth).mean())
-    positive = int(truth.sum())
-    negative = len(truth) - positive
-    if not positive or not negative:
-        return float("nan")
-    _, inverse, counts = np.unique(predicted, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # of equal ones, the mean
-    return float((ranks[truth == 1].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
 def warnings_of(

@@ -58,7 +58,7 @@ def test_the_auc_is_scikit_learns_with_ties_too() -> None:
     labels = torch.randint(0, 2, (300,), generator=rng)
     outputs = torch.randn(300, 2, generator=rng).round(decimals=1)
     gain = recovered_share(TWO, labels, solo=outputs, alone=-outputs, joint=outputs, seed=0)
-    expected = roc_auc_score(labels.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy())
+    expected = roc_auc_score(labels.numpy(), outputs.double().softmax(dim=1)[:, 1].numpy())
     assert gain["solo"] == pytest.approx(expected)
     assert gain["alone"] == pytest.approx(1 - expected)
 

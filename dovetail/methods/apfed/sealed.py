@@ -117,9 +117,8 @@ class Partner(Party):
         input: Input | None = None,
         pictures: Pictures = "patches",
     ) -> None:
-        self.pictures: Pictures = pictures
-        self.local, self.shared, self.test = local, shared, test
-        self.limits, self.given, self.input = limits or UNLIMITED, given, input
+        self.shared, self.test, self.input, self.given = shared, test, input, given
+        self.limits, self.pictures = limits or UNLIMITED, pictures
 
     @handles
     def begin(self, message: Begin) -> Answered:
@@ -130,10 +129,8 @@ class Partner(Party):
         self.product = Multiplying(self.asked.layout, *wire)
         x_NF, shape = features(self.shared.x), self.shared.x.shape[1:]
         view, kernels = kernels_of(x_NF, shape, self.local.generator("kernels"), self.pictures)
-        x_LE, least_rows = view(self.asked.x_LF), self.limits.least_rows
-        self.smoothing = Smoothing(
-            kernels, self.asked.smoothers, x_LE, message.folds_L, least_rows, view
-        )
+        rows = self.asked.smoothers, view(self.asked.x_LF), message.folds_L
+        self.smoothing = Smoothing(kernels, *rows, self.limits.least_rows, view)
         return self.answered(self.asked)
 
     def answered(self, asked: Asked) -> Answered:
@@ -233,9 +230,8 @@ class Active(Driver):
             )
         rng = generator(self.seed, self.name, "asked about", secret=self._key)
         samples_N = samples_R[rows_asked(samples_R, rows_L, self.max_rows, rng)]
-        tested_U = samples_N[:0]
-        if self.test is not None:
-            tested_U = self.test.samples[party][self.test.samples[party] >= 0]
+        test_R = samples_N[:0] if self.test is None else self.test.samples[party]
+        tested_U = test_R[test_R >= 0]
         t = targets(self.owner, rows_L)
         sealing = Sealing.of(t, len(samples_N) + len(tested_U), regression=self.owner.regression)
         message = Begin(
