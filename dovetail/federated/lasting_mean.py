@@ -10,23 +10,24 @@
     GiveOpened: whose came         -------->   checks that enough are left
                                    <--------   Opened: of each a part of its seed or its key
 
-A method gives the messages its own names by subclasses, and answers them by ``answer``;
+A method gives the messages its own names (``messages``), and its party is ``Lasting``;
 ``LastingFederation`` has the driver's side. ``privacy/dropout.py`` says who learns what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError
-from dovetail.federated.secret_mean import MaskedFederation, bytes_of, list_of, proofs_of
+from dovetail.federated.party import handles
+from dovetail.federated.secret_mean import MaskedFederation, Summing, bytes_of, list_of, proofs_of
 from dovetail.network import Engine, Integers, Message, Values
 from dovetail.network.identity import MAX_PROOF_BYTES
-from dovetail.privacy import MIN_MEMBERS, SecretSums, from_fixed
+from dovetail.privacy import MIN_MEMBERS, from_fixed
 from dovetail.privacy.dropout import PUBLIC_BYTES, SEALED_BYTES, threshold_of, unmasked
 from dovetail.privacy.shamir import PART_BYTES
 
@@ -119,53 +120,64 @@ Messages = tuple[
 ]
 
 
+def messages(family: str, module: str) -> Messages:
+    """The eight as a method's, to stand in its module under the same names."""
+    first, last = (GiveKeys, PublicKeys, GiveParts, Parts), (GiveMasked, Masked, GiveOpened, Opened)
+    return cast(Messages, tuple(kind.named(family, module) for kind in (*first, *last)))
+
+
 # --- What a party executes -----------------------------------------------------------------------
 
 
-def public_keys(sums: SecretSums, ask: GiveKeys) -> tuple[Tensor, Tensor, float]:
-    """The fields of ``PublicKeys``."""
-    keys, proof = sums.lasting_key(ask.number)
-    return bytes_of(keys), bytes_of(proof), sums.quorum
+class Lasting(Summing):
+    """Its sums outlive lost members."""
 
+    @handles
+    def keys(self, ask: GiveKeys) -> PublicKeys:
+        """New keys for this sum."""
+        self.summed(ask.number)
+        keys, proof = map(bytes_of, self.sums.lasting_key(ask.number))
+        return self.named(PublicKeys)(keys, proof, self.sums.quorum)
 
-def parts_of(sums: SecretSums, ask: GiveParts) -> Tensor:
-    """The field of ``Parts``.
+    @handles
+    def parts(self, ask: GiveParts) -> Parts:
+        """Its secrets, split among the others.
 
-    Raises:
-        MessageError: members, keys or a threshold that the party refuses.
-    """
-    keys, proofs = list_of(ask.keys_K), list_of(ask.proofs.split(list(ask.proof_bytes)))
-    sealed = sums.parts(ask.number, ask.members, keys, proofs, ask.threshold)
-    return torch.stack([bytes_of(each) for each in sealed])
+        Raises:
+            MessageError: members, keys or a threshold that the party refuses.
+        """
+        self.summed(ask.number)
+        keys, proofs = list_of(ask.keys_K), list_of(ask.proofs.split(list(ask.proof_bytes)))
+        sealed = self.sums.parts(ask.number, ask.members, keys, proofs, ask.threshold)
+        return self.named(Parts)(torch.stack([bytes_of(each) for each in sealed]))
 
+    @handles
+    def masked(self, ask: GiveMasked) -> Masked:
+        """Its share of the sum.
 
-def masked_of(
-    sums: SecretSums, ask: GiveMasked, values_P: Tensor, *, bound_to: str
-) -> tuple[Tensor, Tensor]:
-    """The fields of ``Masked``; ``bound_to`` is what the values follow from, the same at all.
+        Raises:
+            MessageError: a sum that could tell one party's values.
+        """
+        values_P, bound_to = self.summed(ask.number)
+        if len(set(ask.going_on)) != len(ask.going_on):
+            raise MessageError("each member goes on once")
+        sealed = dict(zip(ask.going_on, list_of(ask.sealed_T), strict=True))
+        masked_P, context = self.sums.lasting_share(
+            ask.number, ask.members, ask.weights, sealed, values_P, bound_to=bound_to
+        )
+        return self.named(Masked)(masked_P, bytes_of(context))
 
-    Raises:
-        MessageError: a sum that could tell one party's values.
-    """
-    if len(set(ask.going_on)) != len(ask.going_on):
-        raise MessageError("each member goes on once")
-    sealed = dict(zip(ask.going_on, list_of(ask.sealed_T), strict=True))
-    masked_P, context = sums.lasting_share(
-        ask.number, ask.members, ask.weights, sealed, values_P, bound_to=bound_to
-    )
-    return masked_P, bytes_of(context)
+    @handles
+    def opened(self, ask: GiveOpened) -> Opened:
+        """What opens the sum over those whose share came.
 
-
-def opened_of(sums: SecretSums, ask: GiveOpened) -> Tensor:
-    """The field of ``Opened``.
-
-    Raises:
-        MessageError: too few are left, or the sum was opened for others.
-    """
-    parts = sums.opened(ask.number, ask.survivors)
-    return torch.stack(
-        [bytes_of(part.to_bytes(PART_BYTES, "big")) for _, part in sorted(parts.items())]
-    )
+        Raises:
+            MessageError: too few are left, or the sum was opened for others.
+        """
+        self.summed(ask.number)
+        parts = self.sums.opened(ask.number, ask.survivors)
+        opened = [part.to_bytes(PART_BYTES, "big") for _, part in sorted(parts.items())]
+        return self.named(Opened)(torch.stack([bytes_of(each) for each in opened]))
 
 
 # --- What the driver executes --------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints, overload
+from typing import Any, ClassVar, Self, TypeVar, cast, get_type_hints, overload
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -19,6 +19,7 @@ from dovetail.network.messages import undeclared
 from dovetail.privacy.release import Releasing
 from dovetail.privacy.steps import Stepping
 
+M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., Message])
 
@@ -79,6 +80,7 @@ class Party:
             of one that its party keeps, and tells of.
         finish_with: the message after which its model is kept; None: there is no ``finish``.
         has_local: whether it is made with a context.
+        renamed: messages of base classes' handlers under the method's names (``Message.named``).
     """
 
     has_local: ClassVar[bool] = True
@@ -90,6 +92,7 @@ class Party:
     goes_on: ClassVar[bool] = True
     predicts: ClassVar[bool] = False
     finish_with: ClassVar[type[Message] | None] = None
+    renamed: ClassVar[tuple[type[Message], ...]] = ()
     name: str
     _handlers: ClassVar[Mapping[type[Message], str]] = {}
     _early: ClassVar[frozenset[str]] = frozenset(("begin",))  # handlers that need no ``begin``
@@ -128,7 +131,7 @@ class Party:
         for name, value in marked:
             hints = get_type_hints(value)
             hints.pop("return", None)
-            (kind,) = hints.values()
+            (kind,) = map(cls.named, hints.values())
             if wrong := undeclared(kind):
                 raise TypeError(
                     f"{kind.__name__}.{wrong[0]} is a tensor of nothing: declare it: Samples, "
@@ -145,6 +148,11 @@ class Party:
         cls._handlers, cls.few = handlers, few
         cls.accepts = tuple(handlers)
         cls.begins = tuple(kind for kind, name in handlers.items() if name == "begin")
+
+    @classmethod
+    def named(cls, kind: type[M]) -> type[M]:
+        """A message under the name that the method gives it."""
+        return cast(type[M], next((each for each in cls.renamed if each.__base__ is kind), kind))
 
     def handle(self, message: Message) -> Message:
         """The answer of the handler of this message.

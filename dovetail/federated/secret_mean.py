@@ -6,21 +6,21 @@
     GiveShare: members, weights,   -------->   checks all of it (``privacy/sums.py``)
     everybody's keys               <--------   Share: weight x values in fixed point, masked
 
-A method gives the four messages its own names by subclasses, and answers two of them from
-``SecretSums``; ``SecretFederation`` has the driver's side. ``privacy/masks.py`` says who learns
-what.
+A method gives the four messages its own names (``messages``), and its party is ``Sharing``;
+``SecretFederation`` has the driver's side. ``privacy/masks.py`` says who learns what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError, TrainingError
 from dovetail.federated.federation import Federation, normalised
+from dovetail.federated.party import Party, handles
 from dovetail.network import Bytes, Engine, Integers, Message, Replies, Values
 from dovetail.network.identity import MAX_PROOF_BYTES
 from dovetail.privacy import KEY_BYTES, MIN_MEMBERS, SecretSums, check_weights, from_fixed, total
@@ -75,31 +75,56 @@ class Share(Message):
     masked_P: Integers
 
 
+Messages = tuple[type[GiveKey], type[PublicKey], type[GiveShare], type[Share]]
+
+
+def messages(family: str, module: str) -> Messages:
+    """The four as a method's, to stand in its module under the same names."""
+    kinds = GiveKey, PublicKey, GiveShare, Share
+    return cast(Messages, tuple(kind.named(family, module) for kind in kinds))
+
+
 # --- What a party executes -----------------------------------------------------------------------
 
 
-def public_key(sums: SecretSums, number: int) -> tuple[Tensor, Tensor]:
-    """A new key for the sum of this round, and the proof that it is the party's."""
-    key, proof = sums.key(number)
-    return bytes_of(key), bytes_of(proof)
+class Summing(Party):
+    """A party whose values leave in sums under masks.
 
-
-def share_of(sums: SecretSums, ask: GiveShare, values_P: Tensor, *, bound_to: str) -> Tensor:
-    """(P,) int64: the party's weight times its values, under masks.
-
-    Args:
-        sums: what the party gives to sums of its run.
-        ask: what the driver asks for.
-        values_P: the party's.
-        bound_to: what they follow from, of all that the driver said; the same at all.
-
-    Raises:
-        MessageError: a sum that could tell one party's values, or a key that is not proved.
+    Attributes:
+        sums: what it gives to sums of its run.
     """
-    keys, proofs = list_of(ask.keys_K32), list_of(ask.proofs.split(list(ask.proof_bytes)))
-    return sums.share(
-        ask.number, ask.members, ask.weights, keys, proofs, values_P, bound_to=bound_to
-    )
+
+    sums: SecretSums
+
+    def summed(self, number: int) -> tuple[Tensor, str]:
+        """(P,) its values for this sum; and what they follow from, the same at all parties.
+
+        Raises:
+            PartyError: it has none.
+        """
+        raise NotImplementedError
+
+
+class Sharing(Summing):
+    """Its sums are lost with any of their members."""
+
+    @handles
+    def key(self, ask: GiveKey) -> PublicKey:
+        """A new key for this sum, and the proof that it is the party's."""
+        self.summed(ask.number)
+        return self.named(PublicKey)(*map(bytes_of, self.sums.key(ask.number)))
+
+    @handles
+    def share(self, ask: GiveShare) -> Share:
+        """Its weight times its values, under masks.
+
+        Raises:
+            MessageError: a sum that could tell one party's values, or a key that is not proved.
+        """
+        values_P, bound_to = self.summed(ask.number)
+        keys, proofs = list_of(ask.keys_K32), list_of(ask.proofs.split(list(ask.proof_bytes)))
+        of_sum = ask.number, ask.members, ask.weights, keys, proofs
+        return self.named(Share)(self.sums.share(*of_sum, values_P, bound_to=bound_to))
 
 
 def bytes_of(content: bytes) -> Tensor:
@@ -178,7 +203,7 @@ class SecretFederation(MaskedFederation):
     Args:
         engine: carries the messages.
         sums: what is remembered of sums before.
-        messages: the method's ``GiveKey``, ``PublicKey``, ``GiveShare`` and ``Share``.
+        messages: the method's.
         timeout_s: as of ``Federation``.
     """
 
@@ -186,7 +211,7 @@ class SecretFederation(MaskedFederation):
         self,
         engine: Engine,
         sums: Sums,
-        messages: tuple[type[GiveKey], type[PublicKey], type[GiveShare], type[Share]],
+        messages: Messages,
         *,
         timeout_s: float | None = None,
     ) -> None:

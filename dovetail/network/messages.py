@@ -47,7 +47,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -214,6 +214,11 @@ class Message(_Frozen):
         """``<file>.<class>``, for example ``apfed.Codes``; a class attribute ``family`` stands in
         for the file, where a method's messages are in several."""
         return _wire_name(cls)
+
+    @classmethod
+    def named(cls, family: str, module: str) -> type[Self]:
+        """The same message as one of a method's, to stand in ``module`` under the same name."""
+        return type(cls.__name__, (cls,), {"family": family, "__module__": module})
 
     def tensors(self) -> dict[str, Tensor]:
         """Field name -> tensor, in the order of declaration."""

@@ -45,8 +45,8 @@ from dovetail.federated import (
 )
 from dovetail.federated import Round as BaseRound
 from dovetail.federated.best import Choose
-from dovetail.federated.lasting_mean import LastingFederation
-from dovetail.federated.secret_mean import SecretFederation, Sums, public_key, share_of
+from dovetail.federated.lasting_mean import Lasting, LastingFederation
+from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
 from dovetail.methods import chfl
 from dovetail.methods.chfl import (
     Average,
@@ -166,76 +166,9 @@ class Config(chfl.Config):
 # --- Messages of a sum in secret -----------------------------------------------------------------
 
 
-class GiveKey(secret_mean.GiveKey):
-    """Coordinator -> member: a new public key, for this round's sum."""
-
-    family = "chfl"
-
-
-class PublicKey(secret_mean.PublicKey):
-    """Member -> coordinator, which hands it to the others of this sum."""
-
-    family = "chfl"
-
-
-class GiveShare(secret_mean.GiveShare):
-    """Coordinator -> member: your share of the sum over these members, at these weights."""
-
-    family = "chfl"
-
-
-class Share(secret_mean.Share):
-    """Member -> coordinator: weight x theta_(c,k) in fixed point, masked."""
-
-    family = "chfl"
-
-
-class GiveKeys(lasting_mean.GiveKeys):
-    """Coordinator -> member: new keys, for this round's sum."""
-
-    family = "chfl"
-
-
-class PublicKeys(lasting_mean.PublicKeys):
-    """Member -> coordinator, which hands them to the others of this sum."""
-
-    family = "chfl"
-
-
-class GiveParts(lasting_mean.GiveParts):
-    """Coordinator -> member: split your secrets among these."""
-
-    family = "chfl"
-
-
-class Parts(lasting_mean.Parts):
-    """Member -> coordinator: its secrets in parts, each sealed for a member."""
-
-    family = "chfl"
-
-
-class GiveMasked(lasting_mean.GiveMasked):
-    """Coordinator -> member: your share of the sum, with the parts that are sealed for you."""
-
-    family = "chfl"
-
-
-class Masked(lasting_mean.Masked):
-    """Member -> coordinator: weight x theta_(c,k) in fixed point, under two masks."""
-
-    family = "chfl"
-
-
-class GiveOpened(lasting_mean.GiveOpened):
-    """Coordinator -> member: whose share came; open the sum over these."""
-
-    family = "chfl"
-
-
-class Opened(lasting_mean.Opened):
-    """Member -> coordinator: of each a part of its seed, or of its key where it was lost."""
-
-    family = "chfl"
+GiveKey, PublicKey, GiveShare, Share = SHARED = secret_mean.messages("chfl", __name__)
+LASTING = lasting_mean.messages("chfl", __name__)
+GiveKeys, PublicKeys, GiveParts, Parts, GiveMasked, Masked, GiveOpened, Opened = LASTING
 
 
 # --- What a member executes ----------------------------------------------------------------------
@@ -260,7 +193,7 @@ class Pulled(Optimizer):
         self._inner.step()
 
 
-class Member(chfl.Member):
+class Member(chfl.Member, Sharing, Lasting):
     """A member as a run has it.
 
     Args:
@@ -276,6 +209,7 @@ class Member(chfl.Member):
         "weights_digest",
         "best_accuracy",
     )
+    renamed = (*SHARED, *LASTING)
     Settings: ClassVar[type[chfl.Config]] = Config
     config: Config
 
@@ -459,53 +393,15 @@ class Member(chfl.Member):
         """(P,) theta_(c,k)."""
         return vector_of(self.columns.common).cpu()
 
-    def _check_trained(self, number: int) -> None:
+    def summed(self, number: int) -> tuple[Tensor, str]:
+        """theta_(c,k) of this round."""
         if not self.config.secure or self.trained != number or self.installed >= number:
             raise PartyError(self.name, f"has no weights to sum for round {number}")
+        return self.common_vector(), self.weights_digest
 
     def unsaved(self) -> str:
         is_open = self.sums.number > getattr(self, "installed", -1)
         return "a secret sum is not done, and its key is nowhere else" if is_open else ""
-
-    @handles
-    def key(self, ask: GiveKey) -> PublicKey:
-        """A new key for this round's sum."""
-        self._check_trained(ask.number)
-        return PublicKey(*public_key(self.sums, ask.number))
-
-    @handles
-    def share(self, ask: GiveShare) -> Share:
-        """Its share of the sum."""
-        self._check_trained(ask.number)
-        return Share(share_of(self.sums, ask, self.common_vector(), bound_to=self.weights_digest))
-
-    @handles
-    def keys(self, ask: GiveKeys) -> PublicKeys:
-        """New keys for this round's sum."""
-        self._check_trained(ask.number)
-        return PublicKeys(*lasting_mean.public_keys(self.sums, ask))
-
-    @handles
-    def parts(self, ask: GiveParts) -> Parts:
-        """Its secrets, split among the others."""
-        self._check_trained(ask.number)
-        return Parts(lasting_mean.parts_of(self.sums, ask))
-
-    @handles
-    def masked(self, ask: GiveMasked) -> Masked:
-        """Its share of the sum."""
-        self._check_trained(ask.number)
-        return Masked(
-            *lasting_mean.masked_of(
-                self.sums, ask, self.common_vector(), bound_to=self.weights_digest
-            )
-        )
-
-    @handles
-    def opened(self, ask: GiveOpened) -> Opened:
-        """What opens the sum over those whose share came."""
-        self._check_trained(ask.number)
-        return Opened(lasting_mean.opened_of(self.sums, ask))
 
     @handles
     def finish(self, ask: Finish) -> Finished:
@@ -564,13 +460,8 @@ class Coordinator(chfl.Coordinator):
         if not self.config.secure:
             return super().federation(engine)
         if self.config.quorum is not None:
-            lasting = (
-                *(GiveKeys, PublicKeys, GiveParts, Parts),
-                *(GiveMasked, Masked, GiveOpened, Opened),
-            )
-            return LastingFederation(engine, lasting, self.config.quorum, timeout_s=self.timeout_s)
-        messages = GiveKey, PublicKey, GiveShare, Share
-        return SecretFederation(engine, self.sums, messages, timeout_s=self.timeout_s)
+            return LastingFederation(engine, LASTING, self.config.quorum, timeout_s=self.timeout_s)
+        return SecretFederation(engine, self.sums, SHARED, timeout_s=self.timeout_s)
 
     def begin(self, federation: Federation) -> None:
         """Agree on the common columns, and send theta_c^0.

@@ -23,67 +23,19 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError, PartyError, TrainingError
-from dovetail.federated import Party, handles, lasting_mean
-from dovetail.federated.lasting_mean import LastingFederation
+from dovetail.federated import lasting_mean
+from dovetail.federated.lasting_mean import Lasting, LastingFederation
 from dovetail.methods.fedoptimus.messages import Embeddings
 from dovetail.methods.fedoptimus.requests import Requests, checked_embedding
 from dovetail.network import Engine, Message
-from dovetail.privacy import SecretSums
 from dovetail.privacy.dropout import QUORUM
 
 #: Between the numbers of sums before and after a run is resumed.
 _APART = 10**6
 
 
-class GiveKeys(lasting_mean.GiveKeys):
-    """Coordinator -> data owner: new keys, for the sum of what it embedded last."""
-
-    family = "fedoptimus"
-
-
-class PublicKeys(lasting_mean.PublicKeys):
-    """Data owner -> coordinator, which hands them to the others of this sum."""
-
-    family = "fedoptimus"
-
-
-class GiveParts(lasting_mean.GiveParts):
-    """Coordinator -> data owner: split your secrets among these."""
-
-    family = "fedoptimus"
-
-
-class Parts(lasting_mean.Parts):
-    """Data owner -> coordinator: its secrets in parts, each encrypted for a data owner."""
-
-    family = "fedoptimus"
-
-
-class GiveMasked(lasting_mean.GiveMasked):
-    """Coordinator -> data owner: your share of the sum, with the parts that are for you."""
-
-    family = "fedoptimus"
-
-
-class Masked(lasting_mean.Masked):
-    """Data owner -> coordinator: weight x embeddings in fixed point, under two masks."""
-
-    family = "fedoptimus"
-
-
-class GiveOpened(lasting_mean.GiveOpened):
-    """Coordinator -> data owner: whose share came; open the sum over these."""
-
-    family = "fedoptimus"
-
-
-class Opened(lasting_mean.Opened):
-    """Data owner -> coordinator: of each a part of its seed, or of its key where it was lost."""
-
-    family = "fedoptimus"
-
-
-MESSAGES = (GiveKeys, PublicKeys, GiveParts, Parts, GiveMasked, Masked, GiveOpened, Opened)
+MESSAGES = lasting_mean.messages("fedoptimus", __name__)
+GiveKeys, PublicKeys, GiveParts, Parts, GiveMasked, Masked, GiveOpened, Opened = MESSAGES
 
 
 # --- What a data owner sets ----------------------------------------------------------------------
@@ -111,14 +63,10 @@ UNASKED = SummingSettings()
 # --- What a data owner executes ------------------------------------------------------------------
 
 
-class Summing(Party):
-    """A data owner's part of sums: what it embedded last, once.
+class Summing(Lasting):
+    """A data owner's part of sums: what it embedded last, once."""
 
-    Attributes:
-        sums: its side of the run's sums.
-    """
-
-    sums: SecretSums
+    renamed = MESSAGES
 
     def forget(self) -> None:
         """Nothing is there to be summed."""
@@ -136,37 +84,14 @@ class Summing(Party):
         self._due, self._number = (embedding_BE.detach().flatten().cpu(), digest), None
         return Embeddings(embedding_BE.new_empty(0, embedding_BE.shape[1]).cpu())
 
-    def _held(self, number: int) -> tuple[Tensor, str]:
+    def summed(self, number: int) -> tuple[Tensor, str]:
+        """What it embedded last."""
         if self._due is None or self._number not in (None, number):
             raise PartyError(
                 self.name, f"has no embeddings for sum {number}: each is in one sum and no other"
             )
         self._number = number
         return self._due
-
-    @handles
-    def keys(self, ask: GiveKeys) -> PublicKeys:
-        """New keys for this sum."""
-        self._held(ask.number)
-        return PublicKeys(*lasting_mean.public_keys(self.sums, ask))
-
-    @handles
-    def parts(self, ask: GiveParts) -> Parts:
-        """Its secrets, split among the others."""
-        self._held(ask.number)
-        return Parts(lasting_mean.parts_of(self.sums, ask))
-
-    @handles
-    def masked(self, ask: GiveMasked) -> Masked:
-        """Its share of the sum."""
-        values_P, bound_to = self._held(ask.number)
-        return Masked(*lasting_mean.masked_of(self.sums, ask, values_P, bound_to=bound_to))
-
-    @handles
-    def opened(self, ask: GiveOpened) -> Opened:
-        """What opens the sum over those whose share came."""
-        self._held(ask.number)
-        return Opened(lasting_mean.opened_of(self.sums, ask))
 
 
 def _plain(value: Any) -> Any:

@@ -46,8 +46,8 @@ from torch import Tensor
 from dovetail.alignment.times import MOST_ENDS, agree_times
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Driver as BaseDriver
-from dovetail.federated import Federation, Local, Party, Round, handles, read_settings, secret_mean
-from dovetail.federated.secret_mean import SecretFederation, Sums, public_key, share_of
+from dovetail.federated import Federation, Local, Round, handles, read_settings, secret_mean
+from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
 from dovetail.methods.section import Section
 from dovetail.methods.survival.local_data import Times
 from dovetail.models.kaplan_meier import Counts, counts
@@ -113,29 +113,17 @@ class Counted(Message):
     counts_P: Weights
 
 
-class GiveKey(secret_mean.GiveKey):
-    """Coordinator -> party: a new public key, for the sum."""
-
-
-class PublicKey(secret_mean.PublicKey):
-    """Party -> coordinator, which hands it to the others of the sum."""
-
-
-class GiveShare(secret_mean.GiveShare):
-    """Coordinator -> party: your share of the sum over these parties."""
-
-
-class Share(secret_mean.Share):
-    """Party -> coordinator: its counts in fixed point, masked."""
+GiveKey, PublicKey, GiveShare, Share = SHARED = secret_mean.messages("survival", __name__)
 
 
 # --- What a party executes ---------------------------------------------------------------------
 
 
-class Member(Party):
+class Member(Sharing):
     """A party that counts its rows."""
 
     saved = ("counts_P",)
+    renamed = SHARED
 
     def __init__(self, data: Times, local: Local) -> None:
         self.data = data
@@ -184,17 +172,15 @@ class Member(Party):
         is_open = self.sums.number > 0 and not self.shared
         return "a secret sum is not done, and its key is nowhere else" if is_open else ""
 
-    @handles
-    def key(self, ask: GiveKey) -> PublicKey:
-        """A new key for the sum."""
-        return PublicKey(*public_key(self.sums, ask.number))
+    def summed(self, number: int) -> tuple[Tensor, str]:
+        """Its counts."""
+        return self.counts_P, self.digest
 
     @handles
-    def share(self, ask: GiveShare) -> Share:
+    def share(self, ask: secret_mean.GiveShare) -> secret_mean.Share:
         """Its share of the sum."""
-        masked_P = share_of(self.sums, ask, self.counts_P, bound_to=self.digest)
-        self.shared = True
-        return self.local.with_cost(Share(masked_P), "counts")
+        answer, self.shared = super().share(ask), True
+        return self.local.with_cost(answer, "counts")
 
 
 # --- What the coordinator executes -------------------------------------------------------------
@@ -220,7 +206,7 @@ class Driver(BaseDriver):
         """What sums in the clear, or under masks."""
         if not self.settings.secure:
             return super().federation(engine)
-        return SecretFederation(engine, Sums(), (GiveKey, PublicKey, GiveShare, Share))
+        return SecretFederation(engine, Sums(), SHARED)
 
     def begin(self, federation: Federation) -> None:
         """Agree on groups and intervals."""
