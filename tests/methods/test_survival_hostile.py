@@ -19,8 +19,17 @@ import dovetail as dt
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local
-from dovetail.methods.survival import Begin, Counted, Description, Ready, cox
+from dovetail.methods.survival import (
+    Begin,
+    Counted,
+    Description,
+    GiveKey,
+    GiveShare,
+    Ready,
+    cox,
+)
 from dovetail.methods.survival.local_data import MemberSection, Times
+from dovetail.privacy import from_fixed, total
 
 LABEL = {"time": "days", "event": "died"}
 ANY = {"min_events": 0}
@@ -121,14 +130,22 @@ def test_a_party_s_file_says_which_columns_and_times_runs_may_ask_for() -> None:
 # --- A coordinator that asks for too much --------------------------------------------------------
 
 
+def side(name: str = "p0", rows: int = 60, seed: int = 0) -> cox.Member:
+    frame = people(rows, seed)
+    signed_N = np.where(frame["died"] == 1, frame["days"], -frame["days"])
+    x = table_from_frame(frame[["age"]].assign(sex=np.arange(rows) % 2.0))
+    return cox.Member(Times(name, signed_N, x, MemberSection(), 16, "days"), Local(name))
+
+
+def begin(*times: float) -> Begin:
+    times_K = torch.tensor(times, dtype=torch.float64)
+    return Begin(0, "", ("all",), times_K, secure=True, private="")
+
+
 @pytest.fixture
 def member() -> cox.Member:
-    frame = people(60)
-    signed_N = np.where(frame["died"] == 1, frame["days"], -frame["days"])
-    x = table_from_frame(frame[["age"]].assign(sex=np.arange(60) % 2.0))
-    member = cox.Member(Times("p0", signed_N, x, MemberSection(), 16, "days"), Local("p0"))
-    times_K = torch.tensor([20.0, 90.0], dtype=torch.float64)
-    member.handle(Begin(0, "", ("all",), times_K, secure=True, private=""))
+    member = side()
+    member.handle(begin(20.0, 90.0))
     return member
 
 
@@ -179,6 +196,42 @@ def test_no_sum_leaves_in_which_one_row_outweighs_all_others(
     assert isinstance(refused, cox.Summed)
     assert not refused.fits
     assert member.counts_P is before_P
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_intervals_told_differently_to_each_party_give_noise(lies: bool) -> None:
+    """Two whose intervals all end before their rows would add nothing to the third's."""
+    members = {f"p{each}": side(f"p{each}", 120, each) for each in range(3)}
+    for name, each in members.items():
+        each.handle(begin(1e-3, 2e-3, 3e-3) if lies and name != "p0" else begin(20.0, 40.0, 90.0))
+        each.handle(cox.Columns(("age", "sex")))
+        each.handle(step([0.0, 0.0]))
+    keys = {name: each.handle(GiveKey(1)) for name, each in members.items()}
+    ask = GiveShare(
+        1, (1 / 3,) * 3, tuple(members), torch.stack([key.key for key in keys.values()]),
+        torch.empty(0, dtype=torch.uint8), (0, 0, 0),
+    )  # fmt: skip
+    masked = [each.handle(ask).masked_P for each in members.values()]
+    events_K = 3 * from_fixed(total(masked))[:3]
+    if lies:
+        assert not torch.allclose(events_K, members["p0"].counts_P[:3].float(), atol=1e3)
+    else:
+        assert events_K.round().sum() == sum(each.counts_P[:3].sum() for each in members.values())
+
+
+def test_a_party_that_ends_after_each_letter_goes_on(member: cox.Member) -> None:
+    """Its columns, and what masks are bound to, are as before."""
+    member.handle(cox.Columns(("age", "sex")))
+    member.handle(step([0.1, 0.1]))
+    again = side()
+    again.restore(member.state())
+    assert again.summed(1)[1] == member.summed(1)[1]
+    assert torch.equal(again.summed(1)[0], member.summed(1)[0])
+    for each in (again, member):
+        each.handle(step([0.2, 0.1], 2))
+    assert torch.equal(again.summed(2)[0], member.summed(2)[0])
+    with pytest.raises(PartyError, match="the same columns in all of a run"):
+        again.handle(cox.Columns(("age",)))
 
 
 # --- A party that answers what cannot be ----------------------------------------------------------

@@ -122,7 +122,7 @@ GiveKey, PublicKey, GiveShare, Share = SHARED = secret_mean.messages("survival",
 class Member(Sharing):
     """A party that counts its rows."""
 
-    saved = ("counts_P",)
+    saved: ClassVar[tuple[str, ...]] = ("counts_P",)
     renamed = SHARED
 
     def __init__(self, data: Times, local: Local) -> None:
@@ -158,7 +158,7 @@ class Member(Sharing):
             what="counts", key="[survival] private = { noise = ... }",
         )  # fmt: skip
         told = [ask.seed, ask.group, ask.groups, ask.times_K.tolist(), ask.private]
-        self.digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        self.agreed = self.digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
         self.secure, self.shared = ask.secure, False
         return Ready(noise)
 

@@ -37,7 +37,7 @@ from dovetail.federated import Federation, Round, handles
 from dovetail.methods import survival
 from dovetail.methods.survival import Settings
 from dovetail.models.kaplan_meier import Counts
-from dovetail.network import Doubles, Message
+from dovetail.network import Doubles, Message, State
 
 #: Newton's steps are over where no coefficient moves by more; of columns of spread 1.
 _CLOSE, _MOST_STEPS, _LONGEST = 1e-5, 40, 1.0
@@ -96,6 +96,7 @@ class Summed(Message):
 class Member(survival.Member):
     """A party that counts its rows, and sums over risk sets."""
 
+    saved: ClassVar[tuple[str, ...]] = (*survival.Member.saved, "columns", "digest", "shared")
     columns: tuple[str, ...] = ()
 
     def sizes(self) -> dict[str, int]:
@@ -117,8 +118,7 @@ class Member(survival.Member):
             )
         if self.columns not in ((), ask.columns):
             raise PartyError(self.name, "sums the same columns in all of a run")
-        self.signed_N, self.x_NF = self.data.numbers(ask.columns)
-        self.columns = ask.columns
+        self._take(ask.columns)
         about_NF = self.x_NF - self.x_NF.mean(axis=0)
         return Sizes(*(torch.from_numpy(_powers(each)) for each in (self.x_NF, about_NF)))
 
@@ -138,10 +138,20 @@ class Member(survival.Member):
         if not (np.abs(sums) < _LARGEST).all() or e_N.max() > e_N.sum() / 2:
             return Summed(False)
         self.counts_P, self.shared = torch.from_numpy(sums), False
-        told = [ask.what, str(ask.number), *self.columns]
+        told = [self.agreed, ask.what, str(ask.number), *self.columns]
         told += [str(each.tolist()) for each in (ask.centre_F, ask.scale_F, ask.beta_F)]
         self.digest = hashlib.sha256("\n".join(told).encode()).hexdigest()
         return Summed(True)
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        super().restore(state)
+        if self.columns:
+            self._take(self.columns)
+
+    def _take(self, columns: tuple[str, ...]) -> None:
+        self.signed_N, self.x_NF = self.data.numbers(columns)
+        self.columns = columns
 
 
 def _powers(x_NF: np.ndarray) -> np.ndarray:
