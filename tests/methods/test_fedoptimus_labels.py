@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, MultiLabel, MultiTarget, Regression, SharedRows, Task
 from dovetail.data.survival import Survival, survival_of
-from dovetail.errors import ConfigError, MessageError
+from dovetail.errors import ConfigError, MessageError, TrainingError
 from dovetail.federated import Local
 from dovetail.federated import train as train_rounds
 from dovetail.methods import fedoptimus
@@ -284,5 +284,32 @@ def test_intervals_do_not_change_once_anything_was_learned() -> None:
     owner.handle(agreed)
     batch = owner.handle(fedoptimus.Draw())
     owner.handle(fedoptimus.Learn(batch.batch, torch.randn(len(batch.samples_B), 4), False))
-    with pytest.raises(MessageError, match="agreed before the first step"):
+    with pytest.raises(MessageError, match="agreed once, before the first step"):
         owner.handle(agreed)
+
+
+def test_intervals_do_not_change_between_scores_and_refused_steps() -> None:
+    """Neither makes a step, and each would say whether a row's event came by an interval's end."""
+    held = times(1)
+    owner = fedoptimus.LabelOwner(
+        held, survival_of((50.0, 100.0), held), Local("north"), test_labels=held[:1]
+    )
+    config = fedoptimus.Config(**{**PLAIN, "top": (3,) * 8})
+    begin = fedoptimus.messages.BeginLabels(config.model_dump_json(), 5, "")
+    owner.handle(begin)
+    mine, other = (TakeTimes(torch.tensor([end], dtype=torch.float64)) for end in (40.0, 90.0))
+    owner.handle(mine)
+    owner.handle(fedoptimus.messages.Measure(torch.arange(1), torch.randn(1, 4)))
+    with pytest.raises(MessageError, match="agreed once"):
+        owner.handle(other)
+    num = sum(each.numel() for each in owner.top.parameters())
+    owner.handle(fedoptimus.TakeTop(0, torch.full((num,), 1e6)))
+    batch = owner.handle(fedoptimus.Draw())
+    with pytest.raises(TrainingError, match="its loss is"):
+        owner.handle(fedoptimus.Learn(1, torch.full((len(batch.samples_B), 4), 1e6), False))
+    with pytest.raises(MessageError, match="agreed once"):
+        owner.handle(other)
+    owner.handle(mine)
+    owner.handle(begin)  # a driver that fell; a policy counts how often
+    owner.handle(other)
+    assert fedoptimus.LabelOwner.few[TakeTimes] == 3  # however often it restarts

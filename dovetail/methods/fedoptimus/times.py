@@ -53,6 +53,10 @@ class TimesLabels(LabelParty):
 
     times: tuple[float, ...] = ()
 
+    def ready(self) -> LabelsReady:
+        self.times = ()
+        return super().ready()
+
     def described(self) -> str:
         if not isinstance(self.task, Survival):
             return super().described()
@@ -60,17 +64,19 @@ class TimesLabels(LabelParty):
             {"kind": "survival", "ends": rounded_up(np.array(self.task.cuts)).tolist()}
         )
 
-    @handles
+    # Gradients, scores and refusals in other intervals would tell a row's time.
+    @handles(most=3)  # once; a driver that falls before it has saved anything asks again
     def take_times(self, message: TakeTimes) -> TimesTaken:
-        """Learn in these intervals, which stay: gradients in others would tell a row's time.
+        """Learn in these intervals, which stay.
 
         Raises:
-            MessageError: its labels are no times, the ends do not rise from 0 on, or it has learned
-                in others.
+            MessageError: its labels are no times, the ends do not rise from 0 on, or it has others.
         """
-        if self.number > 1:
-            raise MessageError(f"{message.wire_name()}: intervals are agreed before the first step")
         ends = message.ends_Q.numpy()
+        if self.number > 1 or self.times not in ((), tuple(ends.tolist())):
+            raise MessageError(
+                f"{message.wire_name()}: intervals are agreed once, before the first step"
+            )
         rise = len(ends) > 0 and bool((np.diff(ends, prepend=0.0) > 0).all())
         if not isinstance(self.task, Survival) or not rise or len(ends) > MOST_INTERVALS:
             raise MessageError(
