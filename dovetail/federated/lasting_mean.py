@@ -58,7 +58,7 @@ class GiveParts(Message):
     threshold: int
     members: tuple[str, ...]
     keys_K: Annotated[Tensor, Values(torch.uint8, f"K,{PUBLIC_BYTES}")]
-    proofs: Annotated[Tensor, Values(torch.uint8, "N")]
+    proofs: Annotated[Tensor, Values(torch.uint8, "N", means="bytes")]
     proof_bytes: tuple[int, ...]
 
     def check(self, **sizes: int) -> None:

@@ -5,7 +5,11 @@ import pytest
 import torch
 
 from dovetail.errors import MessageError, TrainingError
+from dovetail.methods.chfl import layers as chfl
+from dovetail.methods.fedoptimus import masked as fedoptimus
+from dovetail.methods.limits import rows_of
 from dovetail.privacy import SecretSums
+from dovetail.privacy.dropout import PUBLIC_BYTES
 from dovetail.privacy.masks import to_fixed
 from dovetail.privacy.sums import InMemory
 
@@ -133,3 +137,12 @@ def test_the_driver_is_no_member_and_strangers_none():
         made.sums["ada"].parts(2, NAMES, [made.keys["ada"]] * 5, [b""] * 5, 4)
     with pytest.raises(TrainingError, match="finite"):
         to_fixed(torch.tensor([np.nan]), 5)
+
+
+@pytest.mark.parametrize("kind", [chfl.GiveParts, fedoptimus.GiveParts])
+def test_certificates_of_members_are_no_rows(kind):
+    """Else a policy's max_rows would refuse sums of many parties, each with a certificate."""
+    keys_K, proofs = torch.zeros(4, PUBLIC_BYTES).byte(), torch.zeros(4 * 900).byte()
+    message = kind(1, 3, ("ada", "bea", "cy", "dan"), keys_K, proofs, (900,) * 4)
+    message.check()
+    assert rows_of(message) == 4
