@@ -39,7 +39,8 @@ coordinator has no ids to go with them. Nobody's columns and no label leave thei
     The coordinator: for each query and owner the order of the nearest rows by that owner's columns,
         as deep as the search went, and the partial distances of all rows that any owner of the
         group named (masked: only their sums over the group, but the orders all the same, and from
-        an order alone much of a geometry can be rebuilt); how deep each query had to go, which
+        an order alone much of a geometry can be rebuilt; and where several groups measured a pair,
+        their sums can be solved for each owner's part); how deep each query had to go, which
         tells how pure its neighbourhood is in its class; I(S); how many rows a shard has; and a
         power of two above each owner's largest distance.
     A data owner: which rows are drawn, and which of them others in the group named near a query.

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -218,6 +219,41 @@ def test_one_message_of_a_selection_tells_which_rows_are_of_one_class() -> None:
     assert isinstance(threshold, selection.Decided)
     alike = labels_N[drawn.samples_N[1:]] == labels_N[first]
     assert torch.equal(~threshold.open_B, alike)
+
+
+def test_masked_sums_of_several_groups_tell_an_owner_s_distances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sums that tell owners' worth apart tell their parts apart: docs/messages.md says so."""
+    rng = np.random.default_rng(0)
+    columns = {f"owner-{each}": rng.normal(size=(100, 2)) for each in range(3)}
+    labels = torch.from_numpy(sum(each[:, 0] for each in columns.values()) > 0).long()
+    sums: dict[tuple[int, int], dict[tuple[str, ...], float]] = {}
+    measured = selection.Session._measure_masked
+
+    def seen(self: Any, members: Any, queries_M: Any, rows_M: Any, *more: Any) -> Any:
+        found = measured(self, members, queries_M, rows_M, *more)
+        rows_N = self._request.samples_N.numpy()
+        pairs = zip(rows_N[self._queries_Q[queries_M]], rows_N[rows_M], strict=True)
+        for pair, total in zip(pairs, np.ldexp(found[0], -self._bits), strict=True):
+            sums.setdefault(pair, {})[tuple(members)] = total
+        return found
+
+    monkeypatch.setattr(selection.Session, "_measure_masked", seen)
+    owners: dict[str, Any] = {
+        name: selection.DataOwner(name, lambda _, rows_B, x=x: torch.from_numpy(x)[rows_B])
+        for name, x in columns.items()
+    }
+    bank = selection.LabelOwner("bank", torch.arange(100), labels)
+    network = InProcess({**owners, "bank": bank}, driver="coordinator")
+    selection.score(network, [*columns], ["bank"], selection.Config(secure=True), seed=0)
+    whole = {pair: found for pair, found in sums.items() if len(found) >= 3}
+    assert len(whole) > len(sums) / 4
+    for (one, other), found in whole.items():
+        known = [[float(name in members) for name in columns] for members in found]
+        parts = np.linalg.solve(known[:3], [*found.values()][:3])
+        true = [((x[one] - x[other]) ** 2).sum() for x in columns.values()]
+        np.testing.assert_allclose(parts, true, atol=1e-9)
 
 
 def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(site_of: Any) -> None:
