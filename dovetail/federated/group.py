@@ -146,11 +146,17 @@ class Group:
                 except DovetailError:  # rank 0 has the same, and answers with it
                     continue
 
-    def close(self) -> None:
-        """Rank 0 tells the others that nothing more comes; all leave the group."""
-        if not self.rank:
-            with suppress(RuntimeError):  # they are gone
+    def close(self, *, failed: bool = False) -> None:
+        """Rank 0 tells the others that nothing more comes; all leave the group.
+
+        Args:
+            failed: this process ends with an error, and waits for nobody.
+        """
+        with suppress(RuntimeError):  # the others are gone
+            if not self.rank:
                 self.tell(_END)
+            if not failed:
+                dist.barrier()  # nobody leaves while another still reads from it
         dist.destroy_process_group()
 
 
@@ -228,5 +234,7 @@ def joined() -> Iterator[Group | None]:
         ) from None
     try:
         yield group
-    finally:
-        group.close()
+    except BaseException:
+        group.close(failed=True)
+        raise
+    group.close()
