@@ -23,7 +23,7 @@ from dovetail import methods
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.methods import fedoptimus
-from dovetail.methods.fedoptimus.owners import align_owners, relay_alignment
+from dovetail.methods.fedoptimus.aligning import align_owners, relay_alignment
 from dovetail.models.joined import join
 from dovetail.models.owners import load_bottom
 from dovetail.network import Engine, Message, decode, encode

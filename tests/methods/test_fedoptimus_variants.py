@@ -17,18 +17,15 @@ from dovetail.data import (
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import Loaded
-from dovetail.methods.fedoptimus.owners import OwnerHoldings
-from dovetail.methods.fedoptimus.variant_settings import (
+from dovetail.methods.fedoptimus.local_data import Columns, OwnerHoldings, columns_in, labels_in
+from dovetail.methods.fedoptimus.simulated import (
     EVERYBODY,
     POOLED,
-    Columns,
-    columns_in,
     holdings,
-    labels_in,
     side_by_side,
     together,
-    variant_config,
 )
+from dovetail.methods.fedoptimus.variant_settings import variant_config
 from dovetail.models.joined import join
 from dovetail.models.owners import ColumnsMlp, StripCnn
 from dovetail.network import Checkpoint

@@ -16,8 +16,9 @@ from dovetail.data import SharedRows
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
 from dovetail.methods import selection
 from dovetail.methods.fedoptimus import choosing
+from dovetail.methods.fedoptimus.local_data import Columns
 from dovetail.methods.fedoptimus.masked import SummingSettings
-from dovetail.methods.fedoptimus.variant_settings import Columns, chooser_of
+from dovetail.methods.fedoptimus.sides import chooser_of
 from dovetail.models.owners import ColumnsMlp
 from dovetail.network import Composite, InProcess
 from dovetail.network.checkpoint import Checkpoint

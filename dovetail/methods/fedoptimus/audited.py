@@ -24,8 +24,8 @@ from dovetail.methods.facets.defences import (
     mean_of,
 )
 from dovetail.methods.facets.scene import Holding, Scene, flat, names_of
+from dovetail.methods.fedoptimus.local_data import columns_in, labels_in
 from dovetail.methods.fedoptimus.reading import TOGETHER, Reading
-from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training, VariantRun
 

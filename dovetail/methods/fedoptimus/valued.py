@@ -19,7 +19,7 @@ from dovetail.methods.facets.valued import (
     information,
     silent,
 )
-from dovetail.methods.fedoptimus.variant_settings import columns_in, labels_in
+from dovetail.methods.fedoptimus.local_data import columns_in, labels_in
 from dovetail.methods.outcome import Scores, mean_over
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.metrics import all_scores

@@ -1,0 +1,89 @@
+"""An owner's side of a run, of what it has: in training and in a selection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dovetail.data import (
+    Classification,
+    Regression,
+)
+from dovetail.errors import (
+    ConfigError,
+)
+from dovetail.federated import Local
+from dovetail.methods import fedoptimus, selection
+from dovetail.methods.fedoptimus.local_data import Columns, Labels, OwnerData
+from dovetail.models import Model
+
+
+def side_of(local_data: OwnerData, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
+    """An owner's side of a run: in simulation, of a party file in this process, at a site."""
+    if (
+        local.name != local_data.name
+    ):  # of "alone", where a data owner stands once for each label owner
+        local = Local(local_data.name, device=local.device, budget=local_data.budget)
+    match local_data:
+        case Columns():
+            return fedoptimus.DataOwner(
+                local_data.shared,
+                local_data.bottom,
+                local,
+                test=local_data.scored.get("test"),
+                input=local_data.input,
+                release=local_data.release,
+                summing=local_data.summing,
+            )
+        case Labels():
+            return fedoptimus.LabelOwner(
+                local_data.labels_S,
+                local_data.task,
+                local,
+                samples=local_data.samples,
+                test_labels=local_data.scored.get("test"),
+                release=local_data.release,
+                max_scored=local_data.max_scored,
+            )
+
+
+def chooser_of(
+    local_data: OwnerData, features: selection.Features | None
+) -> selection.DataOwner | selection.LabelOwner:
+    """An owner's side of a selection; a label owner's is on the rows that it trains on.
+
+    A data owner whose embeddings are summed in secret only gives no distance without masks either.
+
+    Args:
+        features: what a data owner measures distances in; None: its columns.
+
+    Raises:
+        ConfigError: a label that is no class and no number.
+    """
+    if isinstance(local_data, Columns):
+        shared = local_data.shared
+
+        def columns(label_owner: str, samples_B: Tensor) -> Tensor:
+            x = shared[label_owner][samples_B]
+            return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+
+        masked_only = local_data.summing.secure
+        return selection.DataOwner(local_data.name, features or columns, masked_only=masked_only)
+    if not isinstance(local_data.task, Classification | Regression):
+        raise ConfigError(
+            f"label owner {local_data.name!r}: [fedoptimus.selection] chooses data owners by "
+            "mutual information with one class or number, and its label is "
+            f'{local_data.task.predicts}; leave the selection out (variant = "paper" has it)'
+        )
+    labels_N = local_data.labels_S[local_data.trained]
+    if labels_N.is_floating_point():
+        labels_N = selection.binned(labels_N)
+    return selection.LabelOwner(local_data.name, local_data.trained, labels_N)
+
+
+def described_top(model: Model, *, method: str, label: str) -> Model:
+    """A label owner's model with how it came about."""
+    about = {**model.about, "method": method}
+    return replace(model, about={**about, "label": label} if label else about)
