@@ -87,6 +87,7 @@ class Table:
         x: the label to draw scores against; "": no picture.
         gains: draw the difference to ``against``, not the scores.
         over: "round" or "epoch": draw scores over these instead, from ``metrics.jsonl``.
+        losses: with ``over``, draw the log loss beside the score.
         more: other score (or "megabytes", what all parties sent) -> the column it has, as it is.
         wide: the scores whose gains over ``against`` are the point: scores stand side by side, one
             line a group, and the gains with their 95 % intervals; none: one line a score.
@@ -101,6 +102,7 @@ class Table:
     x: str = ""
     gains: bool = False
     over: str = ""
+    losses: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
     wide: tuple[str, ...] = ()
     singles: tuple[str, ...] = ()

@@ -18,7 +18,9 @@ def draw(table: Table, lines: Sequence[Line], runs: Sequence[Run], path: Path) -
     filled = [line for line in lines if (line.gains if table.gains else line.values)]
     if not filled or not (table.x or table.over):
         return False
-    if table.over:
+    if table.over and table.losses:
+        panels, x, y = _with_losses(runs, table.over), table.over, "on the test rows"
+    elif table.over:
         panels, x, y = _course(runs, table.over), table.over, "on the test rows, %"
     else:
         y = f"less {table.against}, points" if table.gains else "on the test rows, %"
@@ -43,14 +45,28 @@ def _against(table: Table, lines: Sequence[Line]) -> _Panels:
     return panels
 
 
-def _course(runs: Sequence[Run], over: str) -> _Panels:
+def _with_losses(runs: Sequence[Run], over: str) -> _Panels:
+    """Each panel of scores, and its log loss beside it."""
+    scores, losses = _course(runs, over), _course(runs, over, other="log_loss")
+    return {
+        f"{panel}: {what}": curves[panel]
+        for panel in scores
+        for what, curves in (("%", scores), ("log loss", losses))
+    }
+
+
+def _course(runs: Sequence[Run], over: str, other: str = "") -> _Panels:
     """Scores over rounds or epochs, as ``metrics.jsonl`` has them; a panel for each cell.
 
     Where a line is a round, those with scores come ``evaluate_every`` epochs apart, the last
     where training ends.
+
+    Args:
+        other: a score in the place of the cell's, as it is; "": the cell's, in per cent.
     """
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     for run in runs:
+        drawn, unit = other or run.cell.score, 1 if other else 100
         panel = values.setdefault(", ".join(run.cell.labels.values()), {})
         every, epochs = 1, 0
         if over == "epoch":
@@ -62,11 +78,11 @@ def _course(runs: Sequence[Run], over: str) -> _Panels:
             line = json.loads(text)
             for name, title in run.cell.scores.items():
                 scores = line if line["variant"] == name else line.get(name)
-                if isinstance(scores, dict) and run.cell.score in scores:
+                if isinstance(scores, dict) and drawn in scores:
                     seen[title] = seen.get(title, 0) + 1
                     at = min(seen[title] * every, epochs) if over == "epoch" else number(line)
                     curve = panel.setdefault(title, {})
-                    curve.setdefault(at, []).append(100 * scores[run.cell.score])
+                    curve.setdefault(at, []).append(unit * scores[drawn])
     return {
         panel: {
             title: {at: mean_and_spread(each) for at, each in sorted(curve.items())}

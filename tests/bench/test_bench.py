@@ -264,6 +264,21 @@ def test_scores_are_drawn_over_epochs_where_a_line_is_a_round(
     ]
 
 
+def test_a_loss_is_drawn_beside_the_score_as_it_is(tmp_path: Path) -> None:
+    one = cell("one", scores={"fedoptimus": "FedAvg"})
+    (tmp_path / "run.toml").write_text("evaluate_every = 1\n[fedoptimus]\nepochs = 1\n")
+    line = {"variant": "fedoptimus", "round": 9, "accuracy": 0.5, "log_loss": 1.25}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    table = Table(name="toy", title="Toy", cells=(one,), over="epoch", losses=True)
+    made = Run(one, 0, {"fedoptimus": 0.5}, 1.0, tmp_path)
+    assert bench.draw(table, bench.lines(table, [made], {"one": 1}), [made], tmp_path / "toy.svg")
+    told = ElementTree.parse(tmp_path / "toy.svg").getroot().findtext(f"{SVG}desc")
+    (panel,) = (", ".join(labels.values()) for labels in [one.labels])
+    assert told == (
+        f"{panel}: %: FedAvg, epoch 1: 50.00. {panel}: log loss: FedAvg, epoch 1: 1.25."
+    )
+
+
 def test_a_picture_stands_alone_and_places_what_it_is_told() -> None:
     curve = {1: (50.0, 2.0), 5: (90.0, None)}
     text = panels_svg({"<m>": {"a & b": curve}}, title="Toy", x="round", y="%")
