@@ -36,6 +36,7 @@ from dovetail.federated import Local, play_round
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.models import ColumnsSpec, generator
+from dovetail.models.optimizers import Optimizer
 from dovetail.network import InProcess
 
 NUM_COMMON, NUM_CLASSES, BATCH_SIZE, EPOCHS = 16, 7, 64, 5
@@ -151,7 +152,7 @@ def bare_seconds(num_members: int, num_rows: int) -> float:
     for column in (common, [*unique, *laterals]):
         weights = torch.nn.Parameter(torch.zeros(sum(i * o for i, o in column)))
         weights.grad = torch.zeros_like(weights)
-        calls.append(chfl.Config().build([weights]).step)
+        calls.append(Optimizer.of(chfl.Config(), [weights]).step)
 
     def step() -> None:
         for call in calls:

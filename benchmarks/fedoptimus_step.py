@@ -26,6 +26,7 @@ from dovetail.data import Classification, SharedRows
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus
 from dovetail.models import StripCnn, TopSpec, generator, network_input
+from dovetail.models.optimizers import Optimizer
 from dovetail.network import InProcess
 
 NUM_DATA, NUM_LABELS, BATCH, NUM_ROWS = 14, 5, 128, 1280
@@ -78,7 +79,7 @@ def looped_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
     rows = torch.arange(len(labels)).split(NUM_ROWS)
     replicas = [networks(config, bottom) for _ in range(NUM_LABELS)]
     parts: list[nn.Module] = [part for bottoms, top in replicas for part in (*bottoms, top)]
-    optimizers = [config.build(part.parameters()) for part in parts]
+    optimizers = [Optimizer.of(config, part.parameters()) for part in parts]
     rng = generator(0, "order")
 
     def step() -> None:
@@ -114,7 +115,7 @@ def fused_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
     """As many steps of one network on all label owners' rows."""
     strips, labels = pixels()
     bottoms, top = networks(config, bottom)
-    optimizer = config.build([*bottoms.parameters(), *top.parameters()])
+    optimizer = Optimizer.of(config, [*bottoms.parameters(), *top.parameters()])
     rng = generator(0, "order")
 
     def steps() -> None:

@@ -27,10 +27,11 @@ from dovetail.methods.apfed.sealed_checks import UNLIMITED
 from dovetail.methods.baselines import features
 from dovetail.models.learners import hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns
-from dovetail.models.patches import Pictures, kernels_of
+from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Smoother, Smoothing
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data
+from dovetail.settings.models import Pictures
 
 SOURCES = {"fashion_mnist": "", "cifar10_jpeg": "", "eurosat_rgb_jpeg_a": "data.test = 0.2\n"}
 LABELS = 300

@@ -24,10 +24,11 @@ from dovetail.files import toml_tables
 from dovetail.methods.apfed.training_data import label_owner_data
 from dovetail.methods.training import Training
 from dovetail.models import EncoderHeadNetwork, Model, network_input
-from dovetail.network import Precision, decode, encode
+from dovetail.network import decode, encode
 from dovetail.network.messages import PRECISIONS
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
+from dovetail.settings.section import Precision
 
 
 def train(made: Training, variant: str, seed: int) -> dict[str, float]:

@@ -34,7 +34,7 @@ from dovetail.api.fit import fit
 from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
 from dovetail.api.party import Party
-from dovetail.data import Classification, Kind, Survival, TableEncoder
+from dovetail.data import Classification, Survival, TableEncoder
 from dovetail.data.frames import table_from_frame
 from dovetail.data.task import fit_task
 from dovetail.errors import DovetailError
@@ -49,6 +49,7 @@ from dovetail.models.learners import (
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.survival import c_index
 from dovetail.models.threads import one_thread
+from dovetail.settings.labels import Kind
 
 _ID, _LABEL = "__id__", "__label__"
 _FOLDS = 4

@@ -6,9 +6,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dovetail.cli.main import main
 from dovetail.methods import METHODS, Driver, Method, Party, Round, handles, pooled
-from dovetail.methods.section import Section
 from dovetail.models import ColumnsSpec
 from dovetail.network import Message, Weights
+from dovetail.settings.section import Section
 
 
 class Settings(Section):  # [fedsgd] of a run file

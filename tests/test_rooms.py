@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "dovetail"
 
 #: Rooms from the ground up: each may import those before it.
 FLOORS = (
+    "settings",
     "data",
     "network",
     "models",
@@ -30,8 +31,8 @@ FLOORS = (
     "cli",
 )
 
-#: Room -> the other rooms it may import from. Every room may import ``errors``, ``files``, ``lazy``
-#: and ``cluster``.
+#: Room -> the other rooms it may import from. Every room may import ``settings``, ``errors``,
+#: ``files``, ``lazy`` and ``cluster``.
 ROOMS = {room: set(FLOORS[:floor]) for floor, room in enumerate(FLOORS)}
 ROOMS["network"] = set()
 # models -> data: a saved model holds the input and the task that its raw columns are read with.
@@ -61,6 +62,13 @@ SHORT_NAMES = {
     "vertical": "dovetail.methods.vertical",
     "load": "dovetail.service.exported",
     "DovetailError": "dovetail.errors",
+}
+
+#: All that settings may import, so that they are read at once.
+OF_SETTINGS = {"__future__", "collections", "dataclasses", "math", "pathlib", "re", "typing"} | {
+    "pydantic",
+    "dovetail.errors",
+    "dovetail.settings",
 }
 
 PICKLERS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
@@ -102,7 +110,7 @@ def wrong_imports(tree: ast.AST, module: str, *, is_package: bool = False) -> li
         if rest[0] in SHORT_NAMES:
             name = ".".join([SHORT_NAMES[rest[0]], *rest[1:]])
             rest = name.split(".")[1:]
-        if rest[0] in ("cluster", "errors", "files", "lazy"):
+        if rest[0] in ("cluster", "errors", "files", "lazy", "settings"):
             allowed = True
         elif rest[0] == "__version__":
             allowed = room in ROOMS
@@ -239,6 +247,13 @@ def test_errors_import_nothing_of_ours():
     tree = ast.parse((PACKAGE / "errors.py").read_text(encoding="utf-8"))
     names = imported(tree, "dovetail.errors", is_package=False)
     assert [name for name in names if name.split(".")[0] == "dovetail"] == []
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "settings").glob("*.py")), ids=identify)
+def test_settings_import_nothing_that_computes(path):
+    names = imported(ast.parse(path.read_text(encoding="utf-8")), "", is_package=False)
+    tops = {".".join(each.split(".")[: 1 + each.startswith("dovetail.")]) for each in names}
+    assert tops <= OF_SETTINGS
 
 
 def test_no_files_import_each_other_in_a_circle():

@@ -27,11 +27,12 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.substitutes import predict_alone
-from dovetail.models import Head, OptimizerConfig, Perceptron
+from dovetail.models import Head, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
 from dovetail.network.client import serve
 from dovetail.network.credentials import Credentials
 from dovetail.network.host import Host
+from dovetail.settings.models import OptimizerConfig
 
 EVERY = 50
 RATE: dict[str, Any] = {

@@ -22,9 +22,6 @@ from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import PolicySection, Site
 from dovetail.methods.validation import validate
-from dovetail.models.calibration import Calibrate
-from dovetail.models.computing import Compute
-from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import Given
@@ -36,6 +33,7 @@ from dovetail.runs.train import (
     open_driver,
     train_seeds,
 )
+from dovetail.settings.models import Calibrate, ClassWeights, Compute, Threshold
 
 WHERE = "dovetail.fit"
 

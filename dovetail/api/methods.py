@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 from dovetail import methods
 from dovetail.data.tables import nearest
 from dovetail.errors import ConfigError
-from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
+from dovetail.settings.section import Section
 
 if TYPE_CHECKING:
     from dovetail.api.settings import (

@@ -11,11 +11,11 @@ from dovetail import data as dd
 from dovetail.api.party import keep_table
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.errors import ConfigError
-from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.runs.partitions import AnyPartition
 from dovetail.runs.runfile import DataSection
 from dovetail.runs.setup import read_pooled
+from dovetail.settings.section import Section
 
 if TYPE_CHECKING:
     from dovetail.api.settings import (

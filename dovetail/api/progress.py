@@ -25,8 +25,8 @@ from dovetail.api.logged import Logged
 from dovetail.api.shown import SCORES, waiting_text
 from dovetail.methods.base import Progress
 from dovetail.methods.outcome import number
-from dovetail.network.addresses import ADDRESS
 from dovetail.network.printable import printable
+from dovetail.settings.section import ADDRESS
 
 #: Columns of a bar's title, and of a bar in a narrow terminal.
 _TITLE, _LEAST_BAR = 16, 10

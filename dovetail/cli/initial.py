@@ -15,13 +15,14 @@ from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
 from dovetail.data.survey import Surveyed, propose_id, propose_label, propose_task, survey
-from dovetail.data.tables import is_query, is_table_path, read_table
+from dovetail.data.tables import is_table_path, read_table
 from dovetail.errors import ConfigError
 from dovetail.files import toml_tables
 from dovetail.methods.validation import validate
 from dovetail.node.partyfile import party_file
 from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
+from dovetail.settings.sources import is_query
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dovetail.data.agreed import (
 from dovetail.data.blocks import Blocks, Share, blocks, read_assignment
 from dovetail.data.by_column import ByColumn, by_column
 from dovetail.data.common_unique import CommonUnique, common_unique
-from dovetail.data.databases import is_database_url, read_database
+from dovetail.data.databases import read_database
 from dovetail.data.datasets import Dataset, load, split, subset
 from dovetail.data.federation import Alignment, Federation
 from dovetail.data.images import ImageInput, read_images
@@ -30,7 +30,6 @@ from dovetail.data.shared import SharedRows
 from dovetail.data.tables import (
     Column,
     Table,
-    is_query,
     read_table,
     stacked,
     table_from_arrays,
@@ -40,7 +39,6 @@ from dovetail.data.task import (
     Amounts,
     Classification,
     Counts,
-    Kind,
     MultiLabel,
     MultiTarget,
     Quantiles,
@@ -54,3 +52,5 @@ from dovetail.data.task import (
     task_from_json,
 )
 from dovetail.data.unusable import unusable_rows
+from dovetail.settings.labels import Kind
+from dovetail.settings.sources import is_database_url, is_query

@@ -13,8 +13,9 @@ from dovetail.data.datasets import Dataset, draw_rows
 from dovetail.data.federation import Federation
 from dovetail.data.partitions import task_of
 from dovetail.data.tables import Column, Table
-from dovetail.data.task import Classification, Kind, Task
+from dovetail.data.task import Classification, Task
 from dovetail.errors import ConfigError, DataError
+from dovetail.settings.labels import Kind
 
 #: What it says of images.
 _DEALS = "by-column splits tables"

@@ -17,8 +17,8 @@ from dovetail.data.federation import Federation
 from dovetail.data.partitions import Partitioned, checked_names, task_of, tested_labels
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.task import Kind
 from dovetail.errors import ConfigError, DataError
+from dovetail.settings.labels import Kind
 
 #: What a party's table is called in its model.
 BLOCK = "columns"

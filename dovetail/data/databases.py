@@ -17,18 +17,17 @@ import numpy as np
 
 from dovetail.data.addresses import explained, without_password
 from dovetail.data.duck import literal, quoted
-from dovetail.data.lakes import is_lake_url, read_lake
-from dovetail.data.tables import Table, is_query, read_attached, read_made, table_from_arrays
+from dovetail.data.lakes import read_lake
+from dovetail.data.tables import (
+    Table,
+    read_attached,
+    read_made,
+    table_from_arrays,
+)
 from dovetail.errors import DataError
+from dovetail.settings.sources import ADBC, is_lake_url, is_query
 
-_URL = re.compile(r"(sqlite|postgres|postgresql|mysql)://", re.I)
-_ADBC = re.compile(r"adbc:([\w.-]+):(.*)", re.I | re.S)
 _ROWS_AT_ONCE = 100_000
-
-
-def is_database_url(source: str) -> bool:
-    """Whether a source is the URL of a database, a bucket or a lake (``lakes.py``)."""
-    return any((_URL.match(source), _ADBC.match(source), is_lake_url(source)))
 
 
 def absolute_url(url: str, folder: Path) -> str:
@@ -58,7 +57,7 @@ def read_database(url: str, query: str | None) -> Table:
         return _read_sqlite(url, query)
     if is_lake_url(url):
         return read_lake(url, query)
-    named = _ADBC.match(url)
+    named = ADBC.match(url)
     if named is not None:
         return _read_adbc(url, named[1].lower(), query)
     if url[:5].lower() == "mysql":
@@ -144,7 +143,7 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
         query: as ``read_database``'s.
     """
     with explained(url) as address:
-        named = _ADBC.match(address)
+        named = ADBC.match(address)
         given = address if named is None else named[2]
         with _connected(driver, given) as connection, _closing(connection.cursor()) as cursor:
             if driver in _ONLY_READS:

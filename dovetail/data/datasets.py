@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from dovetail.data.addresses import without_password
-from dovetail.data.databases import is_database_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImagePart, read_images
 from dovetail.data.many_rows import num_repeated
@@ -22,7 +21,6 @@ from dovetail.data.tables import (
     Table,
     closest,
     distinct,
-    is_query,
     is_table_path,
     nearest,
     read_table,
@@ -30,6 +28,7 @@ from dovetail.data.tables import (
 )
 from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError
+from dovetail.settings.sources import is_database_url, is_query
 
 BUILT_IN = ("breast-cancer", "digits", "digits-images")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dovetail.data.asked import Encode
 from dovetail.data.fitted import CategoryColumn, NumberColumn, texts_of
 from dovetail.data.frozen import Frozen
 from dovetail.data.tables import Column, Table
 from dovetail.data.vectors import Frequency, Hashed, VectorColumn, Words
 from dovetail.errors import DataError
+from dovetail.settings.encode import Encode
 
 FittedColumn = NumberColumn | CategoryColumn | VectorColumn
 

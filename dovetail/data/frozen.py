@@ -27,7 +27,6 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from pydantic import ConfigDict, Field
 
-from dovetail.data.asked import is_file
 from dovetail.data.installed import (
     TRUSTED,
     entries,
@@ -39,6 +38,7 @@ from dovetail.data.installed import (
 )
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.lazy import needed
+from dovetail.settings.encode import is_file
 
 _BATCH = 64
 #: So many vectors are remembered without a site's folder.

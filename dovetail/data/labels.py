@@ -1,28 +1,20 @@
-"""Labels of more than one column, as one name and one array of numbers.
-
-What a file says is called in all else as R writes it:
-
-    label = { time = "days", event = "died" }            Surv(days, died)
-    label = ["relapse", "sepsis"]                        cbind(relapse, sepsis)
-    label = { count = "claims", exposure = "years" }     Rate(claims, years)
+"""Values of labels of more than one column, as one array of numbers.
 
 Times are below zero where a row was censored then. Several labels are (N, L), NaN where a row lacks
-one of them; a rate is (N, 2), the count and its exposure.
+one of them; a rate is (N, 2), the count and its exposure. ``settings/labels.py`` says what they are
+called.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
-from pydantic import BeforeValidator
 
 from dovetail.errors import DataError
+from dovetail.settings.labels import Rate, SeveralLabels, TimeToEvent
 
-_CALLED = re.compile(r"(Surv|cbind|Rate)\(([^()]+)\)")
 #: How yes and no are written, besides 1 and 0.
 _YES, _NO = ("true", "yes", "1", "dead"), ("false", "no", "0", "censored", "alive")
 
@@ -38,245 +30,71 @@ class Raw(Protocol):
     def is_text(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class TimeToEvent:
-    """When an event comes.
-
-    Attributes:
-        time: the column of times until the event, or until a row was seen last.
-        event: the column that says whether the event came.
-        intervals: so many of training; None: by the events.
-    """
-
-    time: str
-    event: str
-    intervals: int | None = None
-
-    kinds: ClassVar[Mapping[str, str]] = dict.fromkeys(("classification", "survival"), "survival")
-
-    def __str__(self) -> str:
-        more = "" if self.intervals is None else f", {self.intervals}"
-        return f"Surv({self.time}, {self.event}{more})"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.time, self.event
-
-    @property
-    def prediction(self) -> str:
-        return f"median({self.time})"
-
-    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) times, below zero of rows that are censored, and which rows lack one of the two.
-
-        Raises:
-            DataError: times below 0 or that are text, or an event that is neither yes nor no.
-        """
-        time, event = columns
-        missing = time.missing | event.missing
-        times = np.where(missing, 1.0, _numbers(time, self.time, "a time to an event"))
-        happened = _yes(event, self.event, "whether the event came") == 1
-        # Whoever had the event at 0 had it before whatever else is seen.
-        above = times[times > 0]
-        times = np.where(times == 0, above.min() / 2 if len(above) else 1.0, times)
-        signed: np.ndarray = np.where(missing, 0.0, np.where(happened, times, -times))
-        return signed, missing
-
-
-@dataclass(frozen=True)
-class SeveralLabels:
-    """Several labels of a row, of which some may be missing.
-
-    Attributes:
-        columns: L of them: yes or no, or numbers.
-    """
-
-    columns: tuple[str, ...]
-
-    kinds: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("classification", "multilabel"), "multilabel"),
-        **dict.fromkeys(("regression", "multitarget"), "multitarget"),
-    }
-
-    def __str__(self) -> str:
-        return f"cbind({', '.join(self.columns)})"
-
-    @property
-    def prediction(self) -> str:
-        return str(self)
-
-    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
-        """(N, L) numbers, yes as 1 and no as 0, NaN where missing, and which rows have none.
-
-        Raises:
-            DataError: a text that is neither yes nor no, or an infinite number.
-        """
-        parts = []
-        for name, column in zip(self.columns, columns, strict=True):
-            if column.is_text:
-                values = _yes(column, name, "yes or no", _OF_SEVERAL)
-            else:
-                values = column.values.astype(np.float64)
-            parts.append(np.where(column.missing, np.nan, values))
-        values_NL = np.stack(parts, axis=1)
-        if np.isinf(values_NL).any():
-            raise DataError(f"label {self}: a value is infinite; labels are finite")
-        return values_NL, np.isnan(values_NL).all(axis=1)
-
-
-@dataclass(frozen=True)
-class Rate:
-    """How often, in a time or at a risk that differs from row to row.
-
-    Attributes:
-        count: the column of counts.
-        exposure: the column of times, distances, persons at risk.
-    """
-
-    count: str
-    exposure: str
-
-    kinds: ClassVar[Mapping[str, str]] = dict.fromkeys(("classification", "counts"), "counts")
-
-    def __str__(self) -> str:
-        return f"Rate({self.count}, {self.exposure})"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.count, self.exposure
-
-    @property
-    def prediction(self) -> str:
-        return self.count
-
-    def read(self, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
-        """(N, 2) counts and exposures, and which rows lack one of the two.
-
-        Raises:
-            DataError: one that is text or below 0, or an exposure of 0.
-        """
-        count, exposure = columns
-        missing = count.missing | exposure.missing
-        counts = _numbers(count, self.count, "a count")
-        exposures = _numbers(exposure, self.exposure, "an exposure")
-        if (exposures[~missing] == 0).any():
-            raise DataError(f"column {self.exposure!r} is 0 in a row; an exposure is above 0")
-        return np.where(missing[:, None], np.nan, np.stack([counts, exposures], axis=1)), missing
-
-
-def composed(label: object) -> TimeToEvent | SeveralLabels | Rate | None:
-    """What a label's name says of several columns; None: it is a column.
-
-    >>> composed("Surv(days, died)").columns, composed("cbind(a, b, c)").columns, composed("died")
-    (('days', 'died'), ('a', 'b', 'c'), None)
-    """
-    found = _CALLED.fullmatch(label) if isinstance(label, str) else None
-    if found is None:
-        return None
-    kind, columns = found[1], tuple(found[2].split(", "))
-    if kind == "cbind":
-        return SeveralLabels(columns)
-    if kind == "Rate":
-        return Rate(*columns) if len(columns) == 2 else None
-    if len(columns) == 2:
-        return TimeToEvent(*columns)
-    if len(columns) == 3 and columns[2].isdecimal():
-        return TimeToEvent(columns[0], columns[1], int(columns[2]))
-    return None
-
-
-def label_columns(label: str) -> tuple[str, ...]:
-    """The columns that a label is made of.
-
-    >>> label_columns("Surv(days, died)"), label_columns("died")
-    (('days', 'died'), ('died',))
-    """
-    several = composed(label)
-    return (label,) if several is None else several.columns
-
-
-def label_name(label: Any) -> Any:
-    """The name of a label as a file writes it.
+def read_label(
+    label: TimeToEvent | SeveralLabels | Rate, columns: Sequence[Raw]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a label of several columns says of each row, and which rows say nothing.
 
     Raises:
-        ValueError: a table that is no label.
-
-    >>> label_name({"time": "days", "event": "died"}), label_name(["relapse", "sepsis"])
-    ('Surv(days, died)', 'cbind(relapse, sepsis)')
-    >>> label_name(["relapse"])
-    'relapse'
+        DataError: values that it cannot have.
     """
-    if isinstance(label, Mapping):
-        made: TimeToEvent | SeveralLabels | Rate = _of_table(label)
-    elif isinstance(label, list | tuple):
-        if not label or len(set(label)) < len(label) or not _names(label):
-            raise ValueError(f"several labels are columns, each once; got {list(label)!r}")
-        if len(label) == 1:
-            return label[0]
-        made = SeveralLabels(tuple(label))
-    else:
-        return label
-    if set(",()") & set("".join(made.columns)):
-        raise ValueError(
-            f"columns of a label have no comma or bracket in names: {', '.join(made.columns)}"
-        )
-    return str(made)
+    match label:
+        case TimeToEvent():
+            return _read_times(label, columns)
+        case Rate():
+            return _read_rates(label, columns)
+    return _read_several(label, columns)
 
 
-def _names(given: Sequence[Any]) -> bool:
-    return all(isinstance(each, str) and each for each in given)
-
-
-def _of_table(label: Mapping[str, Any]) -> TimeToEvent | Rate:
-    keys, intervals = set(label), label.get("intervals")
-    if keys == {"count", "exposure"} and _names([*label.values()]):
-        return Rate(label["count"], label["exposure"])
-    is_time = {"time", "event"} <= keys <= {"time", "event", "intervals"}
-    if not is_time or not _names([label["time"], label["event"]]):
-        raise ValueError(
-            'a label is a column, or { time = "COLUMN", event = "COLUMN" } of a time to an event, '
-            "with intervals = 10 if you like, or a list of columns, or "
-            f'{{ count = "COLUMN", exposure = "COLUMN" }}; got {dict(label)!r}'
-        )
-    if intervals is not None and (type(intervals) is not int or intervals < 1):
-        raise ValueError(f"intervals of a label are 1 or more, got {intervals!r}")
-    return TimeToEvent(label["time"], label["event"], intervals)
-
-
-def prediction_name(label: object) -> str:
-    """What a column of predictions of a label is called.
-
-    >>> prediction_name("Surv(days, died)"), prediction_name("died"), prediction_name(None)
-    ('median(days)', 'died', 'prediction')
-    """
-    several = composed(label)
-    if several is not None:
-        return several.prediction
-    return "prediction" if label is None else str(label)
-
-
-#: A label in a file or a call: a column, or columns; kept as its name.
-Label = Annotated[str, BeforeValidator(label_name)]
-
-
-def with_task(values: Any) -> Any:
-    """The keys of a section, with the task that its label says.
+def _read_times(label: TimeToEvent, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) times, below zero of rows that are censored, and which rows lack one of the two.
 
     Raises:
-        ValueError: a task beside it that a label of several columns is not.
+        DataError: times below 0 or that are text, or an event that is neither yes nor no.
     """
-    several = composed(label_name(values.get("label"))) if isinstance(values, Mapping) else None
-    if several is None:
-        return values
-    kind = several.kinds.get(values.get("task", "classification"))
-    if kind is None:
-        own = " or ".join(f'"{each}"' for each in dict.fromkeys(several.kinds.values()))
-        raise ValueError(
-            f"a label of {' and '.join(several.columns)} is a task {own}, got "
-            f"{values['task']!r}; leave task out"
-            + (', or say "regression" of numbers' if isinstance(several, SeveralLabels) else "")
-        )
-    return {**values, "task": kind}
+    time, event = columns
+    missing = time.missing | event.missing
+    times = np.where(missing, 1.0, _numbers(time, label.time, "a time to an event"))
+    happened = _yes(event, label.event, "whether the event came") == 1
+    # Whoever had the event at 0 had it before whatever else is seen.
+    above = times[times > 0]
+    times = np.where(times == 0, above.min() / 2 if len(above) else 1.0, times)
+    signed: np.ndarray = np.where(missing, 0.0, np.where(happened, times, -times))
+    return signed, missing
+
+
+def _read_several(label: SeveralLabels, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+    """(N, L) numbers, yes as 1 and no as 0, NaN where missing, and which rows have none.
+
+    Raises:
+        DataError: a text that is neither yes nor no, or an infinite number.
+    """
+    parts = []
+    for name, column in zip(label.columns, columns, strict=True):
+        if column.is_text:
+            values = _yes(column, name, "yes or no", _OF_SEVERAL)
+        else:
+            values = column.values.astype(np.float64)
+        parts.append(np.where(column.missing, np.nan, values))
+    values_NL = np.stack(parts, axis=1)
+    if np.isinf(values_NL).any():
+        raise DataError(f"label {label}: a value is infinite; labels are finite")
+    return values_NL, np.isnan(values_NL).all(axis=1)
+
+
+def _read_rates(label: Rate, columns: Sequence[Raw]) -> tuple[np.ndarray, np.ndarray]:
+    """(N, 2) counts and exposures, and which rows lack one of the two.
+
+    Raises:
+        DataError: one that is text or below 0, or an exposure of 0.
+    """
+    count, exposure = columns
+    missing = count.missing | exposure.missing
+    counts = _numbers(count, label.count, "a count")
+    exposures = _numbers(exposure, label.exposure, "an exposure")
+    if (exposures[~missing] == 0).any():
+        raise DataError(f"column {label.exposure!r} is 0 in a row; an exposure is above 0")
+    return np.where(missing[:, None], np.nan, np.stack([counts, exposures], axis=1)), missing
 
 
 def _numbers(column: Raw, name: str, what: str) -> np.ndarray:

@@ -12,18 +12,16 @@ catalog's.
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
 from dovetail.data.addresses import explained
 from dovetail.data.frames import column_of_series, table_from_frame
-from dovetail.data.tables import Column, Table, check_rows, is_query
+from dovetail.data.tables import Column, Table, check_rows
 from dovetail.errors import DataError
+from dovetail.settings.sources import is_query
 
 if TYPE_CHECKING:
     import polars as pl
-
-_LAKE = re.compile(r"(?:(?:s3|gs|az)://|(?:delta|iceberg):)", re.I)
 
 #: How often a request to a bucket is tried again, and how long one may take.
 _OPTIONS = {"max_retries": 2, "connect_timeout": "10s", "timeout": "60s"}
@@ -34,11 +32,6 @@ _GOOGLE = {
     "GOOGLE_BASE_URL": "google_base_url",
     "GOOGLE_ALLOW_HTTP": "allow_http",
 }
-
-
-def is_lake_url(source: str) -> bool:
-    """Whether a source is read here."""
-    return _LAKE.match(source) is not None
 
 
 def read_lake(url: str, query: str | None) -> Table:

@@ -19,8 +19,9 @@ from dovetail.data.partitions import Partitioned, checked_names, task_of
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
-from dovetail.data.task import Classification, Kind, Task
+from dovetail.data.task import Classification, Task
 from dovetail.errors import ConfigError, DataError
+from dovetail.settings.labels import Kind
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,9 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table, nearest
-from dovetail.data.task import Kind, Task, fit_task
+from dovetail.data.task import Task, fit_task
 from dovetail.errors import ConfigError, DataError
+from dovetail.settings.labels import Kind
 
 #: What it says of images.
 _DEALS = "columns splits tables (strips cuts images)"

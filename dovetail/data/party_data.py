@@ -14,8 +14,9 @@ from dovetail.data.inputs import Input
 from dovetail.data.partitions import Partitioned
 from dovetail.data.partytables import PartyTable
 from dovetail.data.stored import put_away
-from dovetail.data.task import Kind, fit_task
+from dovetail.data.task import fit_task
 from dovetail.errors import ConfigError, DataError
+from dovetail.settings.labels import Kind
 
 
 def split_sites(

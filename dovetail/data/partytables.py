@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.asked import Asked, Encode
-from dovetail.data.databases import absolute_url, is_database_url, read_database
+from dovetail.data.databases import absolute_url, read_database
 from dovetail.data.datasets import read_ids, whole_numbers
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
@@ -19,9 +18,18 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.stored import put_away
-from dovetail.data.tables import Column, Table, is_query, is_table_path, nearest, read_table
-from dovetail.data.task import Kind, Task, encode_labels, fit_task
+from dovetail.data.tables import (
+    Column,
+    Table,
+    is_table_path,
+    nearest,
+    read_table,
+)
+from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
+from dovetail.settings.encode import Asked, Encode
+from dovetail.settings.labels import Kind
+from dovetail.settings.sources import is_database_url, is_query
 
 #: The block of images.
 IMAGES = "images"

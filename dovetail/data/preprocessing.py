@@ -11,13 +11,13 @@ import torch
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
-from dovetail.data.asked import Asked
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
 from dovetail.data.saving import read_saved
 from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
+from dovetail.settings.encode import Asked
 
 
 @dataclass(frozen=True)

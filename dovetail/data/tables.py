@@ -22,23 +22,19 @@ import numpy as np
 
 from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
 from dovetail.data.judged import run_judged
-from dovetail.data.labels import composed, label_columns
+from dovetail.data.labels import read_label
 from dovetail.errors import DataError, MissingColumnError
+from dovetail.settings.labels import composed, label_columns
+from dovetail.settings.sources import is_query
 
 if TYPE_CHECKING:
-    from dovetail.data.asked import Asked
+    from dovetail.settings.encode import Asked
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
 _SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
 
 #: Seconds in a day: dates are read as days since 1970.
 _DAY_S = 86400.0
-
-#: How a query begins: SELECT, WITH or FROM, after any comments and brackets. A quote or star may
-#: follow at once; "from.csv" and "select-me/" are paths.
-_QUERY = re.compile(
-    r"(?:\s|\(|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*(?:select|with|from)[\s\"'*]", re.I
-)
 
 #: Text that stands for "no value" besides the empty string.
 _MISSING_TEXT = "?"
@@ -136,7 +132,7 @@ class Table:
         """
         several = composed(name)
         if several is not None and name not in self.names:
-            return Column(*several.read([self.column(each) for each in several.columns]))
+            return Column(*read_label(several, [self.column(each) for each in several.columns]))
         self._check_has(name)
         column = self._read(name)
         return column if self._rows is None else column.take(self._rows)
@@ -290,15 +286,6 @@ def _nearest_glob(glob: str, known: Sequence[str]) -> list[str]:
     parts = {other[-size:] if is_end else other[:size] for other in known for size in sizes}
     close = get_close_matches(fixed, sorted(parts), n=1)
     return [f"*{part}" if is_end else f"{part}*" for part in close]
-
-
-def is_query(source: str | Path) -> bool:
-    """Whether a source is a query rather than a path or name.
-
-    >>> is_query("SELECT 1"), is_query("-- all\\n(FROM 'a.csv')"), is_query("from.csv")
-    (True, True, False)
-    """
-    return isinstance(source, str) and _QUERY.match(source) is not None
 
 
 def is_table_path(path: Path) -> bool:

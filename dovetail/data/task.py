@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field, StrictInt, StrictStr
 from torch import Tensor
 
-from dovetail.data.labels import Rate, TimeToEvent, composed
 from dovetail.data.party import UNLABELLED, UNSEEN
 from dovetail.data.saving import Number, Positive, Saved, of_kind
 from dovetail.data.several import MultiLabel as MultiLabel
@@ -21,18 +20,7 @@ from dovetail.data.survival import Survival as Survival
 from dovetail.data.survival import fit_survival
 from dovetail.data.tables import distinct
 from dovetail.errors import DataError
-
-#: What a label can be, as files say it.
-Kind = Literal[
-    "classification",
-    "regression",
-    "survival",
-    "counts",
-    "amounts",
-    "quantiles",
-    "multilabel",
-    "multitarget",
-]
+from dovetail.settings.labels import Kind, Rate, TimeToEvent, composed
 
 _Share = Annotated[float, Field(strict=True, gt=0, lt=1)]
 

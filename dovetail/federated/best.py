@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from dovetail.errors import MessageError, TrainingError
 from dovetail.network import Message
-
-#: How rounds are compared: by the mean accuracy of all, by their loss (every row counts alike), by
-#: each party for itself, or not at all.
-Choose = Literal["mean", "loss", "each", "last"]
+from dovetail.settings.models import Choose
 
 
 class Scored(Message):

@@ -23,8 +23,6 @@ from dovetail.models.optimizers import Optimizer
 from dovetail.network import Message, State, noted
 from dovetail.privacy import (
     Budget,
-    PrivateSteps,
-    Release,
     Releasing,
     SecretSums,
     Stepping,
@@ -32,6 +30,7 @@ from dovetail.privacy import (
     released_to,
     within,
 )
+from dovetail.settings.privacy import PrivateSteps, Release
 
 N = TypeVar("N", bound=nn.Module | None)
 M = TypeVar("M", bound=Message)

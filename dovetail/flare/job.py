@@ -40,7 +40,6 @@ from dovetail.flare.site import SITE_FILE
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
-from dovetail.methods.section import PartyName, Section
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device
 from dovetail.network.calls import Call, Calls
@@ -57,6 +56,7 @@ from dovetail.node.status_line import StatusLine
 from dovetail.runs.proposing import read_agreed
 from dovetail.runs.runfile import RunFile, TrackSection, check_run
 from dovetail.runs.train import Agreed, Drive, check_participation, train_seeds
+from dovetail.settings.section import PartyName, Section
 
 #: In a job's folder at the server, and so in what is downloaded: the run folder.
 RESULT = "dovetail"

@@ -16,12 +16,12 @@ from dovetail.alignment.limits import Guard
 from dovetail.federated import Local
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
-from dovetail.models.calibration import Calibrate
-from dovetail.models.decisions import ClassWeights, Threshold, ThresholdSettings
 from dovetail.models.owners import Bottom
-from dovetail.network import Engine, Message, Precision, State
+from dovetail.network import Engine, Message, State
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.quota import Quota
+from dovetail.settings.models import Calibrate, ClassWeights, Threshold, ThresholdSettings
+from dovetail.settings.section import Precision
 
 S = TypeVar("S", bound=BaseModel)
 

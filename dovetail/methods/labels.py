@@ -14,12 +14,12 @@ from pydantic import Field
 
 from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
-from dovetail.data.labels import label_columns
 from dovetail.data.several import check_yes_or_no
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
+from dovetail.settings.labels import label_columns
 
 #: What labels can be that any method learns.
 BASIC_KINDS: tuple[dd.Kind, ...] = ("classification", "regression")

@@ -23,11 +23,11 @@ from dovetail.methods.baselines import LocalRows
 from dovetail.methods.labels import check_labels, checked_kind, draw_share
 from dovetail.methods.limits import names_samples
 from dovetail.methods.party import Site
-from dovetail.methods.released import Once, released_columns
-from dovetail.methods.section import Section
+from dovetail.methods.released import released_columns
 from dovetail.models import Model, NetworkSpec
 from dovetail.network import Message
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.privacy import Once, PrivateSteps
+from dovetail.settings.section import Section
 
 H = TypeVar("H")
 

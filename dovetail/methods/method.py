@@ -47,9 +47,9 @@ from dovetail.methods.local_data import (
 )
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import Section
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.settings.section import Section
 
 
 class Method:

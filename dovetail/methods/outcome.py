@@ -24,18 +24,16 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError, TrainingError
 from dovetail.models import Model
-from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import (
-    ClassWeights,
     FittedThreshold,
-    Threshold,
-    ThresholdSettings,
     check_two_classes,
     class_weights,
+    fit_threshold,
 )
 from dovetail.models.metrics import all_scores, details, score
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
+from dovetail.settings.models import Calibrate, ClassWeights, Threshold, ThresholdSettings
 
 #: Score name -> value. Those of a model that is trained also have "details" (``metrics.details``),
 #: which a run's folder keeps apart.
@@ -94,9 +92,8 @@ class DecisionSettings:
     def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> FittedThreshold | None:
         """The threshold that does best on validation rows, and the calibration fitted on them;
         None where neither is asked for."""
-        return ThresholdSettings(threshold=self.threshold, calibrate=self.calibrate).fit(
-            task, outputs_NC, labels_N
-        )
+        settings = ThresholdSettings(threshold=self.threshold, calibrate=self.calibrate)
+        return fit_threshold(settings, task, outputs_NC, labels_N)
 
 
 def about_decision(decision: FittedThreshold | None) -> dict[str, Any]:

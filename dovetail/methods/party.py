@@ -35,16 +35,17 @@ from dovetail.alignment import (
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.cluster import computing_at
-from dovetail.data.asked import Encode
-from dovetail.data.labels import Label, with_task
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
 from dovetail.methods.limits import SealedLimits, names_samples
-from dovetail.methods.section import PartyName, Section, check_run_id
+from dovetail.methods.section import check_run_id
 from dovetail.network import Engine, Message
 from dovetail.network.addresses import check_driver
 from dovetail.network.checkpoint import REQUESTS
 from dovetail.network.quota import Quota
+from dovetail.settings.encode import Encode
+from dovetail.settings.labels import Label, with_task
+from dovetail.settings.section import PartyName, Section
 
 S = TypeVar("S", bound=BaseModel)
 

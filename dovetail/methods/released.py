@@ -15,25 +15,12 @@ import hashlib
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.models import generator
 from dovetail.network import State
 from dovetail.privacy import epsilon
-
-
-class Once(BaseModel):
-    """How a party's columns leave it once, for who asks for no more than that (``released.py``)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    width: int = Field(default=2, ge=1)  # principal components; no more than there are columns
-    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # a row's longest, of the usual one
-    noise: float = Field(
-        default=0.75, ge=0, allow_inf_nan=False
-    )  # its spread, in multiples of clip
-    delta: float = Field(default=1e-5, gt=0, lt=1)  # of the epsilon that is counted
+from dovetail.settings.privacy import Once
 
 
 def released_columns(

@@ -19,7 +19,7 @@ from torch import nn
 
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import TABLE_3, TABLE_4, Convolutional, EncoderSpec, OwnNetwork, Perceptron
-from dovetail.network.addresses import ADDRESS
+from dovetail.settings.section import ADDRESS
 
 
 class Section(BaseModel):

@@ -15,8 +15,9 @@ from dovetail.data.stored import put_tensor_away
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.models import network_input
-from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
+from dovetail.models.decisions import class_weights, on, supervised_loss
 from dovetail.privacy import potential_energy, randomised
+from dovetail.settings.models import ClassWeights
 
 
 class TargetSettings(BaseModel):

@@ -32,11 +32,12 @@ from dovetail.methods.outcome import (
     score_party,
 )
 from dovetail.models import Model
-from dovetail.models.decisions import FittedThreshold, ThresholdSettings
+from dovetail.models.decisions import FittedThreshold, fit_threshold
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Hosted
+from dovetail.settings.models import ThresholdSettings
 
 
 class Kind(Protocol):
@@ -181,7 +182,11 @@ class Variant:
         validation rows."""
         decide: ThresholdSettings | None = getattr(getattr(party, "config", None), "decide", None)
         judged = None if decide is None else self.validate(party, local_data)
-        return None if decide is None or judged is None else decide.fit(local_data.task, *judged)
+        return (
+            None
+            if decide is None or judged is None
+            else fit_threshold(decide, local_data.task, *judged)
+        )
 
     # --- A variant, as it is now ------------------------------------------------------------------
 

@@ -47,10 +47,16 @@ from dovetail.methods.common_rows import CommonRows, due, leaves, released
 from dovetail.methods.epochs import Epochs, EpochSettings
 from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.targets import Targets, TargetSettings
-from dovetail.models import Extractor, Head, OptimizerConfig, network_input, output_shape
-from dovetail.models.optimizers import HeadConfig, follow_back
+from dovetail.models import (
+    Extractor,
+    Head,
+    network_input,
+    output_shape,
+)
+from dovetail.models.optimizers import Optimizer, follow_back, head_apart
 from dovetail.network import Checkpoint, Engine, Message, Numbers, Samples, State
-from dovetail.privacy import Release
+from dovetail.settings.models import HeadConfig, OptimizerConfig
+from dovetail.settings.privacy import Release
 
 
 class Config(TargetSettings, EpochSettings, HeadConfig):
@@ -141,7 +147,7 @@ class Member(Party):
         with self.random:
             network = made if isinstance(made, nn.Module) else made.encoder(shape)
         self.encoder = network.to(self.local.device)
-        self.optimizer = self.config.build(self.encoder.parameters())
+        self.optimizer = Optimizer.of(self.config, self.encoder.parameters())
         self.local.bound_releases(self._codes, what="codes", key="apfed.codes")
         self._sent: list[Tensor] = []
         return Opened(math.prod(output_shape(self.encoder, shape, self.local.device)))
@@ -227,7 +233,7 @@ class Owner(Driver):
         width += sum(each.code_width for each in opened.values())
         with self.local.stream("head"):
             self.head = self._head.build(width, self.targets.task.num_outputs).to(self.local.device)
-        self.optimizer = self.config.build_apart(self.encoder.parameters(), self.head.parameters())
+        self.optimizer = head_apart(self.config, self.encoder.parameters(), self.head.parameters())
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""

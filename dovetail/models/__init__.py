@@ -20,13 +20,7 @@ from dovetail.models.networks import (
     network_input,
     output_shape,
 )
-from dovetail.models.optimizers import (
-    Optimizer,
-    OptimizerConfig,
-    ScheduledConfig,
-    follow_back,
-    pull,
-)
+from dovetail.models.optimizers import Optimizer, follow_back, pull
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,

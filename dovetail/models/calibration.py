@@ -26,10 +26,9 @@ from torch import Tensor
 from dovetail.data import Classification, Regression, Task
 from dovetail.errors import DataError, ModelError
 from dovetail.models.metrics import calibration_error
+from dovetail.settings.models import Calibrate
 
 Kind = Literal["temperature", "isotonic"]
-#: What a run can ask for: a calibration with conformal scores, or these alone.
-Calibrate = Literal["temperature", "isotonic", "conformal"]
 
 #: What a model keeps them under, in ``about``.
 CALIBRATION, CONFORMAL = "calibration", "conformal"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from threading import local
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dovetail.errors import ConfigError
-
-Compute = Literal["float32", "bf16"]
+from dovetail.settings.models import Compute
 
 #: What computes a product -> the same that makes a new tensor.
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {

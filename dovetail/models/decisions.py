@@ -8,58 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.data import Classification, Regression, Task
 from dovetail.errors import ConfigError, DataError
 from dovetail.files import did_you_mean
-from dovetail.models.calibration import Calibrate, calibration_of, fit
+from dovetail.models.calibration import calibration_of, fit
 from dovetail.models.losses import loss_of, targets_of
-
-#: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
-#: that is not named.
-ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-
-
-class CostGoal(BaseModel):
-    """The threshold with the least cost."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    goal: Literal["cost"]  # least cost of all mistakes
-    # cost of predicting the second class for a row of the first
-    false_positive: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    # cost of predicting the first class for a row of the second
-    false_negative: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-
-
-class RecallGoal(BaseModel):
-    """The threshold with the highest recall at this precision."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    goal: Literal["recall"]  # highest recall of the second class
-    precision: float = Field(gt=0, le=1)  # at least this precision
-
-
-class F1Goal(BaseModel):
-    """The threshold of the best F1."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    goal: Literal["f1"] = "f1"  # the best F1 of the second class
-
-
-Goal = Annotated[CostGoal | RecallGoal | F1Goal, Field(discriminator="goal")]
-
-#: What a run file says: a goal, or its name where it needs nothing more.
-Threshold = Literal["f1", "cost"] | Goal
+from dovetail.settings.models import (
+    Calibrate,
+    ClassWeights,
+    CostGoal,
+    F1Goal,
+    RecallGoal,
+    Threshold,
+    ThresholdSettings,
+)
 
 _BY_NAME: Mapping[str, CostGoal | F1Goal] = {"f1": F1Goal(), "cost": CostGoal(goal="cost")}
 
@@ -127,25 +96,19 @@ class FittedThreshold:
         return outputs_NC if calibration is None else calibration.applied(outputs_NC)
 
 
-class ThresholdSettings(BaseModel):
-    """What a party chooses on rows that it keeps out of training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    threshold: Threshold | None = None  # for two classes: a goal, such as "f1"
-    calibrate: Calibrate | None = None  # how probabilities are calibrated
-
-    def fit(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> FittedThreshold | None:
-        """The threshold that does best on these rows, and the calibration fitted on them; None
-        where neither is asked for."""
-        if self.threshold is None and self.calibrate is None:
-            return None
-        chosen, fitted = None, {}
-        if self.threshold is not None:
-            chosen = choose(self.threshold, task, outputs_NC, labels_N)
-        if self.calibrate is not None:
-            fitted = calibrate(self.calibrate, task, outputs_NC, labels_N)
-        return FittedThreshold(chosen, fitted)
+def fit_threshold(
+    settings: ThresholdSettings, task: Task, outputs_NC: Tensor, labels_N: Tensor
+) -> FittedThreshold | None:
+    """The threshold that does best on these rows, and the calibration fitted on them; None where
+    neither is asked for."""
+    if settings.threshold is None and settings.calibrate is None:
+        return None
+    chosen, fitted = None, {}
+    if settings.threshold is not None:
+        chosen = choose(settings.threshold, task, outputs_NC, labels_N)
+    if settings.calibrate is not None:
+        fitted = calibrate(settings.calibrate, task, outputs_NC, labels_N)
+    return FittedThreshold(chosen, fitted)
 
 
 def decision_of(about: Mapping[str, Any]) -> Decision | None:

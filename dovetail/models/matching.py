@@ -41,12 +41,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from dovetail.errors import ConfigError
+from dovetail.settings.models import Cost, Distance, MatchingConfig, Pfnm
 
 #: For each hidden layer, the server's neuron of each of a party's.
 Assignment = tuple[np.ndarray, ...]
@@ -71,69 +70,6 @@ class Classifier:
     def widths(self) -> tuple[int, ...]:
         """Widths of the hidden layers."""
         return tuple(len(layer) for layer in self.layers[:-1])
-
-
-@dataclass(frozen=True)
-class Pfnm:
-    """The Beta-Bernoulli process' cost, of rows of incoming weights."""
-
-    sigma: float = 1.0  # of a party's weight about the server's
-    sigma_0: float = 1.0  # of the server's weight about mu_0
-    mu_0: float = 0.0
-    gamma: float = 7.0  # how readily neurons are new
-
-
-@dataclass(frozen=True)
-class Distance:
-    """Squared distance, of rows of incoming and outgoing weights."""
-
-
-Cost = Pfnm | Distance
-
-#: The server's hidden widths: numbers, as the widest party's, or as many as neurons ask for.
-Width = int | tuple[int, ...] | Literal["widest", "free"]
-
-
-class MatchingConfig(BaseModel):
-    """Settings of Algorithm 3."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    cost: Literal["pfnm", "distance"] = "pfnm"  # Eq. (20)
-    sigma: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of the noise of a party's neuron
-    sigma_0: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of a neuron before it is seen
-    mu_0: float = Field(default=0.0, allow_inf_nan=False)  # a neuron's mean before it is seen
-    # how easily the server gets a new neuron
-    gamma: float = Field(default=7.0, gt=0, allow_inf_nan=False)
-    sweeps: int = Field(default=1, ge=1)  # P / M
-    width: Width = "widest"  # of the server's layers
-
-    def matching_cost(self) -> Cost:
-        """Eq. (20)."""
-        if self.cost == "distance":
-            return Distance()
-        return Pfnm(self.sigma, self.sigma_0, self.mu_0, self.gamma)
-
-    def server_widths(self, parties: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-        """The server's hidden widths, of parties with these; None: as many as neurons ask for.
-
-        Raises:
-            ConfigError: widths for another depth.
-        """
-        depth = len(parties[0])
-        match self.width:
-            case "free":
-                return None
-            case "widest":
-                return tuple(map(max, zip(*parties, strict=True)))
-            case int(width):
-                return (width,) * depth
-        if len(self.width) != depth:
-            raise ConfigError(
-                f"width names {len(self.width)} hidden layers, the parties' classifiers have "
-                f"{depth}; give one width for each"
-            )
-        return self.width
 
 
 def by_position(widths: Sequence[tuple[int, ...]], server: tuple[int, ...]) -> list[Assignment]:

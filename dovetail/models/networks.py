@@ -19,6 +19,7 @@ from dovetail.data.installed import TRUSTED, imported, is_trusted, tensor_of, tr
 from dovetail.data.saving import Saved
 from dovetail.data.stored import let_go
 from dovetail.errors import ConfigError, ModelError
+from dovetail.settings.models import check_convolutions, check_widths
 
 Shape = tuple[int, ...]
 
@@ -32,8 +33,7 @@ class Perceptron(Saved):
     widths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.widths or min(self.widths) < 1:
-            raise ConfigError(f"an encoder needs one or more positive widths, got {self.widths}")
+        check_widths(self.widths)
 
     def encoder(self, input_shape: Shape) -> nn.Sequential:
         """(B, *input_shape) -> (B, widths[-1])."""
@@ -63,16 +63,7 @@ class Convolutional(Saved):
     padding: int = 1
 
     def __post_init__(self) -> None:
-        if not self.channels or not len(self.channels) == len(self.kernels) == len(self.strides):
-            raise ConfigError(
-                "a convolutional encoder needs one channel, kernel and stride a layer, got "
-                f"{self.channels}, {self.kernels}, {self.strides}"
-            )
-        if min(*self.channels, *self.kernels, *self.strides) < 1 or self.padding < 0:
-            raise ConfigError(
-                "a convolutional encoder needs positive channels, kernels and strides, got "
-                f"{self.channels}, {self.kernels}, {self.strides} and padding {self.padding}"
-            )
+        check_convolutions(self.channels, self.kernels, self.strides, self.padding)
 
     def encoder(self, input_shape: Shape) -> nn.Sequential:
         """(B, C, H, W) -> (B, channels[-1], H', W').

@@ -1,84 +1,18 @@
-"""The optimizer settings that every config shares, and what follows gradients by them."""
+"""What follows gradients, by the settings that every config shares."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from dovetail.errors import ConfigError
-
-
-class OptimizerConfig(BaseModel):
-    """How a party follows its gradients."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # what follows the gradients
-    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # alpha, Eq. (10)
-    momentum: float = Field(default=0.9, ge=0, lt=1)  # of SGD
-    weight_decay: float = Field(
-        default=1e-4, ge=0, allow_inf_nan=False
-    )  # w_A, w_a, w_p: the L2 terms of Eq. (6), (7)
-
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """What follows the gradients of these."""
-        return Optimizer(
-            parameters,
-            kind=self.optimizer,
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
-
-
-class HeadConfig(OptimizerConfig):
-    """The same, where the head of a network may have a rate and a decay of its own."""
-
-    # alpha_T, Eq. (10) of APFed; none: learning_rate
-    head_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    # w_a, Eq. (6); none: weight_decay
-    head_weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-
-    def build_apart(
-        self, rest: Iterable[nn.Parameter], head: Iterable[nn.Parameter]
-    ) -> Optimizer | Apart:
-        """What follows the gradients of a network's head and of the rest of it."""
-        given = {"learning_rate": self.head_learning_rate, "weight_decay": self.head_weight_decay}
-        given = {name: value for name, value in given.items() if value is not None}
-        if not given:
-            return self.build([*rest, *head])
-        return Apart(self.build(rest), self.model_copy(update=given).build(head))
-
-
-class ScheduledConfig(OptimizerConfig):
-    """How a party follows its gradients, round after round."""
-
-    # How the rate goes over the rounds: as it is, or towards 0 along half a cosine.
-    schedule: Literal["constant", "cosine"] = "constant"
-    rounds: int = Field(default=128, ge=1)  # how many
-
-    def of_round(self, number: int) -> Self:
-        """With what round ``number``, from 1, is trained; one beyond the last, as the last.
-
-        Raises:
-            ConfigError: there is no such round.
-        """
-        if number < 1:
-            raise ConfigError(f"there is no round {number}")
-        if self.schedule == "constant":
-            return self
-        passed = (min(number, self.rounds) - 1) / self.rounds
-        share = 0.5 * (1 + math.cos(math.pi * passed))
-        return self.model_copy(update={"learning_rate": share * self.learning_rate})
+from dovetail.settings.models import HeadConfig, OptimizerConfig
 
 
 def pull(weights: Iterable[nn.Parameter], targets: Iterable[Tensor], strength: float) -> None:
@@ -147,6 +81,17 @@ class Optimizer:
         self.kind = kind
         self.learning_rate, self.weight_decay, self.momentum = learning_rate, weight_decay, momentum
         self._fused = fused or None  # None: as PyTorch chooses
+
+    @classmethod
+    def of(cls, config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """What follows the gradients of these as a config says."""
+        return cls(
+            parameters,
+            kind=config.optimizer,
+            learning_rate=config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+        )
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -275,3 +220,14 @@ class Apart:
         """Go on from there."""
         for index, part in enumerate(self.parts):
             part.load_state_dict(state[str(index)])
+
+
+def head_apart(
+    config: HeadConfig, rest: Iterable[nn.Parameter], head: Iterable[nn.Parameter]
+) -> Optimizer | Apart:
+    """What follows the gradients of a network's head and of the rest of it."""
+    given = {"learning_rate": config.head_learning_rate, "weight_decay": config.head_weight_decay}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return Optimizer.of(config, [*rest, *head])
+    return Apart(Optimizer.of(config, rest), Optimizer.of(config.model_copy(update=given), head))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,7 @@ from torch import Tensor, nn
 from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
 from dovetail.models.smoothers import Kernels
-
-#: What kernels see of pictures: patches, as here, or pixels.
-Pictures = Literal["patches", "flat"]
+from dovetail.settings.models import Pictures
 
 SIZE, PATTERNS = 6, 96
 #: Patches of a picture, about; further apart in larger ones.

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from dovetail.data.frames import Frame, series_like
 from dovetail.data.inputs import Input, input_from_json
-from dovetail.data.labels import prediction_name
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
 from dovetail.data.task import (
@@ -43,6 +42,7 @@ from dovetail.models.raw import read_rows, table_of, usable_rows
 from dovetail.models.shown import few, html_table
 from dovetail.models.specs import NetworkSpec, spec_from_json
 from dovetail.models.threads import one_thread
+from dovetail.settings.labels import prediction_name
 
 FORMAT = 2
 

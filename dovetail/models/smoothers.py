@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -31,8 +31,7 @@ from dovetail.data.saving import Saved
 from dovetail.data.stored import let_go, zeros
 from dovetail.errors import ModelError
 from dovetail.models.learners.encoding import FURTHEST, PiecewiseLinear
-
-Kernel = Literal["linear", "radial", "trees", "mean"]
+from dovetail.settings.models import Kernel
 
 TREES, LEVELS = 200, 6
 

@@ -22,7 +22,6 @@ from dovetail.network.messages import Header as Header
 from dovetail.network.messages import Integers as Integers
 from dovetail.network.messages import Message as Message
 from dovetail.network.messages import Numbers as Numbers
-from dovetail.network.messages import Precision as Precision
 from dovetail.network.messages import Samples as Samples
 from dovetail.network.messages import Values as Values
 from dovetail.network.messages import Weights as Weights

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import certificate_name
-
-#: Where somebody listens, or is dialled.
-ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
+from dovetail.settings.section import ADDRESS
 
 
 def drivers_of(

@@ -32,7 +32,8 @@ from dovetail.network.checkpoint import (
 from dovetail.network.costs import cost_of, noted
 from dovetail.network.engine import Engine
 from dovetail.network.inprocess import InProcess
-from dovetail.network.messages import Message, Precision, decode, encode
+from dovetail.network.messages import Message, decode, encode
+from dovetail.settings.section import Precision
 
 R = TypeVar("R", bound=Message)
 

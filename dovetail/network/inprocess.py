@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 
 from dovetail.errors import DovetailError, MessageError, PartyError
 from dovetail.network.engine import Engine, Party, Replies
-from dovetail.network.messages import Message, Precision, decode, encode
+from dovetail.network.messages import Message, decode, encode
+from dovetail.settings.section import Precision
 
 R = TypeVar("R", bound=Message)
 

@@ -23,9 +23,10 @@ from typing import Any
 
 from dovetail.errors import NetworkError
 from dovetail.network.costs import cost_of
-from dovetail.network.messages import Message, OnWire, Precision, on_wire
+from dovetail.network.messages import Message, OnWire, on_wire
 from dovetail.network.retry import open_private, patiently
 from dovetail.network.tree import Digests, Tree, leaf_hash
+from dovetail.settings.section import Precision
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype
 _Line = tuple[str, str, str, tuple[_Tensor, ...]]  # sender, receiver, message type, tensors

@@ -54,6 +54,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError
+from dovetail.settings.section import Precision
 
 PROTOCOL = "2"
 
@@ -67,9 +68,6 @@ MAX_HEADER_BYTES = 2**20
 MAX_RUN_LENGTH = 200
 
 MAX_SEQUENCE = 2**63 - 1
-
-#: How float32 tensors travel; all others travel as they are.
-Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "bfloat16", "int8")
 

@@ -34,11 +34,11 @@ from dovetail.network.messages import (
     Data,
     Message,
     Opened,
-    Precision,
     decode,
     encode,
 )
 from dovetail.network.printable import printable
+from dovetail.settings.section import Precision
 
 R = TypeVar("R", bound=Message)
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from dovetail.methods.section import Address, PartyName, Section
-from dovetail.network import Precision
+from dovetail.settings.section import Address, PartyName, Precision, Section
 
 
 class HereSection(Section):

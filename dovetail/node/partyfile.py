@@ -13,15 +13,15 @@ from pydantic import BaseModel, create_model, model_validator
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
-from dovetail.data.asked import is_file
 from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, MissingColumnError
 from dovetail.files import did_you_mean, read_toml
 from dovetail.methods.method import protocols
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
-from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.node.site_folder import site_folder_of
+from dovetail.settings.encode import is_file
+from dovetail.settings.section import Section
 
 
 def algorithms() -> Mapping[str, Algorithm]:

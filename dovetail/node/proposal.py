@@ -28,9 +28,9 @@ from cryptography import x509
 from pydantic import AwareDatetime, Field, ValidationError, field_validator
 
 from dovetail.errors import ConfigError, MessageError
-from dovetail.methods.section import PartyName, Section
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.revocation import Revocations
+from dovetail.settings.section import PartyName, Section
 
 #: A larger file is no proposal: it must fit a page, and a message's header.
 MAX_BYTES = 2**18

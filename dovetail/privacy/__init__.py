@@ -5,7 +5,6 @@ from dovetail.privacy.budget import Budget, within
 from dovetail.privacy.labels import in_stages, randomised
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total
 from dovetail.privacy.release import (
-    Release,
     Releasing,
     distance_correlation,
     randomised_response,
@@ -13,5 +12,5 @@ from dovetail.privacy.release import (
     spent_text,
 )
 from dovetail.privacy.spread import potential_energy
-from dovetail.privacy.steps import PrivateSteps, Stepping
+from dovetail.privacy.steps import Stepping
 from dovetail.privacy.sums import MIN_MEMBERS, SecretSums, check_weights

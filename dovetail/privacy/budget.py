@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from dovetail.errors import ConfigError
-from dovetail.privacy.release import Release
-from dovetail.privacy.steps import PrivateSteps
+from dovetail.settings.privacy import PrivateSteps, Release
 
 R = TypeVar("R", Release, PrivateSteps)
 

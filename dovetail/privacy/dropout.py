@@ -44,15 +44,13 @@ from torch import Tensor
 from dovetail.errors import MessageError, TrainingError
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, key_stream, masks_between
 from dovetail.privacy.shamir import PART_BYTES, joined, split
+from dovetail.settings.privacy import QUORUM
 
 #: Bytes of what a party shows of itself: two public keys and a commitment.
 PUBLIC_BYTES = 3 * KEY_BYTES
 
 #: Bytes of two parts for one party, encrypted.
 SEALED_BYTES = 2 * PART_BYTES + 16
-
-#: More than this share of the parties must answer.
-QUORUM = 2 / 3
 
 
 def threshold_of(num: int, share: float = QUORUM) -> int:

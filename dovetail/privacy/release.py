@@ -20,34 +20,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from dovetail.models.randomness import generator
 from dovetail.privacy.accountant import Account, most_releases
+from dovetail.settings.privacy import Release
 
 _log = logging.getLogger(__name__)
-
-
-class Release(BaseModel):
-    """How rows are clipped, thinned and noised before they leave a party."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # longest row
-    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # spread of the noise over clip
-    keep: float | None = Field(default=None, gt=0, le=1)  # share of numbers kept, the largest
-    sign: bool = False  # send signs only
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # most of one row
-    delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
-
-    @model_validator(mode="after")
-    def _fits(self) -> Release:
-        if self.noise and self.clip is None:
-            raise ValueError("noise is in multiples of clip: set clip, too")
-        if self.epsilon is not None and not self.noise:
-            raise ValueError("epsilon is counted from noise: set clip and noise, too")
-        return self
 
 
 class Releasing:

@@ -19,28 +19,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from dovetail.models.randomness import generator
 from dovetail.privacy.accountant import Account, most_releases
+from dovetail.settings.privacy import PrivateSteps
 
 _log = logging.getLogger(__name__)
 
 #: A batch's loss as (network, its inputs and targets of one row with a batch of one) -> a number.
 RowLoss = Callable[..., Tensor]
-
-
-class PrivateSteps(BaseModel):
-    """DP-SGD for weights that leave a party."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # longest gradient of a row
-    noise: float = Field(gt=0, allow_inf_nan=False)  # spread of the noise over clip
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # most of one row
-    delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
 
 
 class Stepping:

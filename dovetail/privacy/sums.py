@@ -34,8 +34,9 @@ from torch import Tensor
 
 from dovetail.errors import MessageError
 from dovetail.network.identity import Identity
-from dovetail.privacy.dropout import QUORUM, SumSecrets, threshold_of
+from dovetail.privacy.dropout import SumSecrets, threshold_of
 from dovetail.privacy.masks import MaskKeys, to_fixed
+from dovetail.settings.privacy import QUORUM
 
 #: The fewest parties of a sum: of two, each subtracts its own and has the other's.
 MIN_MEMBERS = 3

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dovetail.data import Column, Dataset, Table
-from dovetail.data.labels import label_columns
 from dovetail.methods.party import Site
+from dovetail.settings.labels import label_columns
 
 #: Fewer labelled rows in common say nothing; of larger tables only the columns' names are compared.
 _LEAST_ROWS, _MOST_ROWS = 10, 200_000

@@ -9,8 +9,9 @@ import torch
 
 from dovetail.federated import LeftOut, in_round
 from dovetail.methods.outcome import Observer, Outcome, Setup, number
-from dovetail.models.computing import Compute, computing
+from dovetail.models.computing import computing
 from dovetail.network import Checkpoint
+from dovetail.settings.models import Compute
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from dovetail import data as dd
 from dovetail.data.partitions import names_of
 from dovetail.errors import ConfigError
 from dovetail.methods.base import DataKeys
-from dovetail.methods.section import PartyName, Section
+from dovetail.settings.section import PartyName, Section
 
 
 class PartitionSection(Section):

@@ -11,20 +11,18 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
 
 from dovetail import methods
-from dovetail.data import Kind as DataKind
-from dovetail.data.labels import Label, with_task
-from dovetail.data.tables import is_query
 from dovetail.errors import ConfigError
 from dovetail.files import check_is_run, did_you_mean, merge, override, read_run
-from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
-from dovetail.models.calibration import Calibrate
-from dovetail.models.computing import Compute
-from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.node.engines import EngineSection, InProcessSection
 from dovetail.runs.partitions import AnyPartition, shares
 from dovetail.runs.samplers import Kind as Sampling
 from dovetail.runs.track import Kind
+from dovetail.settings.labels import Kind as DataKind
+from dovetail.settings.labels import Label, with_task
+from dovetail.settings.models import Calibrate, ClassWeights, Compute, Threshold
+from dovetail.settings.section import Section
+from dovetail.settings.sources import is_query
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -15,7 +15,6 @@ import torch
 from dovetail import data as dd
 from dovetail.data.frames import series_like
 from dovetail.data.inputs import Input, input_from_json
-from dovetail.data.labels import prediction_name
 from dovetail.data.task import Classification, Regression, Task, task_from_json
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError, ModelError
@@ -31,6 +30,7 @@ from dovetail.models.saved import Raw, line_of
 from dovetail.models.saved import load as load_folder
 from dovetail.models.specs import NetworkSpec
 from dovetail.service.onnx_files import check_graph, open_session
+from dovetail.settings.labels import prediction_name
 
 #: Where the file says what model.json says, less the network.
 METADATA = "dovetail"

@@ -15,11 +15,11 @@ from typing import Any
 
 from dovetail import __version__
 from dovetail.data import Classification, MultiLabel, MultiTarget, TableEncoder
-from dovetail.data.labels import prediction_name
 from dovetail.errors import ConfigError
 from dovetail.models import Model, load
 from dovetail.service.exported import OnnxModel
 from dovetail.service.exported import load as load_any
+from dovetail.settings.labels import prediction_name
 
 #: What MLflow imports to load it.
 LOADER = "dovetail.service.flavour"

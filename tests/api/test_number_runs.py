@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.main import app
-from dovetail.data import Kind
 from dovetail.errors import ConfigError, DataError
 from dovetail.service.export import export
+from dovetail.settings.labels import Kind
 
 
 def people(kind: Kind) -> pd.DataFrame:

@@ -30,12 +30,12 @@ from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
-from dovetail.models.decisions import ThresholdSettings
 from dovetail.network import InProcess, Message
 from dovetail.network.checkpoint import Restore, Restored, Save
 from dovetail.network.quota import Quota
 from dovetail.node.limits import Guard, RunLimits
 from dovetail.runs.runfile import check_run, load_run
+from dovetail.settings.models import ThresholdSettings
 
 IDS = [f"P-{number:03d}" for number in range(300)]
 RUN = "a1/apfed/seed-0"

@@ -23,7 +23,7 @@ from dovetail.methods import hyfem
 from dovetail.methods.chfl import layers as chfl
 from dovetail.models import Perceptron
 from dovetail.models.vectors import load_extractors, weights_of
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.privacy import PrivateSteps
 
 NUM_ROWS, NUM_COLUMNS, NEURONS = 500, 12, 2048
 TASK = Classification(("no", "yes"))

@@ -15,10 +15,9 @@ from dovetail.errors import ConfigError
 from dovetail.methods import baselines
 from dovetail.methods.apfed import steering
 from dovetail.methods.facets.defences import Defence
-from dovetail.methods.released import Once
-from dovetail.privacy import PrivateSteps, Release
 from dovetail.report.audit import defences, defences_svg
 from dovetail.runs.runfile import check_run, resolved
+from dovetail.settings.privacy import Once, PrivateSteps, Release
 
 pytestmark = pytest.mark.usefixtures("brief_learners")
 

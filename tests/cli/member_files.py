@@ -15,12 +15,12 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.variant_settings import variant_config
-from dovetail.methods.section import narrowed
 from dovetail.methods.training import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
+from dovetail.settings.section import narrowed
 
 MEMBERS = ("north", "south", "west")
 

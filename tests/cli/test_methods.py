@@ -17,10 +17,10 @@ from dovetail.errors import ConfigError
 from dovetail.methods.base import Loaded
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, metrics_of
-from dovetail.methods.section import Section
 from dovetail.models import EncoderHead, Head, Model, Perceptron, RandomStream
 from dovetail.network import Checkpoint
 from dovetail.runs import Outcome, score
+from dovetail.settings.section import Section
 
 
 @dataclass(frozen=True)

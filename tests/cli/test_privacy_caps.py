@@ -21,8 +21,6 @@ from dovetail.methods.training import Training
 from dovetail.node.partyfile import open_site
 from dovetail.privacy import (
     Account,
-    PrivateSteps,
-    Release,
     Releasing,
     Stepping,
     epsilon,
@@ -30,6 +28,7 @@ from dovetail.privacy import (
 )
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
+from dovetail.settings.privacy import PrivateSteps, Release
 
 NOISE = "{ clip = 1.0, noise = 20.0 }"
 

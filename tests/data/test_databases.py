@@ -11,8 +11,9 @@ import duckdb
 import numpy as np
 import pytest
 
-from dovetail.data import databases, is_database_url, read_database
+from dovetail.data import databases, read_database
 from dovetail.errors import DataError
+from dovetail.settings.sources import is_database_url
 
 Write = Callable[..., Path]
 

@@ -17,10 +17,10 @@ from PIL import Image
 
 from dovetail.data import TableEncoder, agree, installed, summarise, unusable_rows
 from dovetail.data import frozen as frozen_encoders
-from dovetail.data.asked import Asked, Encode
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.service.rows import Reader
+from dovetail.settings.encode import Asked, Encode
 
 FRUIT = ["apples", "pears", "plums", "cherries", "figs", "grapes", "melons"]
 TOOLS = ["hammers", "saws", "drills", "files", "chisels", "planes", "vices"]

@@ -15,7 +15,8 @@ from dovetail.errors import ConfigError, MessageError, PartyError
 from dovetail.federated import Local, Party, handles
 from dovetail.models import RandomStream, generator
 from dovetail.network import Floats, Message
-from dovetail.privacy import PrivateSteps, Release, most_releases
+from dovetail.privacy import most_releases
+from dovetail.settings.privacy import PrivateSteps, Release
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.errors import PartyError
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
-from dovetail.methods.released import Once
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner
 from dovetail.network import InProcess
 from dovetail.network.inprocess import overheard
 from dovetail.privacy import epsilon
+from dovetail.settings.privacy import Once
 
 CONFIG = Config(folds=2, exchange="released", teachers=("linear",))
 ONCE = Once(width=2, noise=0.5)

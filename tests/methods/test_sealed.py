@@ -37,11 +37,12 @@ from dovetail.models.learners.assisted import all_columns, targets
 from dovetail.models.learners.assisted_joint import Answers
 from dovetail.models.learners.distil import Owner
 from dovetail.models.losses import CLASSES, Values
-from dovetail.models.patches import Pictures, kernels_of
+from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
 from dovetail.network.quota import Quota
 from dovetail.privacy import encrypted
+from dovetail.settings.models import Pictures
 
 pytest.importorskip("seal")
 

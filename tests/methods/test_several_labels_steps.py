@@ -19,7 +19,7 @@ from dovetail.methods.outcome import goodness
 from dovetail.models import Column, Perceptron
 from dovetail.models.decisions import Supervised
 from dovetail.network import InProcess
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.privacy import PrivateSteps
 
 LABELS = ("relapse", "sepsis", "pain")
 YES_OR_NO = MultiLabel(LABELS)

@@ -10,13 +10,12 @@ import torch
 from dovetail.data import Classification, Regression
 from dovetail.errors import ConfigError
 from dovetail.models.decisions import (
-    CostGoal,
     Decision,
-    RecallGoal,
     choose,
     class_weights,
     decision_of,
 )
+from dovetail.settings.models import CostGoal, RecallGoal
 
 TWO = Classification(("no", "yes"))
 

@@ -14,7 +14,8 @@ from scipy.optimize import linear_sum_assignment
 
 from dovetail.errors import ConfigError
 from dovetail.models import matching
-from dovetail.models.matching import Assignment, Classifier, Cost, Distance, Pfnm
+from dovetail.models.matching import Assignment, Classifier
+from dovetail.settings.models import Cost, Distance, Pfnm
 
 SIZES = (2, 1, 3)
 NUM_OUTPUTS = 3

@@ -17,11 +17,11 @@ from dovetail.models import (
     Convolutional,
     EncoderSpec,
     Head,
-    OptimizerConfig,
     Perceptron,
     network_input,
     output_shape,
 )
+from dovetail.settings.models import OptimizerConfig
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.models.optimizers import Optimizer, OptimizerConfig, follow_back
+from dovetail.models.optimizers import Optimizer, follow_back
+from dovetail.settings.models import OptimizerConfig
 
 PYTORCH: dict[str, Any] = {
     "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9, weight_decay=0.1),
@@ -57,7 +58,10 @@ def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fu
 
 def test_sgd_takes_up_a_parameter_whose_first_gradient_comes_later() -> None:
     early, late = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-    together, alone = config("sgd").build([early, late]), config("sgd").build([late])
+    together, alone = (
+        Optimizer.of(config("sgd"), [early, late]),
+        Optimizer.of(config("sgd"), [late]),
+    )
     early.grad = torch.ones(3)
     together.step()
     late.grad = torch.ones(3)
@@ -74,7 +78,7 @@ def test_sgd_takes_up_a_parameter_whose_first_gradient_comes_later() -> None:
 
 def test_sgd_without_momentum_keeps_nothing() -> None:
     weight = nn.Parameter(torch.ones(3))
-    optimizer = config("sgd", momentum=0.0).build([weight])
+    optimizer = Optimizer.of(config("sgd", momentum=0.0), [weight])
     weight.grad = torch.ones(3)
     optimizer.step()
     assert torch.equal(weight.detach(), torch.full((3,), 1 - 1e-2 * 1.1))
@@ -84,7 +88,7 @@ def test_sgd_without_momentum_keeps_nothing() -> None:
 
 def test_a_kept_state_is_its_own() -> None:
     weight = nn.Parameter(torch.ones(3))
-    first, other = config("adam").build([weight]), config("adam").build([weight])
+    first, other = Optimizer.of(config("adam"), [weight]), Optimizer.of(config("adam"), [weight])
     weight.grad = torch.ones(3)
     first.step()
     other.load_state_dict(first.state_dict())

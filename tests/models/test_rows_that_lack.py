@@ -17,7 +17,7 @@ from dovetail.methods import hyfem
 from dovetail.models import Perceptron
 from dovetail.models.blocks import BlocksSpec
 from dovetail.network import InProcess
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.privacy import PrivateSteps
 
 SPEC = BlocksSpec(("age", "blood"), ((2,), (3,)), (Perceptron((4,)), Perceptron((5,))), (6,), 3)
 TASK = Classification(("no", "yes", "perhaps"))

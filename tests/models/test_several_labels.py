@@ -10,14 +10,21 @@ import torch
 from sklearn import metrics
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
-from dovetail.data import Counts, Kind, MultiTarget, Task, encode_labels, fit_task, task_from_json
-from dovetail.data.labels import composed
+from dovetail.data import (
+    Counts,
+    MultiTarget,
+    Task,
+    encode_labels,
+    fit_task,
+    task_from_json,
+)
 from dovetail.errors import DataError, ModelError
 from dovetail.models.learners import Boosting, Learner, Linear, Network, Rows, best_of, fit_all
 from dovetail.models.learners.assisted_teacher import fit_teacher
 from dovetail.models.learners.distil import DistilConfig, Owner, Teacher, distil
 from dovetail.models.losses import Binaries, Loss, Numbers, Rates, loss_of, targets_of
 from dovetail.models.metrics import all_scores, details, drawn_headline, headline, headline_score
+from dovetail.settings.labels import Kind, composed
 
 KINDS: list[Kind] = ["multilabel", "multitarget"]
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from dovetail.errors import ModelError
 from dovetail.models.smoothers import (
-    Kernel,
     Kernels,
     Smoother,
     Smoothing,
     spread_out,
 )
+from dovetail.settings.models import Kernel
 
 KINDS = get_args(Kernel)
 

@@ -26,7 +26,6 @@ from dovetail.network import (
     Floats,
     Header,
     Message,
-    Precision,
     Replies,
     Values,
     check_shape,
@@ -34,6 +33,7 @@ from dovetail.network import (
     encode,
 )
 from dovetail.network.messages import MAX_HEADER_BYTES, MAX_SEQUENCE, on_wire, open_message
+from dovetail.settings.section import Precision
 
 DTYPES = (
     torch.float32,

@@ -8,13 +8,13 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dovetail.privacy import (
-    Release,
     Releasing,
     distance_correlation,
     epsilon,
     most_releases,
     randomised_response,
 )
+from dovetail.settings.privacy import Release
 
 #: What dp-accounting 0.6.0 says (its attrs is older than ours, so that it has no place in one
 #: environment), by Renyi:

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dovetail.privacy import PrivateSteps, Stepping, epsilon
+from dovetail.privacy import Stepping, epsilon
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
+from dovetail.settings.privacy import PrivateSteps
 
 
 def made() -> tuple[nn.Module, Tensor, Tensor]:

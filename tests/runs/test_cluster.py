@@ -35,11 +35,11 @@ from dovetail.models.learners.choice import fit_all
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import Rows
 from dovetail.network.hosted import Hosted, Pool
-from dovetail.privacy import Release
 from dovetail.runs import train, value
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import load_data, setup
 from dovetail.runs.train import train_away, train_seeds
+from dovetail.settings.privacy import Release
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 

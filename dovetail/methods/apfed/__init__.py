@@ -87,7 +87,7 @@ from dovetail.methods.apfed.questions import Partner
 from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, follow_back, network_input
-from dovetail.models.optimizers import gradient_of
+from dovetail.models.optimizers import Optimizer, gradient_of, head_apart
 from dovetail.models.tiles import in_tiles
 from dovetail.network import Checkpoint, Engine, InProcess, Message, Numbers, Replies, Samples
 
@@ -210,7 +210,7 @@ class Passive(Party):
             self.network = partner_network(self._make, begin, shape, self.local, contrasts)
         projected = contrasts and begin.projected_width > 0
         self._width = begin.projected_width if projected else math.prod(begin.code_shape)
-        self.optimizer = self.config.build(self.network.parameters())
+        self.optimizer = Optimizer.of(self.config, self.network.parameters())
         self.local.bound_releases(self.config.gradients, what="gradients", key="apfed.gradients")
         return Ready(projected)
 
@@ -289,7 +289,7 @@ class Active(LabelOwner):
         self.targets = Targets(data, task, config, local)
         self.solo = SoloNetwork.make(data, task, encoder, head, local, config.projection)
         self.encoder, self.head = self.solo.encoder, self.solo.head
-        self.optimizer = config.build_apart(self.solo.bottom(), self.head.parameters())
+        self.optimizer = head_apart(config, self.solo.bottom(), self.head.parameters())
         self.random = local.stream("labelled")  # dropout
         self.add_layers(alignment, Summed())
 

@@ -33,10 +33,9 @@ from dovetail.methods.facets.seen import Channel, Seen
 from dovetail.methods.facets.steering import Poisoned, Steered
 from dovetail.methods.limits import Limits
 from dovetail.methods.outcome import Outcome
-from dovetail.methods.released import Once
 from dovetail.methods.training import Training, VariantRun
 from dovetail.models.metrics import score
-from dovetail.privacy import PrivateSteps, Release
+from dovetail.settings.privacy import Once, PrivateSteps, Release
 
 
 class ApfedAudited(Audited):

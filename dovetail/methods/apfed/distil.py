@@ -58,13 +58,14 @@ from dovetail.federated import Driver, LeftOut, Party, handles
 from dovetail.methods.apfed.stacks import RELEASED, Config, PartnerConfig
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
-from dovetail.methods.released import Once, Release
+from dovetail.methods.released import Release
 from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.vertical import OwnerSide, PartySide, StackedConfig, copies_of
 from dovetail.network import Draws, Engine, Message, State, Values, check_shape, noted
+from dovetail.settings.privacy import Once
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

@@ -7,11 +7,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dovetail.methods.epochs import EpochSettings
-from dovetail.methods.released import Once
 from dovetail.methods.targets import TargetSettings
-from dovetail.models import OptimizerConfig
-from dovetail.models.optimizers import HeadConfig
-from dovetail.privacy import PrivateSteps, Release
+from dovetail.settings.models import HeadConfig, OptimizerConfig
+from dovetail.settings.privacy import Once, PrivateSteps, Release
 
 
 class Layers(TargetSettings, EpochSettings, HeadConfig):

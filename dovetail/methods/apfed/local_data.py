@@ -21,12 +21,17 @@ from dovetail.methods.apfed import distil, sealed, second_question
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
-from dovetail.methods.released import Once, released_columns
-from dovetail.models import Bottom, EncoderSpec, OptimizerConfig, Secret, derive_seed
+from dovetail.methods.released import released_columns
+from dovetail.models import (
+    Bottom,
+    EncoderSpec,
+    Secret,
+    derive_seed,
+)
 from dovetail.models.learners import hold_out
-from dovetail.models.patches import Pictures
 from dovetail.network import Message
-from dovetail.privacy import Release
+from dovetail.settings.models import OptimizerConfig, Pictures
+from dovetail.settings.privacy import Once, Release
 
 #: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
 #: of APFed-D and of APFed-S.

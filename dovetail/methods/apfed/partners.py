@@ -10,9 +10,11 @@ from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.base import Loaded, Run
 from dovetail.methods.party import Site
-from dovetail.methods.section import encoder_spec, narrowed
+from dovetail.methods.section import encoder_spec
 from dovetail.methods.validation import validate
-from dovetail.privacy import Release, within
+from dovetail.privacy import within
+from dovetail.settings.privacy import Release
+from dovetail.settings.section import narrowed
 
 
 def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFields]:

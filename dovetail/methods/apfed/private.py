@@ -32,8 +32,9 @@ from dovetail.methods.apfed.unify import Gradients, Help, TradeOff, Unify, weigh
 from dovetail.methods.targets import Targets
 from dovetail.models import RandomStream, network_input
 from dovetail.network import State
-from dovetail.privacy import PrivateSteps, Release, Stepping
+from dovetail.privacy import Stepping
 from dovetail.privacy.accountant import epsilon
+from dovetail.settings.privacy import PrivateSteps, Release
 
 _log = logging.getLogger(__name__)
 

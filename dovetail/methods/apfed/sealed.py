@@ -49,10 +49,11 @@ from dovetail.methods.limits import SealedLimits
 from dovetail.models import Bottom, Secret, generator, key_of
 from dovetail.models.learners.assisted import targets
 from dovetail.models.learners.distil import Owner
-from dovetail.models.patches import Pictures, kernels_of
+from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Smoother, Smoothing
 from dovetail.network import Bytes, Draws, Engine, Integers, Message
 from dovetail.privacy import encrypted
+from dovetail.settings.models import Pictures
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

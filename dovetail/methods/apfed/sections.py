@@ -13,9 +13,8 @@ from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.section import EncoderField, PartyEncoderField
-from dovetail.models.learners import LearnerName
-from dovetail.models.patches import Pictures
-from dovetail.models.smoothers import Kernel, Smoother
+from dovetail.models.smoothers import Smoother
+from dovetail.settings.models import Kernel, LearnerName, Pictures
 
 #: What can be trained, and what a table calls it. "apfed" has passive parties as they are set up;
 #: "apfed-r" and "apfed-c" give all of them the reconstruction or the contrastive loss. "alone" is

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dovetail.methods.released import Once
 from dovetail.models.learners.vertical import StackedConfig
+from dovetail.settings.privacy import Once
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 

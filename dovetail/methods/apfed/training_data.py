@@ -16,9 +16,9 @@ from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
 from dovetail.methods.outcome import Observer, Outcome
-from dovetail.methods.section import narrowed
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import DistilConfig
+from dovetail.settings.section import narrowed
 
 #: Variants that ask nobody, of those that party files allow.
 ASK_NOBODY = {"alone", *ALONE, *MISSING_PARTY}

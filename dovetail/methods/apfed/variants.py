@@ -30,7 +30,7 @@ from dovetail.methods.apfed.training_data import (
 )
 from dovetail.methods.limits import limited
 from dovetail.methods.outcome import Observer, Outcome, Scores
-from dovetail.methods.section import encoder_spec, narrowed
+from dovetail.methods.section import encoder_spec
 from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
 from dovetail.models import Head, Model, Unchanged
@@ -38,6 +38,7 @@ from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners.distil import Owner
 from dovetail.network import Engine
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.settings.section import narrowed
 
 
 class ApfedVariant(Variant):

@@ -66,10 +66,17 @@ from dovetail.federated.federation import Federation
 from dovetail.federated.local import Local
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings
 from dovetail.methods.chfl.local_data import ChflData
-from dovetail.models import Column, ColumnsSpec, Model, Optimizer, OptimizerConfig, RandomStream
+from dovetail.models import (
+    Column,
+    ColumnsSpec,
+    Model,
+    Optimizer,
+    RandomStream,
+)
 from dovetail.models.decisions import Supervised
 from dovetail.models.vectors import vector_of, write_vector
 from dovetail.network import Message, Replies, Weights
+from dovetail.settings.models import OptimizerConfig
 
 
 class Config(OptimizerConfig):
@@ -188,7 +195,9 @@ class Member(Party):
         common = self.local.build(self.spec.build_common, "common column")  # replaced by theta_c
         unique = self.local.build(self.spec.build_unique, "unique column")
         self.columns = self.spec.join_columns(common, unique).to(device)
-        self.unique_optimizer = None if unique is None else self.config.build(unique.trained())
+        self.unique_optimizer = (
+            None if unique is None else Optimizer.of(self.config, unique.trained())
+        )
         self.batches = self.local.batches(self.data.rows, self.config.batch_size)
         self.x_common = self.prepared.features(self.spec.common).to(device)
         self.x_unique = self.prepared.features(self.spec.unique).to(device)
@@ -242,7 +251,7 @@ class Member(Party):
 
     def common_optimizer(self) -> Optimizer:
         """The common tower's: a fresh one, as its parameters were replaced."""
-        return self.config.build(self.columns.common.parameters())
+        return Optimizer.of(self.config, self.columns.common.parameters())
 
     @handles
     def finish(self, ask: Finish) -> Finished:

@@ -44,7 +44,6 @@ from dovetail.federated import (
     train,
 )
 from dovetail.federated import Round as BaseRound
-from dovetail.federated.best import Choose
 from dovetail.federated.lasting_mean import Lasting, LastingFederation
 from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
 from dovetail.methods import chfl
@@ -62,12 +61,14 @@ from dovetail.methods.chfl import (
 )
 from dovetail.methods.chfl.local_data import ChflData, Prepared
 from dovetail.models import ColumnsSpec, Model, generator, pull
-from dovetail.models.decisions import ClassWeights, Supervised, ThresholdSettings, class_weights, on
+from dovetail.models.decisions import Supervised, class_weights, on
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.untaught import Untaught
 from dovetail.models.vectors import vector_of
 from dovetail.network import Engine, Replies
-from dovetail.privacy import MIN_MEMBERS, PrivateSteps, SecretSums
+from dovetail.privacy import MIN_MEMBERS, SecretSums
+from dovetail.settings.models import Choose, ClassWeights, ThresholdSettings
+from dovetail.settings.privacy import PrivateSteps
 
 #: What ``by_party`` may set.
 LOCAL_SETTINGS = frozenset({"learning_rate", "mu"})
@@ -248,11 +249,11 @@ class Member(chfl.Member, Sharing, Lasting):
                 unique.start_at_zero()
             Untaught(unique.heads(), self.task, self.data.labels).silence()
             decayed = config.of_unique(self.batches.steps_per_pass)
-            self.unique_optimizer = decayed.build(unique.trained())
+            self.unique_optimizer = Optimizer.of(decayed, unique.trained())
         # Only one that goes on from round to round is kept.
         self.common_optimizer_kept: Optimizer | None = None
         if config.method == "local":
-            self.common_optimizer_kept = config.build(self.columns.common.parameters())
+            self.common_optimizer_kept = Optimizer.of(config, self.columns.common.parameters())
         else:
             self.local.bound_steps(
                 self.data.private,

@@ -20,7 +20,7 @@ from dovetail.methods.local_data import MemberData
 from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model, OwnNetwork
 from dovetail.models.decisions import Supervised
-from dovetail.privacy.dropout import QUORUM
+from dovetail.settings.privacy import QUORUM
 
 #: Said where a loss is no number.
 LARGEST_LOSS = 1e30

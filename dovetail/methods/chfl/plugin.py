@@ -47,18 +47,12 @@ from dovetail.methods.local_data import DRIVER, Holdings, check_settings, check_
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import (
-    GivenNetwork,
-    InstalledNetwork,
-    PartyName,
-    Section,
-    narrowed,
-)
+from dovetail.methods.section import GivenNetwork, InstalledNetwork
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
 from dovetail.network import Checkpoint, Engine
-from dovetail.privacy import PrivateSteps
-from dovetail.privacy.dropout import QUORUM
+from dovetail.settings.privacy import QUORUM, PrivateSteps
+from dovetail.settings.section import PartyName, Section, narrowed
 
 #: What can be trained, and what a table calls it. "chfl" has lateral connections, "chfl-mu0" only
 #: the sum of both columns' outputs; "chfl-gate" is CHFL with what users have and the paper has not;

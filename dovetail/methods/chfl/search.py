@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from dovetail.errors import ConfigError
 from dovetail.federated import train
 from dovetail.methods.chfl.layers import Config, Coordinator, Round
-from dovetail.methods.section import Section
 from dovetail.network import Engine
+from dovetail.settings.section import Section
 
 
 class SearchSection(Section):

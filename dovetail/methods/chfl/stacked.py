@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -15,6 +16,7 @@ from dovetail.data import Classification
 from dovetail.methods.chfl.layers import Finished, Member, Train, Trained
 from dovetail.models import StackedColumns, StackedOptimizer, pull
 from dovetail.models.columns import OwnColumn
+from dovetail.models.optimizers import Optimizer
 from dovetail.models.threads import num_threads, one_core_each
 from dovetail.network import Checkpointed, Engine, InProcess, Message, Party, Pending
 from dovetail.network.engine import R
@@ -150,17 +152,21 @@ class Stack:
         self._optimizers: list[StackedOptimizer] = []
         if config.method == "local":
             goes_on = StackedOptimizer(
-                common, config.build, [member.common_optimizer() for member in members]
+                common,
+                partial(Optimizer.of, config),
+                [member.common_optimizer() for member in members],
             )
             self._optimizers.append(goes_on)
             self._common_optimizer = goes_on.optimizer
         else:
-            self._common_optimizer = config.build([common.flat])
+            self._common_optimizer = Optimizer.of(config, [common.flat])
         self._unique_optimizer = None
         if self._columns.unique is not None:
             optimizers = [m.unique_optimizer for m in members if m.unique_optimizer is not None]
             decayed = config.of_unique(members[0].batches.steps_per_pass)
-            stacked = StackedOptimizer(self._columns.unique, decayed.build, optimizers)
+            stacked = StackedOptimizer(
+                self._columns.unique, partial(Optimizer.of, decayed), optimizers
+            )
             self._optimizers.append(stacked)
             self._unique_optimizer = stacked.optimizer
         self._rows = _Rows(members)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from dovetail.methods.outcome import Outcome, Scores, outputs_of
-from dovetail.methods.released import Once
 from dovetail.methods.training import Training, VariantRun
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator
-from dovetail.privacy import PrivateSteps, Release
+from dovetail.settings.privacy import Once, PrivateSteps, Release
 
 #: Of the labelled rows, the share that a cell is scored on and not trained on.
 HELD_OUT = 0.2

@@ -72,6 +72,7 @@ from dovetail.methods.fedoptimus.requests import Averaging, Requests
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer, weighted_mean
 from dovetail.methods.fedoptimus.settings import Abilities
 from dovetail.methods.fedoptimus.times import TimesDriver, TimesLabels
+from dovetail.models.optimizers import Optimizer
 from dovetail.network import Engine, Integers, Message, Numbers
 
 
@@ -180,7 +181,7 @@ class DataOwner(DataParty):
         """w_0 of its bottom model (line 1)."""
         self.config = self.open(ask, Config)
         self.replicas = self.build(self.config)
-        self.optimizer = self.config.build([self.replicas.values])
+        self.optimizer = Optimizer.of(self.config, [self.replicas.values])
         self.server = ServerOptimizer(self.config, self.replicas.weights_NP[0])
         self.iterates = Iterates(self.config.iterate_average)
         return messages.DataReady()
@@ -230,7 +231,7 @@ class LabelOwner(TimesLabels):
         """w_0 of its top, which is every label owner's (line 1)."""
         self.config = self.open(ask, Config)
         self.top = self.build(ask, self.config)
-        self.optimizer = self.config.build(self.top.parameters())
+        self.optimizer = Optimizer.of(self.config, self.top.parameters())
         self.iterates = Iterates(self.config.iterate_average)
         self.batches = self.minibatches(self.config)
         return self.ready()

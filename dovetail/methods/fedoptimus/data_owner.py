@@ -28,7 +28,8 @@ from dovetail.models.owners import (
 from dovetail.models.replicas import EnsembleReplicas
 from dovetail.models.vectors import write_vector
 from dovetail.network import check_shape
-from dovetail.privacy import Release, SecretSums
+from dovetail.privacy import SecretSums
+from dovetail.settings.privacy import Release
 
 #: Whom embeddings are for, in accounts; of rows that are of another table, too.
 COORDINATOR, COORDINATOR_TEST = "the coordinator", "the coordinator, of test rows"

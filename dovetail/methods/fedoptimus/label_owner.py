@@ -30,14 +30,14 @@ from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
 from dovetail.methods.limits import LimitError
 from dovetail.models import Model, RandomStream, derive_seed
-from dovetail.models.decisions import FittedThreshold, class_weights, on
+from dovetail.models.decisions import FittedThreshold, class_weights, fit_threshold, on
 from dovetail.models.learners import hold_out
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.owners import MembersTop, TopSpec
 from dovetail.models.untaught import Untaught
 from dovetail.models.vectors import write_vector
 from dovetail.network import Message, State, check_shape
-from dovetail.privacy import Release
+from dovetail.settings.privacy import Release
 
 M = TypeVar("M", bound=Message)
 
@@ -302,7 +302,9 @@ class LabelParty(Party):
         decide = self.config.decide
         if decide is not None and self._validated.is_done:
             outputs_NC = torch.cat(self._validated.outputs)
-            self.fitted_threshold = decide.fit(self.task, outputs_NC, self.labels_S[self.held_out])
+            self.fitted_threshold = fit_threshold(
+                decide, self.task, outputs_NC, self.labels_S[self.held_out]
+            )
         return measured
 
     def _next(self, message: Measure | Validate, scored: InOrder, labels_S: Tensor) -> Measured:

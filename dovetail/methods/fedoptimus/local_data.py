@@ -30,7 +30,8 @@ from dovetail.methods.party import Site
 from dovetail.models.owners import (
     BottomSpec,
 )
-from dovetail.privacy import Budget, Release
+from dovetail.privacy import Budget
+from dovetail.settings.privacy import Release
 
 #: Which of a label owner's rows are scored.
 Part = Literal["test", "validation"]

@@ -28,7 +28,7 @@ from dovetail.federated.lasting_mean import Lasting, LastingFederation
 from dovetail.methods.fedoptimus.messages import Embeddings
 from dovetail.methods.fedoptimus.requests import Requests, checked_embedding
 from dovetail.network import Engine, Message
-from dovetail.privacy.dropout import QUORUM
+from dovetail.settings.privacy import QUORUM
 
 #: Between the numbers of sums before and after a run is resumed.
 _APART = 10**6

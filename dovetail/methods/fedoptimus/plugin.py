@@ -51,8 +51,8 @@ from dovetail.methods.labels import (
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import narrowed
 from dovetail.methods.training import Variant
+from dovetail.settings.section import narrowed
 
 #: What can be trained, and what a table calls it.
 VARIANT_NAMES: Mapping[str, str] = {

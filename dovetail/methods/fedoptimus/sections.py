@@ -12,7 +12,7 @@ from dovetail.methods.fedoptimus.settings import Smoothing
 from dovetail.methods.labels import (
     LabelScale,
 )
-from dovetail.methods.section import Section, own_installed, own_network, own_written
+from dovetail.methods.section import own_installed, own_network, own_written
 from dovetail.models import OwnNetwork
 from dovetail.models.owners import (
     BottomSpec,
@@ -22,8 +22,8 @@ from dovetail.models.owners import (
     OwnerResNet,
     StripCnn,
 )
-from dovetail.privacy import Release
-from dovetail.privacy.dropout import QUORUM
+from dovetail.settings.privacy import QUORUM, Release
+from dovetail.settings.section import Section
 
 
 class StripCnnSection(Section):

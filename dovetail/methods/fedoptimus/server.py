@@ -20,9 +20,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dovetail.models import OptimizerConfig
 from dovetail.models.vectors import vector_of
 from dovetail.network import State
+from dovetail.settings.models import OptimizerConfig
 
 
 class ServerSettings(OptimizerConfig):

@@ -9,10 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 from dovetail.errors import MessageError
 from dovetail.methods.fedoptimus.messages import BeginData, BeginLabels
 from dovetail.methods.fedoptimus.server import ServerSettings
-from dovetail.models.decisions import ClassWeights, ThresholdSettings
 from dovetail.models.owners import TopSpec
-from dovetail.privacy import Release
-from dovetail.privacy.dropout import QUORUM
+from dovetail.settings.models import ClassWeights, ThresholdSettings
+from dovetail.settings.privacy import QUORUM, Release
 
 #: The widest embedding or layer of a top, and the most layers, that a party counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**20, 100

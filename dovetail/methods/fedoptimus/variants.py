@@ -36,7 +36,6 @@ from dovetail.methods.fedoptimus.variant_settings import (
     variant_config,
 )
 from dovetail.methods.outcome import Observer, Scores
-from dovetail.methods.section import narrowed
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
@@ -45,6 +44,7 @@ from dovetail.models.owners import (
 )
 from dovetail.network import Checkpoint, Composite, Engine
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.settings.section import narrowed
 
 #: Variants whose models are kept.
 KEPT = ("fedoptimus", "classic")

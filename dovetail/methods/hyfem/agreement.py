@@ -40,7 +40,7 @@ from dovetail.data.saving import of_kind
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.local_data import HyfemData
-from dovetail.models import OptimizerConfig, RandomStream, matching
+from dovetail.models import RandomStream, matching
 from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,
@@ -53,7 +53,8 @@ from dovetail.models.slices import Layout, ServerModel
 from dovetail.models.untaught import known_counts
 from dovetail.models.vectors import extractors_vector, layers_of, tensors_of
 from dovetail.network import Message, Replies, State
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.models import OptimizerConfig
+from dovetail.settings.privacy import PrivateSteps
 
 C = TypeVar("C", bound=BaseModel)
 

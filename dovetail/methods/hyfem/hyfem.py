@@ -73,13 +73,15 @@ from torch import Tensor
 from dovetail.federated import Federation, end, handles
 from dovetail.federated import Round as BaseRound
 from dovetail.methods.hyfem.agreement import Agreeing, Begin, Holder, Ready
-from dovetail.models import ScheduledConfig, derive_seed, matching, pull
+from dovetail.models import derive_seed, matching, pull
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.matching import Assignments
+from dovetail.models.optimizers import Optimizer
 from dovetail.models.slices import split_blocks
 from dovetail.models.vectors import load_weights, weights_of
 from dovetail.network import Message, Values
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.models import ScheduledConfig
+from dovetail.settings.privacy import PrivateSteps
 
 # Theta and w, each as one vector: block after block, layer after layer.
 Extractors = Annotated[Tensor, Values(torch.float32, "E", means="weights")]
@@ -169,7 +171,7 @@ class Member(Holder):
             pull(classifier(), self.w_0, config.mu_2)  # Eq. (5)
 
         trained = [each for each in network.parameters() if each.requires_grad]
-        optimizer, losses = config.of_round(ask.number).build(trained), []
+        optimizer, losses = Optimizer.of(config.of_round(ask.number), trained), []
         self.visit(config.local_steps)
         for _ in range(config.local_steps):  # lines 3-6
             rows_B = next(self.batches)

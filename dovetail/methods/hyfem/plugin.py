@@ -34,8 +34,8 @@ from dovetail.methods.labels import MORE_KINDS, check_kind, check_labels, common
 from dovetail.methods.local_data import Holdings, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import narrowed
 from dovetail.methods.training import LocalBaseline, Variant
+from dovetail.settings.section import narrowed
 
 #: What can be trained, and what a table calls it.
 VARIANT_NAMES: Mapping[str, str] = {

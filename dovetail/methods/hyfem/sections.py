@@ -14,10 +14,11 @@ from dovetail.errors import ConfigError
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.methods.hyfem.settings import Settings
 from dovetail.methods.labels import LabelScale
-from dovetail.methods.section import PartyName, Section, own_network, own_written
+from dovetail.methods.section import own_network, own_written
 from dovetail.models import OwnNetwork, Perceptron
 from dovetail.models.blocks import Extractor, ResNet, SmallCnn, Unchanged
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.privacy import PrivateSteps
+from dovetail.settings.section import PartyName, Section
 
 
 class SmallCnnSection(Section):

@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field
 
 from dovetail.methods.hyfem.hyfem import Config
-from dovetail.models.decisions import ClassWeights, ThresholdSettings
+from dovetail.settings.models import ClassWeights, ThresholdSettings
 
 
 class Settings(Config):

@@ -16,12 +16,12 @@ from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.hyfem.sections import HyfemSection, run_extractors
 from dovetail.methods.outcome import Observer, Scores
-from dovetail.methods.section import narrowed
 from dovetail.methods.separately import Separately
 from dovetail.methods.training import Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
 from dovetail.network import Checkpoint, Engine
+from dovetail.settings.section import narrowed
 
 #: Who drives, in ledgers and among the models.
 SERVER = "server"

@@ -48,11 +48,12 @@ from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Driver as BaseDriver
 from dovetail.federated import Federation, Local, Round, handles, read_settings, secret_mean
 from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
-from dovetail.methods.section import Section
 from dovetail.methods.survival.local_data import Times
 from dovetail.models.kaplan_meier import Counts, counts
 from dovetail.network import Doubles, Engine, Message, Weights
-from dovetail.privacy import MIN_MEMBERS, PrivateSteps, SecretSums
+from dovetail.privacy import MIN_MEMBERS, SecretSums
+from dovetail.settings.privacy import PrivateSteps
+from dovetail.settings.section import Section
 
 
 class Settings(Section):

@@ -13,8 +13,8 @@ from pydantic import Field
 from dovetail.alignment.times import offered_ends
 from dovetail.data import Survival, Table
 from dovetail.errors import PartyError
-from dovetail.methods.section import PartyName, Section
-from dovetail.privacy import PrivateSteps
+from dovetail.settings.privacy import PrivateSteps
+from dovetail.settings.section import PartyName, Section
 
 #: Values of a column that names groups.
 MOST_GROUPS = 8

@@ -5,7 +5,6 @@ from dovetail.models.learners.boosting import Boosting, Trees
 from dovetail.models.learners.choice import (
     LEARNERS,
     Best,
-    LearnerName,
     best_of,
     fit_all,
     held_out_loss,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import torch
@@ -19,14 +19,13 @@ from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import Rows, mean_loss
 from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
+from dovetail.settings.models import LearnerName
 
 #: Name -> learner, as users choose it.
 LEARNERS: Mapping[str, Chosen] = {
     learner.name: learner for learner in (Linear(), Boosting(), Network())
 }
 
-#: Their names, as files write them.
-LearnerName = Literal["linear", "boosting", "network"]
 assert LEARNERS.keys() == {*get_args(LearnerName)}
 
 #: So many held-out rows more than there are say that all learners count alike. 5 had the best score

@@ -1,0 +1,35 @@
+"""What the source of a table is: a file, a query, the URL of a database or of a lake."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+#: How a query begins: SELECT, WITH or FROM, after any comments and brackets. A quote or star may
+#: follow at once; "from.csv" and "select-me/" are paths.
+_QUERY = re.compile(
+    r"(?:\s|\(|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*(?:select|with|from)[\s\"'*]", re.I
+)
+
+_URL = re.compile(r"(sqlite|postgres|postgresql|mysql)://", re.I)
+ADBC = re.compile(r"adbc:([\w.-]+):(.*)", re.I | re.S)
+_LAKE = re.compile(r"(?:(?:s3|gs|az)://|(?:delta|iceberg):)", re.I)
+
+
+def is_query(source: str | Path) -> bool:
+    """Whether a source is a query rather than a path or name.
+
+    >>> is_query("SELECT 1"), is_query("-- all\\n(FROM 'a.csv')"), is_query("from.csv")
+    (True, True, False)
+    """
+    return isinstance(source, str) and _QUERY.match(source) is not None
+
+
+def is_database_url(source: str) -> bool:
+    """Whether a source is the URL of a database, a bucket or a lake (``lakes.py``)."""
+    return any((_URL.match(source), ADBC.match(source), is_lake_url(source)))
+
+
+def is_lake_url(source: str) -> bool:
+    """Whether a source is read here."""
+    return _LAKE.match(source) is not None
