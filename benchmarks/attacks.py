@@ -32,8 +32,7 @@ from benchmarks import _attackers, _results
 from dovetail.audit.attack import Settings, attack, joined, network_of, outputs_of
 from dovetail.audit.attacks import factors
 from dovetail.audit.attacks.labels import NORM
-from dovetail.audit.run import trained
-from dovetail.audit.scenes import encoded, scene_of
+from dovetail.audit.scenes import heard, scene_of
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import VERDICTS, Finding, Verdict
 from dovetail.data import Classification
@@ -41,7 +40,6 @@ from dovetail.methods.apfed.reading import Reading
 from dovetail.methods.facets.scene import Scene
 from dovetail.methods.facets.seen import Logits
 from dovetail.methods.facets.steering import KNOWN
-from dovetail.network.inprocess import overheard
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import load_data, setup
 
@@ -222,10 +220,8 @@ def compared(table: str, method: str) -> list[dict[str, Any]]:
     scene = scene_of(task)
     reading = Recording() if isinstance(scene.reading, Reading) else scene.reading
     scene = replace(scene, reading=reading)
-    tape = Tape(scene.reading, scene.num_samples())
-    with overheard(tape):
-        outcome = trained(task, run.method, 0, tape)
-    scene = encoded(scene, outcome.models)
+    told = heard(task, scene, run.method, 0)
+    scene, tape, outcome = told.scene, told.tape, told.outcome
     found = Compared()
     found.audited(attack(run.method, scene, tape, outcome.models, Settings(others_known=False)))
     audit_s = time.process_time() - started

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
 from dovetail.audit.attacks.each_label import Label, each_label
-from dovetail.audit.tape import Followed, Tape
+from dovetail.audit.tape import Followed, Table, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
 from dovetail.data import Classification, PartyData
 from dovetail.methods.facets.scene import Scene
@@ -25,8 +26,6 @@ from dovetail.models.vectors import classifier_vector, load_classifier, vector_o
 
 #: Where there are more channels of one kind (label owners x data owners), so many are attacked.
 MAX_ALIKE = 6
-
-#: What is looked for of times to an event.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,7 @@ def attack(
     print_line: Callable[[str], None] = _nobody,
 ) -> list[Finding]:
     """What was found, channel by channel, then of weights and of models."""
+    attacks = _Attacks(variant, scene, settings, print_line)
     findings: list[Finding] = []
     alike: dict[tuple[str, bool], int] = {}
     for channel in tape.tables:
@@ -68,53 +68,179 @@ def attack(
         alike[kind] = alike.get(kind, 0) + 1
         if alike[kind] <= MAX_ALIKE:
             print_line(f"{variant}: {channel.observer} attacks {channel.what} of {channel.owner}")
-            findings += _channel(variant, scene, tape, channel, settings)
+            findings += attacks.of_table(channel, tape.tables[channel])
     for channel, followed in list(tape.logits.items())[:MAX_ALIKE]:
-        findings += _factorised(variant, scene, channel, followed, settings, print_line)
+        findings += attacks.of_logits(channel, followed)
     for (observer, owner), kept in list(tape.weights.items())[:MAX_ALIKE]:
-        findings += _weights(variant, scene, observer, owner, kept, models.get(owner), print_line)
+        if owner in models:
+            findings += attacks.of_weights(observer, owner, kept, models[owner])
     for party, model in models.items():
         if party in scene.candidates:
-            findings += _model(variant, scene, party, model, print_line)
+            findings += attacks.of_model(party, model)
     return findings
 
 
-def _channel(
-    variant: str, scene: Scene, tape: Tape, channel: Channel, settings: Settings
-) -> Iterator[Finding]:
-    """Labels and columns from what was seen row by row."""
-    samples, tensors = tape.tables[channel].views()
-    views = {name: each.numpy() for name, each in tensors.items()}
-    observer_columns = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+@dataclass(frozen=True, eq=False)
+class _Attacks:
+    """Attacks on one variant of a run; each gives what it found."""
 
-    def findings_of(
-        measured: Measured | None, threat: Threat, target: str, note: str = ""
-    ) -> Iterator[Finding]:
-        if measured is not None:
-            yield finding(
-                measured, threat, variant=variant, observer=channel.observer, owner=channel.owner,
-                channel=channel.what, target=target, note=note,
+    variant: str
+    scene: Scene
+    settings: Settings
+    print_line: Callable[[str], None]
+
+    def of_table(self, channel: Channel, table: Table) -> Iterator[Finding]:
+        """Labels and columns from what was seen row by row."""
+        scene, settings = self.scene, self.settings
+        samples, tensors = table.views()
+        views = {name: each.numpy() for name, each in tensors.items()}
+        beside = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+        found = partial(self._found, channel.observer, channel.owner, channel.what)
+        truth = scene.labels_of(channel.owner, channel.order, samples)
+        for label in [] if truth is None else each_label(scene.task, truth):
+            for measured, threat in _label(label, channel, views, beside, settings):
+                yield from found("labels", measured, label.named(threat))
+        if channel.what == "codes" and truth is None:
+            yield from self._completed(channel, samples, views)
+        target = scene.columns_of(channel.owner, channel.order, samples)
+        if target is not None and channel.what != "output gradients":
+            names = scene.parties[channel.owner].columns
+            for measured, threat in _inverted(beside, views, target.numpy(), names, settings):
+                yield from found("columns", measured, threat)
+
+    def of_logits(self, channel: Channel, followed: Followed) -> Iterator[Finding]:
+        """Columns from the owner's logits of all steps."""
+        scene, settings, samples = self.scene, self.settings, followed.samples
+        target = scene.columns_of(channel.owner, channel.order, samples)
+        if target is None:
+            return
+        beside = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+        names = scene.parties[channel.owner].columns
+        others = factors.KNOWN if settings.network and settings.others_known else {}
+        for known, draws in {settings.known: 1, **others}.items():
+            measured = factors.rebuilt(
+                beside, factors.Measurements(*followed.steps()), target.numpy(), names,
+                known=known, draws=draws, print_line=self._told,
+            )  # fmt: skip
+            yield from self._found(
+                channel.observer, channel.owner, channel.what, "columns", measured,
+                factors.threat(known),
             )  # fmt: skip
 
-    truth = scene.labels_of(channel.owner, channel.order, samples)
-    for label in [] if truth is None else each_label(scene.task, truth):
-        for measured, threat in _label(label, channel, views, observer_columns, settings):
-            yield from findings_of(measured, label.named(threat), "labels")
-    if channel.what == "codes" and truth is None:
-        yield from _completed(variant, scene, channel, samples, views)
-    target = scene.columns_of(channel.owner, channel.order, samples)
-    if target is not None and channel.what != "output gradients":
-        names = scene.parties[channel.owner].columns
-        for network in (False, True) if settings.network else (False,):
-            measured_ = columns.inversion(
-                observer_columns,
-                views,
-                target.numpy(),
-                names,
-                known=settings.known,
-                network=network,
+    def _completed(
+        self, channel: Channel, samples: Tensor, views: Mapping[str, np.ndarray]
+    ) -> Iterator[Finding]:
+        """Labels from the codes that a partner computes itself, by a network of labels."""
+        truth = self.scene.labels_of(channel.observer, channel.order, samples)
+        columns = self.scene.columns_of(channel.owner, channel.order, samples)
+        if truth is None or columns is None:
+            return
+        for label in each_label(self.scene.task, truth):
+            if (scored := _scored(label)) is None:
+                continue
+            indices, y = scored
+            last = {"last": views["last"][indices]}
+            for known in labels.DRAWS:
+                yield from self._found(
+                    channel.owner, channel.observer, "its own encoder", "labels",
+                    labels.completion(columns.numpy()[indices], last, y, known),
+                    label.named(labels.completion_threat(known)),
+                )  # fmt: skip
+
+    def of_weights(
+        self, observer: str, owner: str, kept: list[Weights], model: Model
+    ) -> Iterator[Finding]:
+        """Rows from the first round's change, membership from the last round's weights."""
+        x, first = self.scene.parties[owner].x_NF, kept[0]
+        layer = _first_layer(model.network)
+        if layer is not None and x is not None:
+            (linear, indices) = layer
+            name = "common" if "common" in first.after else "extractors"
+            delta = first.after[name] - first.before[name]
+            size = linear.weight.numel()
+            x = x if indices is None else x[:, indices]
+            has_bias = linear.bias is not None and len(delta) >= size + linear.out_features
+            if has_bias and x.shape[1] == linear.in_features:
+                change = delta[:size].view_as(linear.weight).numpy()
+                bias = delta[size : size + linear.out_features].numpy()
+                measured = rows.rows(change, bias, x.numpy())
+                yield from self._found(observer, owner, "weights", "rows", measured, rows.THREAT)
+        if owner in self.scene.candidates and isinstance(self.scene.task, Classification):
+            shown = network_of(model, kept[-1])
+            if shown is not None:
+                of = "the weights it sent last"
+                yield from self._membership(observer, owner, "weights", shown, of)
+
+    def of_model(self, party: str, model: Model) -> Iterator[Finding]:
+        """Membership from the model that a party uses alone."""
+        is_classes = isinstance(self.scene.task, Classification)
+        if is_classes and self.scene.candidates[party][0].blocks:
+            observer, of = "who has the model", "the solo model"
+            yield from self._membership(observer, party, "model", model.network, of)
+
+    def _membership(
+        self, observer: str, owner: str, channel: str, network: nn.Module, of: str
+    ) -> Iterator[Finding]:
+        inside, outside = self.scene.candidates[owner]
+        assert inside.labels is not None
+        assert outside.labels is not None
+        result = membership.membership(
+            outputs_of(self.scene, owner, network),
+            (joined(inside), inside.labels),
+            (joined(outside), outside.labels),
+            print_line=lambda text: self._told(f"{text}, for who was trained on"),
+        )
+        if result is not None:
+            measured, epsilon = result
+            note = f"a run that is epsilon-DP has an epsilon of {epsilon:.2f} or more (95 %)"
+            threat, note = membership.threat(of), note if epsilon else ""
+            yield from self._found(
+                observer, owner, channel, "membership", measured, threat, note=note
             )
-            yield from findings_of(measured_, columns.threat(network, settings.known), "columns")
+
+    def _found(
+        self,
+        observer: str,
+        owner: str,
+        channel: str,
+        target: str,
+        measured: Measured | None,
+        threat: Threat,
+        *,
+        note: str = "",
+    ) -> Iterator[Finding]:
+        """What an attack found, if it could be made."""
+        if measured is not None:
+            yield finding(
+                measured, threat, variant=self.variant, observer=observer, owner=owner,
+                channel=channel, target=target, note=note,
+            )  # fmt: skip
+
+    def _told(self, text: str) -> None:
+        self.print_line(f"{self.variant}: {text}")
+
+
+def _inverted(
+    beside: np.ndarray | None,
+    views: Mapping[str, np.ndarray],
+    target_NF: np.ndarray,
+    names: Sequence[str],
+    settings: Settings,
+) -> Iterator[tuple[Measured | None, Threat]]:
+    """Numbers from what was seen row by row, by ridge regression and by all learners."""
+    known = settings.known
+    for network in (False, True) if settings.network else (False,):
+        measured = columns.inversion(beside, views, target_NF, names, known=known, network=network)
+        yield measured, columns.threat(network, known)
+
+
+def _scored(label: Label) -> tuple[np.ndarray, np.ndarray] | None:
+    """Which samples an attack on a class is scored on, and theirs; None: no class, or too few."""
+    if label.classes_N is None:
+        return None
+    indices = np.flatnonzero(label.seen_N)[: labels.MAX_SCORED]
+    y = label.classes_N[indices]
+    return None if len(y) < 50 or len(np.unique(y)) < 2 else (indices, y)
 
 
 def _label(
@@ -125,22 +251,17 @@ def _label(
     settings: Settings,
 ) -> Iterator[tuple[Measured | None, Threat]]:
     """One label from what was seen row by row."""
+
+    def seen_of(rows: np.ndarray) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+        beside = None if observer_columns is None else observer_columns[rows]
+        return beside, {name: each[rows] for name, each in views.items()}
+
     if label.numbers_NF is not None:
-        at = {name: each[label.seen_N] for name, each in views.items()}
-        beside = None if observer_columns is None else observer_columns[label.seen_N]
-        for network in (False, True) if settings.network else (False,):
-            found = columns.inversion(
-                beside, at, label.numbers_NF, label.numbers, known=settings.known, network=network
-            )
-            yield found, columns.threat(network, settings.known)
+        yield from _inverted(*seen_of(label.seen_N), label.numbers_NF, label.numbers, settings)
+    if (scored := _scored(label)) is None:
         return
-    assert label.classes_N is not None
-    indices = np.flatnonzero(label.seen_N)[: labels.MAX_SCORED]
-    y = label.classes_N[indices]
-    at = {name: each[indices] for name, each in views.items()}
-    beside = None if observer_columns is None else observer_columns[indices]
-    if len(y) < 50 or len(np.unique(y)) < 2:
-        return
+    indices, y = scored
+    beside, at = seen_of(indices)
     if channel.what == "output gradients":
         shown = label.output_of(at["first"] if "first" in at else at["last"])
         yield labels.output_sign(shown, y), labels.OUTPUT_SIGN
@@ -150,96 +271,6 @@ def _label(
         yield labels.completion(beside, at, y, known), labels.completion_threat(known)
     if channel.what == "gradients" and len(np.unique(y)) == 2:
         yield labels.norm(at, y), labels.NORM
-
-
-def _factorised(
-    variant: str,
-    scene: Scene,
-    channel: Channel,
-    followed: Followed,
-    settings: Settings,
-    print_line: Callable[[str], None],
-) -> Iterator[Finding]:
-    """Columns from the owner's logits of all steps."""
-    samples = followed.samples
-    target = scene.columns_of(channel.owner, channel.order, samples)
-    if target is None:
-        return
-    columns = _numpy(scene.columns_of(channel.observer, channel.order, samples))
-    names = scene.parties[channel.owner].columns
-    others = factors.KNOWN if settings.network and settings.others_known else {}
-    for known, draws in {settings.known: 1, **others}.items():
-        measured = factors.rebuilt(
-            columns, factors.Measurements(*followed.steps()), target.numpy(), names,
-            known=known, draws=draws, print_line=lambda text: print_line(f"{variant}: {text}"),
-        )  # fmt: skip
-        if measured is not None:
-            yield finding(
-                measured, factors.threat(known), variant=variant, observer=channel.observer,
-                owner=channel.owner, channel=channel.what, target="columns",
-            )  # fmt: skip
-
-
-def _completed(
-    variant: str, scene: Scene, channel: Channel, samples: Tensor, views: Mapping[str, np.ndarray]
-) -> Iterator[Finding]:
-    """Labels from the codes that a partner computes itself, by a network that labels trained."""
-    truth = scene.labels_of(channel.observer, channel.order, samples)
-    columns = scene.columns_of(channel.owner, channel.order, samples)
-    if truth is None or columns is None:
-        return
-    for label in each_label(scene.task, truth):
-        if label.classes_N is None:
-            continue
-        indices = np.flatnonzero(label.seen_N)[: labels.MAX_SCORED]
-        y, last = label.classes_N[indices], {"last": views["last"][indices]}
-        if len(y) < 50 or len(np.unique(y)) < 2:
-            continue
-        for known in labels.DRAWS:
-            measured = labels.completion(columns.numpy()[indices], last, y, known)
-            if measured is not None:
-                yield finding(
-                    measured, label.named(labels.completion_threat(known)), variant=variant,
-                    observer=channel.owner, owner=channel.observer, channel="its own encoder",
-                    target="labels",
-                )  # fmt: skip
-
-
-def _weights(
-    variant: str,
-    scene: Scene,
-    observer: str,
-    owner: str,
-    kept: list[Weights],
-    model: Model | None,
-    print_line: Callable[[str], None],
-) -> Iterator[Finding]:
-    """Rows from the first round's change, membership from the last round's weights."""
-    held = scene.parties[owner]
-    first, last = kept[0], kept[-1]
-    if model is None:
-        return
-    about = {"variant": variant, "observer": observer, "owner": owner, "channel": "weights"}
-    network = copy.deepcopy(model.network)
-    layer = _first_layer(network)
-    if layer is not None and held.x_NF is not None:
-        (linear, indices) = layer
-        name = "common" if "common" in first.after else "extractors"
-        delta = first.after[name] - first.before[name]
-        size = linear.weight.numel()
-        if len(delta) >= size + linear.out_features and linear.bias is not None:
-            x = held.x_NF if indices is None else held.x_NF[:, indices]
-            change = delta[:size].view_as(linear.weight).numpy()
-            bias = delta[size : size + linear.out_features].numpy()
-            if x.shape[1] == linear.in_features:
-                measured = rows.rows(change, bias, x.numpy())
-                if measured is not None:
-                    yield finding(measured, rows.THREAT, target="rows", **about)
-    if owner in scene.candidates and isinstance(scene.task, Classification):
-        shown = network_of(model, last)
-        if shown is not None:
-            of = "the weights it sent last"
-            yield from _membership(scene, owner, shown, of, about, print_line)
 
 
 def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | None:
@@ -276,21 +307,6 @@ def network_of(model: Model, sent: Weights) -> nn.Module | None:
     return network
 
 
-def _model(
-    variant: str, scene: Scene, party: str, model: Model, print_line: Callable[[str], None]
-) -> Iterator[Finding]:
-    """Membership from the model that a party uses alone."""
-    if not isinstance(scene.task, Classification) or not scene.candidates[party][0].blocks:
-        return
-    about = {
-        "variant": variant,
-        "observer": "who has the model",
-        "owner": party,
-        "channel": "model",
-    }
-    yield from _membership(scene, party, model.network, "the solo model", about, print_line)
-
-
 def outputs_of(scene: Scene, party: str, network: nn.Module) -> Callable[[Tensor], Tensor]:
     """What tells (N, C) class probabilities of a party's rows, all blocks side by side."""
     inside, _ = scene.candidates[party]
@@ -315,33 +331,6 @@ def outputs_of(scene: Scene, party: str, network: nn.Module) -> Callable[[Tensor
         return torch.as_tensor(outputs.softmax(dim=1))
 
     return probability
-
-
-def _membership(
-    scene: Scene,
-    party: str,
-    network: nn.Module,
-    of: str,
-    about: Mapping[str, str],
-    print_line: Callable[[str], None],
-) -> Iterator[Finding]:
-    inside, outside = scene.candidates[party]
-    assert inside.labels is not None
-    assert outside.labels is not None
-    result = membership.membership(
-        outputs_of(scene, party, network),
-        (joined(inside), inside.labels),
-        (joined(outside), outside.labels),
-        print_line=lambda text: print_line(f"{about['variant']}: {text}, for who was trained on"),
-    )
-    if result is None:
-        return
-    measured, epsilon = result
-    note = f"a run that is epsilon-DP has an epsilon of {epsilon:.2f} or more (95 %)"
-    yield finding(
-        measured, membership.threat(of), target="membership",
-        note=note if epsilon else "", **about,
-    )  # fmt: skip
 
 
 def joined(data: PartyData) -> Tensor:

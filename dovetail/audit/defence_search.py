@@ -19,8 +19,7 @@ import torch
 
 from dovetail import methods
 from dovetail.audit.attack import Settings, attack
-from dovetail.audit.scenes import audited_of, encoded, scene_of
-from dovetail.audit.tape import Tape
+from dovetail.audit.scenes import audited_of, heard, scene_of
 from dovetail.audit.verdict import (
     VERDICTS,
     Finding,
@@ -35,7 +34,6 @@ from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.facets.defences import Defence, Grid, Lengths
 from dovetail.methods.outcome import mean_over
 from dovetail.methods.training import Training
-from dovetail.network.inprocess import overheard
 from dovetail.runs.runfile import RunFile
 from dovetail.runs.setup import load_data, setup, threads_for
 
@@ -205,22 +203,14 @@ def _try(
 
 def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
     """One cell of one seed, and the median length of a row's codes and gradients."""
-    scene = scene_of(task)
-    tape = Tape(scene.reading, scene.num_samples())
-    variant_run = None
-    with overheard(tape):
-        if task.kind.variant(variant).has_rounds:
-            variant_run = task.played(variant, seed, _nobody)
-            outcome = variant_run.outcome(seed, _nobody)
-        else:
-            outcome = task.train(variant, seed, _nobody)
-    scene = encoded(scene, outcome.models)
-    findings = attack(variant, scene, tape, outcome.models, Settings(network=False))
-    sends = variant_run is not None and grid.sends(task)
+    told = heard(task, scene_of(task), variant, seed)
+    outcome = told.outcome
+    findings = attack(variant, told.scene, told.tape, outcome.models, Settings(network=False))
+    sends = told.played is not None and grid.sends(task)
     spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
     scores = outcome.scores.get(variant)
     drawn = _Drawn(
-        grid.scored(task, variant_run, outcome, held),
+        grid.scored(task, told.played, outcome, held),
         mean_over(scores) if scores else {},
         [each for each in findings if sends or each.channel == "model"],
         max(spent) if spent else None,
@@ -229,7 +219,7 @@ def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tup
         kind: max(
             [
                 float(torch.linalg.vector_norm(table.last, dim=1).median())
-                for channel, table in tape.tables.items()
+                for channel, table in told.tape.tables.items()
                 if channel.what == kind and channel.owner in task.party_data
             ],
             default=1.0,
@@ -238,10 +228,6 @@ def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tup
         for kind in ("codes", "gradients")
     }
     return drawn, lengths
-
-
-def _nobody(variant: str, total: int, line: dict[str, Any]) -> None:
-    """Is told of epochs."""
 
 
 def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:

@@ -13,16 +13,13 @@ from typing import Any
 from dovetail.audit import malicious as steered
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.defence_search import Tried
-from dovetail.audit.scenes import audited_of, encoded, scene_of
-from dovetail.audit.tape import Tape
+from dovetail.audit.scenes import heard, scene_of
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.cluster import LOCAL, Tasks
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.facets.seen import MAX_ROWS
-from dovetail.methods.outcome import Outcome, Setup, mean_over
-from dovetail.methods.training import Training
-from dovetail.network.inprocess import overheard
+from dovetail.methods.outcome import mean_over
 from dovetail.network.retry import write_text
 from dovetail.runs.runfile import RunFile, resolved
 from dovetail.runs.setup import load_data, setup, threads_for
@@ -166,44 +163,13 @@ def _one(
     talk.print(f"seed {seed}: {variant} is trained again, and attacked")
     with threads_for(loaded):
         task = setup(run, seed, loaded)
-        return variant, *_attacked(task, loaded, seed, variant, settings, malicious, talk)
-
-
-def _attacked(
-    task: Setup,
-    loaded: Loaded,
-    seed: int,
-    variant: str,
-    settings: Settings,
-    malicious: bool,
-    talk: Progress,
-) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
-    scene = scene_of(task)
-    tape = Tape(scene.reading, scene.num_samples())
-    with overheard(tape):
-        outcome = trained(task, variant, seed, tape)
-    scene = encoded(scene, outcome.models)
-    findings = attack(variant, scene, tape, outcome.models, settings, talk.print)
-    if malicious:
-        findings += steered.malicious(task, scene, variant, seed, settings)
+        told = heard(task, scene_of(task), variant, seed)
+        outcome = told.outcome
+        findings = attack(variant, told.scene, told.tape, outcome.models, settings, talk.print)
+        if malicious:
+            findings += steered.malicious(task, told.scene, variant, seed, settings)
     score = mean_over(outcome.scores[variant]) if outcome.scores.get(variant) else {}
-    return findings, score, tape.answered
-
-
-def trained(task: Setup, variant: str, seed: int, tape: Tape) -> Outcome:
-    """A variant, listened to; what crossed encrypted is read by who could."""
-    if not isinstance(task, Training):
-        return task.train(variant, seed, _nobody)
-    if not task.kind.variant(variant).has_rounds:
-        return task.train(variant, seed, _nobody)
-    variant_run = task.played(variant, seed, _nobody)
-    if (audited := audited_of(task.method)) is not None:
-        tape.add(audited.decrypted(variant_run.driver))
-    return variant_run.outcome(seed, _nobody)
-
-
-def _nobody(variant: str, total: int, line: dict[str, Any]) -> None:
-    """Is told of epochs."""
+    return variant, findings, score, told.tape.answered
 
 
 def _mean(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:

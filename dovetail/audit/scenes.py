@@ -1,20 +1,23 @@
-"""The scene of a run: its method says who has what."""
+"""The scene of a run: its method says who has what; and a run that is listened to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from dovetail import methods
+from dovetail.audit.tape import Tape
 from dovetail.data import PartyData, TableEncoder
 from dovetail.errors import ConfigError
 from dovetail.methods.facets.audited import Audited
 from dovetail.methods.facets.scene import Scene, flat, names_of
-from dovetail.methods.outcome import Setup
-from dovetail.methods.training import Training
+from dovetail.methods.outcome import Outcome, Setup
+from dovetail.methods.training import Training, VariantRun
 from dovetail.models import Model
+from dovetail.network.inprocess import overheard
 
 
 def audited_of(variant: str) -> Audited | None:
@@ -38,7 +41,42 @@ def scene_of(setup: Setup) -> Scene:
     return audited.scene(setup)
 
 
-def encoded(scene: Scene, models: Mapping[str, Model]) -> Scene:
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """A variant that was trained, and listened to.
+
+    Attributes:
+        scene: when training is over.
+        tape: what was heard.
+        outcome: what came of it.
+        played: the variant, where it asks others.
+    """
+
+    scene: Scene
+    tape: Tape
+    outcome: Outcome
+    played: VariantRun | None
+
+
+def heard(task: Setup, scene: Scene, variant: str, seed: int) -> Heard:
+    """A variant, trained and listened to; what crossed encrypted is read by who could."""
+    tape, played = Tape(scene.reading, scene.num_samples()), None
+    with overheard(tape):
+        if isinstance(task, Training) and task.kind.variant(variant).has_rounds:
+            played = task.played(variant, seed, _nobody)
+            if (audited := audited_of(task.method)) is not None:
+                tape.add(audited.decrypted(played.driver))
+            outcome = played.outcome(seed, _nobody)
+        else:
+            outcome = task.train(variant, seed, _nobody)
+    return Heard(_encoded(scene, outcome.models), tape, outcome, played)
+
+
+def _nobody(variant: str, total: int, line: dict[str, Any]) -> None:
+    """Is told of epochs."""
+
+
+def _encoded(scene: Scene, models: Mapping[str, Model]) -> Scene:
     """The scene when training is over: raw columns as the parties' models read them."""
     parties, candidates = dict(scene.parties), dict(scene.candidates)
     for name, (inside, outside) in scene.candidates.items():

@@ -20,8 +20,9 @@ Letters: M shadow models, N rows, F columns, C classes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,9 +41,6 @@ _MOST_COLUMNS, _MOST_CLASSES = 300, 10
 
 #: Probabilities are no nearer to 0 and 1 than this where a row's difficulty is taken off.
 _LEAST_CALIBRATED = 1e-3
-
-#: Rows, labels and classes -> what tells class probabilities of other rows.
-_Fit = Callable[[np.ndarray, np.ndarray, int, int], Callable[[np.ndarray], np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +94,9 @@ def shadows(
         label_N: what the model that is attacked gives each row's own label.
     """
     x_NF = (x_NF - x_NF.mean(axis=0)) / np.maximum(x_NF.std(axis=0), 1e-6)
-    kinds = dict(_KINDS)
+    kinds = ["network", "boosting", "linear", "trees"]
     if x_NF.shape[1] > _MOST_COLUMNS or num_classes > _MOST_CLASSES:
-        kinds = {"network": _network}
+        kinds = ["network"]
     rng = np.random.default_rng(0)
     saw_MN = np.zeros((SHADOWS, len(y_N)), dtype=bool)
     for pair in range(SHADOWS // 2):
@@ -109,8 +107,8 @@ def shadows(
 
     def add(kind: str, index: int) -> None:
         used = saw_MN[index]
-        model = kinds[kind](x_NF[used], y_N[used], num_classes, index)
-        outputs.setdefault(kind, []).append(model(x_NF)[np.arange(len(y_N)), y_N])
+        outputs_NC = _outputs(kind, x_NF[used], y_N[used], num_classes, index, x_NF)
+        outputs.setdefault(kind, []).append(outputs_NC[np.arange(len(y_N)), y_N])
 
     for kind in kinds:
         add(kind, 0)
@@ -144,40 +142,38 @@ def _logit(p: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(p / (1 - p)))
 
 
-def _linear(
-    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    model = LogisticRegression(C=0.1, max_iter=200)
+def _estimator(kind: str, num_classes: int, seed: int) -> Any:
+    """What learns, of other kinds than networks."""
+    match kind:
+        case "boosting":
+            trees = 60 if num_classes == 2 else 20
+            return LGBMClassifier(
+                n_estimators=trees, num_leaves=15, verbose=-1, n_jobs=1, random_state=0
+            )
+        case "linear":
+            return LogisticRegression(C=0.1, max_iter=200)
+    # They hardly learn by heart what they did not see: how hard a row is, they tell best.
+    return ExtraTreesClassifier(60, min_samples_leaf=3, random_state=seed)
+
+
+def _outputs(
+    kind: str, x: np.ndarray, y: np.ndarray, num_classes: int, seed: int, rows: np.ndarray
+) -> np.ndarray:
+    """Class probabilities of rows, of a model that learned x and y."""
+    if kind == "network":
+        return _network(x, y, num_classes, seed, rows)
+    model = _estimator(kind, num_classes, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(x, y)
-    return lambda rows: _all_classes(model.predict_proba(rows), model.classes_, num_classes)
-
-
-def _boosting(
-    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    trees = 60 if num_classes == 2 else 20
-    model = LGBMClassifier(n_estimators=trees, num_leaves=15, verbose=-1, n_jobs=1, random_state=0)
-    model.fit(x, y)
-
-    def outputs_of(rows: np.ndarray) -> np.ndarray:
-        return _all_classes(np.asarray(model.predict_proba(rows)), model.classes_, num_classes)
-
-    return outputs_of
-
-
-def _trees(
-    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    """They hardly learn by heart what they did not see: how hard a row is, they tell best."""
-    model = ExtraTreesClassifier(60, min_samples_leaf=3, random_state=seed).fit(x, y)
-    return lambda rows: _all_classes(model.predict_proba(rows), model.classes_, num_classes)
+        whole = np.zeros((len(rows), num_classes))  # a half may have had no row of a class
+        whole[:, model.classes_] = model.predict_proba(rows)
+    return whole
 
 
 def _network(
-    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
-) -> Callable[[np.ndarray], np.ndarray]:
+    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int, rows: np.ndarray
+) -> np.ndarray:
     x_NF, y_N = torch.from_numpy(x).float(), torch.from_numpy(y).long()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -189,24 +185,5 @@ def _network(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-
-    def outputs_of(rows: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            return np.asarray(net(torch.from_numpy(rows).float()).softmax(dim=1).double())
-
-    return outputs_of
-
-
-def _all_classes(p: np.ndarray, classes: np.ndarray, num_classes: int) -> np.ndarray:
-    """Columns for classes that a half had no row of, too."""
-    whole = np.zeros((len(p), num_classes))
-    whole[:, classes] = p
-    return whole
-
-
-_KINDS: Mapping[str, _Fit] = {
-    "network": _network,
-    "boosting": _boosting,
-    "linear": _linear,
-    "trees": _trees,
-}
+    with torch.no_grad():
+        return np.asarray(net(torch.from_numpy(rows).float()).softmax(dim=1).double())
