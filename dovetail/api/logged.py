@@ -31,17 +31,15 @@ class Logged(Passing):
     @contextmanager
     def epochs(self, title: str) -> Iterator[Epochs]:
         with self._shown.epochs(title) as shown:
-            yield _Epochs(title, shown)
 
+            def ended(variant: str, total: int, line: Mapping[str, Any]) -> None:
+                if _log.isEnabledFor(logging.INFO):
+                    numbers = (
+                        f"{key} {value:g}"
+                        for key, value in line.items()
+                        if isinstance(value, int | float)
+                    )
+                    _log.info("%s%s: %s", title, variant, ", ".join(numbers))
+                shown(variant, total, line)
 
-class _Epochs:
-    def __init__(self, title: str, shown: Epochs) -> None:
-        self._title, self._shown = title, shown
-
-    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
-        if _log.isEnabledFor(logging.INFO):
-            numbers = ", ".join(
-                f"{key} {value:g}" for key, value in line.items() if isinstance(value, int | float)
-            )
-            _log.info("%s%s: %s", self._title, variant, numbers)
-        self._shown.epoch(variant, total, line)
+            yield ended

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
-from dovetail.api.shown import SCORES, waiting_text
-from dovetail.methods.base import Progress
+from dovetail.api.shown import scores_of, unit_of, waiting_text
+from dovetail.methods.base import Epochs, Points, Progress, Waiting
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
 
@@ -37,18 +37,39 @@ class Notebook(Progress):
         print(f"dovetail: {printable(text)}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def points(self, title: str) -> Iterator[_Points]:
-        yield _Points(self, title)
+    def points(self, title: str) -> Iterator[Points]:
+        def points(done: int, total: int) -> None:
+            if done >= total or self.is_due:
+                self.show(f"{title} {done:,} of {total:,}", done, total)
+
+        yield points
 
     @contextmanager
-    def epochs(self, title: str) -> Iterator[_Epochs]:
-        epochs = _Epochs(self, title)
-        yield epochs
-        epochs.end()
+    def epochs(self, title: str) -> Iterator[Epochs]:
+        last = ""
+
+        def epoch(variant: str, total: int, line: Mapping[str, Any]) -> None:
+            nonlocal last
+            scores = "".join(f"  {each}" for each in scores_of(line))
+            last = f"{title}{variant}: {number(line)} {unit_of(line)}{scores}"
+            if self.is_due:
+                stops_early = "held_out_loss" in line  # how many there will be is not known
+                self.show(last, number(line), None if stops_early else total)
+
+        yield epoch
+        if last:
+            self.show(last)
 
     @contextmanager
-    def waiting(self, address: str) -> Iterator[_Waiting]:
-        yield _Waiting(self, address)
+    def waiting(self, address: str) -> Iterator[Waiting]:
+        port = address.rpartition(":")[2]
+
+        def changed(here: Iterable[str], missing: Iterable[str]) -> None:
+            missing = tuple(missing)
+            ways = (f"; at {name}: dovetail.join(party, 'THIS-HOST:{port}')" for name in missing)
+            self.show(waiting_text(address, here, missing) + "".join(ways))
+
+        yield changed
 
     def show(self, text: str, done: int | None = None, total: int | None = None) -> None:
         """Change the line: the text, behind a bar where it is known how much there is."""
@@ -64,44 +85,3 @@ class Notebook(Progress):
     def is_due(self) -> bool:
         """Whether the line has stood long enough to be changed."""
         return time.monotonic() - self._shown_at >= _EVERY_S
-
-
-class _Points:
-    def __init__(self, shown: Notebook, title: str) -> None:
-        self._shown, self._title = shown, title
-
-    def points(self, done: int, total: int) -> None:
-        if done >= total or self._shown.is_due:
-            self._shown.show(f"{self._title} {done:,} of {total:,}", done, total)
-
-
-class _Epochs:
-    def __init__(self, shown: Notebook, title: str) -> None:
-        self._shown, self._title = shown, title
-        self._last = ""
-
-    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
-        unit = "rounds" if "round" in line else "epochs"
-        scores = "".join(f"  {name} {line[name]:.3f}" for name in SCORES if name in line)
-        self._last = f"{self._title}{variant}: {number(line)} {unit}{scores}"
-        if self._shown.is_due:
-            stops_early = "held_out_loss" in line  # how many there will be is not known
-            self._shown.show(self._last, number(line), None if stops_early else total)
-
-    def end(self) -> None:
-        if self._last:
-            self._shown.show(self._last)
-
-
-class _Waiting:
-    def __init__(self, shown: Notebook, address: str) -> None:
-        self._shown, self._place = shown, address
-
-    def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
-        missing = tuple(missing)
-        text = waiting_text(self._place, here, missing)
-        port = self._place.rpartition(":")[2]
-        text += "".join(
-            f"; at {name}: dovetail.join(party, 'THIS-HOST:{port}')" for name in missing
-        )
-        self._shown.show(text)

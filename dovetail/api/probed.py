@@ -49,41 +49,24 @@ class Probed(Passing):
     @contextmanager
     def epochs(self, title: str) -> Iterator[Epochs]:
         with self._shown.epochs(title) as shown:
-            yield _Epochs(self, shown)
+
+            def ended(variant: str, total: int, line: Mapping[str, Any]) -> None:
+                with self._lock:
+                    self._done[variant] = (self._done.get(variant, (0, 0))[0] + 1, total)
+                    loss = line.get("loss")
+                    if isinstance(loss, int | float):
+                        self._losses[variant] = float(loss)
+                shown(variant, total, line)
+
+            yield ended
 
     @contextmanager
     def waiting(self, address: str) -> Iterator[Waiting]:
         with self._shown.waiting(address) as shown:
-            yield _Waiting(self, shown)
 
-    def ended_round(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
-        """An epoch or round is over."""
-        with self._lock:
-            self._done[variant] = (self._done.get(variant, (0, 0))[0] + 1, total)
-            loss = line.get("loss")
-            if isinstance(loss, int | float):
-                self._losses[variant] = float(loss)
+            def found(here: Iterable[str], missing: Iterable[str]) -> None:
+                with self._lock:
+                    self._here, self._missing = tuple(here), tuple(missing)
+                shown(self._here, self._missing)
 
-    def found(self, here: Iterable[str], missing: Iterable[str]) -> None:
-        """Somebody came or left."""
-        with self._lock:
-            self._here, self._missing = tuple(here), tuple(missing)
-
-
-class _Epochs:
-    def __init__(self, kept: Probed, shown: Epochs) -> None:
-        self._kept, self._shown = kept, shown
-
-    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
-        self._kept.ended_round(variant, total, line)
-        self._shown.epoch(variant, total, line)
-
-
-class _Waiting:
-    def __init__(self, kept: Probed, shown: Waiting) -> None:
-        self._kept, self._shown = kept, shown
-
-    def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
-        here, missing = tuple(here), tuple(missing)
-        self._kept.found(here, missing)
-        self._shown.changed(here, missing)
+            yield found

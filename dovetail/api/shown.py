@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from io import StringIO
+from typing import Any
 from unicodedata import category
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -27,6 +28,16 @@ SCORES = (
     "r2_labels",
     "validation",
 )
+
+
+def scores_of(line: Mapping[str, Any]) -> list[str]:
+    """The numbers of an epoch or round, as they are shown."""
+    return [f"{name} {line[name]:.3f}" for name in SCORES if name in line]
+
+
+def unit_of(line: Mapping[str, Any]) -> str:
+    """What a line is of."""
+    return "rounds" if "round" in line else "epochs"
 
 
 def waiting_text(address: str, here: Iterable[str], missing: Sequence[str]) -> str:

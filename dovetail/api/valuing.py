@@ -222,7 +222,7 @@ def value(
         def progress(done: int, total: int) -> None:
             if not bars:  # what cannot be valued is refused before there is a bar
                 bars.append(stack.enter_context(talk.points("coalitions")))
-            bars[0].points(done, total)
+            bars[0](done, total)
 
         result = value_of(
             lambda seed: setup(run_file, seed, loaded),

@@ -63,7 +63,7 @@ def align_sites(
     with psi.Workers(workers) as shared, talk.points("aligning") as bar:
         partners = responders(sites, initiator, shared)
         engine = InProcess(partners, driver=initiator)
-        aligned = sites[initiator].align(engine, workers=shared, progress=bar.points)
+        aligned = sites[initiator].align(engine, workers=shared, progress=bar)
     return aligned, psi.with_rows_of(aligned, partners.values())
 
 
@@ -90,7 +90,7 @@ def count_sites(
     """How many rows each partner has and shares with the initiator; nobody learns which."""
     with psi.Workers(workers) as shared, talk.points("counting") as bar:
         engine = InProcess(responders(sites, initiator, shared), driver=initiator)
-        return sites[initiator].count(engine, workers=shared, progress=bar.points)
+        return sites[initiator].count(engine, workers=shared, progress=bar)
 
 
 def stored_alignment(sites: Mapping[str, Site], active: str) -> dd.Alignment | None:

@@ -28,25 +28,18 @@ S = TypeVar("S", bound=BaseModel)
 # --- Whoever watches ---------------------------------------------------------------------------
 
 
-class Points(Protocol):
-    """A bar that moves."""
+#: Moves a bar: so many points of so many are done.
+Points = Callable[[int, int], None]
 
-    def points(self, done: int, total: int) -> None:
-        """So many points of so many are done."""
+#: One epoch or round of a variant is done: the variant, of how many, and its line.
+Epochs = Callable[[str, int, Mapping[str, Any]], None]
 
-
-class Epochs(Protocol):
-    """A bar for each variant of a run."""
-
-    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
-        """One epoch or round of a variant is done."""
+#: Who is here and who is missing, at once and whenever somebody comes or goes.
+Waiting = Callable[[Iterable[str], Iterable[str]], None]
 
 
-class Waiting(Protocol):
-    """Who is here and who is missing."""
-
-    def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
-        """Called at once, and whenever somebody comes or goes."""
+def _silent(*_: object) -> None:
+    """Tells nobody."""
 
 
 class Progress:
@@ -60,15 +53,15 @@ class Progress:
 
     def points(self, title: str) -> AbstractContextManager[Points]:
         """A bar for an alignment, while the context is open."""
-        return nullcontext(_Silent())
+        return nullcontext(_silent)
 
     def epochs(self, title: str) -> AbstractContextManager[Epochs]:
         """Bars for the variants of one seed, while the context is open."""
-        return nullcontext(_Silent())
+        return nullcontext(_silent)
 
     def waiting(self, address: str) -> AbstractContextManager[Waiting]:
         """Who is waited for at this place, while the context is open."""
-        return nullcontext(_Silent())
+        return nullcontext(_silent)
 
 
 class Passing(Progress):
@@ -95,12 +88,6 @@ class Passing(Progress):
 
     def waiting(self, address: str) -> AbstractContextManager[Waiting]:
         return self._shown.waiting(address)
-
-
-class _Silent:
-    def points(self, done: int, total: int) -> None: ...
-    def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None: ...
-    def changed(self, here: Iterable[str], missing: Iterable[str]) -> None: ...
 
 
 #: Tells nobody.

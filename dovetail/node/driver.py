@@ -193,7 +193,7 @@ class Listener:
             return
         section = self._section
         with self._talk.waiting(_place(section)) as waiting:
-            self._lines.wait(section.wait_s, waiting.changed)
+            self._lines.wait(section.wait_s, waiting)
         self._stack.enter_context(_Watch(self._lines, self._talk))
         self._waited = True
         if self._agreed is not None:
@@ -329,7 +329,7 @@ class Driver(Listener):
             psi.Workers(workers) as shared,
             self._talk.points("aligning") as bar,
         ):
-            aligned = self.site.align(self._engine(run), workers=shared, progress=bar.points)
+            aligned = self.site.align(self._engine(run), workers=shared, progress=bar)
         rows = aligned.alignment.rows
         self._stored = StoredRows(
             self.site.name,
@@ -351,7 +351,7 @@ class Driver(Listener):
             self._talk.points("counting") as bar,
         ):
             engine = self._engine(secrets.token_hex(8))
-            return self.site.count(engine, workers=shared, progress=bar.points)
+            return self.site.count(engine, workers=shared, progress=bar)
 
     @property
     def stored_path(self) -> Path:

@@ -117,7 +117,7 @@ class Asker(Listener):
                         engine,
                         ids,
                         lower=self._site.party.lowercase_ids,
-                        progress=bar.points,
+                        progress=bar,
                     ).alignment.rows
             except PartyError as failure:  # the others begin again, without it
                 missed[failure.party] = failure.cause

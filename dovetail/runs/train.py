@@ -273,7 +273,7 @@ class _Opened:
                 def observe(variant: str, total: int, line: dict[str, Any]) -> None:
                     kept.epoch(variant, line)
                     tracks.line(variant, line)
-                    progress.epoch(variant, total, line)
+                    progress(variant, total, line)
 
                 variants = run_variants(
                     task,

@@ -54,10 +54,10 @@ def test_a_run_of_several_seeds_and_stages_is_one_line(monkeypatch: pytest.Monke
     for seed in range(3):
         with talk.epochs(f"seed {seed} ") as bars:
             for epoch in range(1, 5):
-                bars.epoch("apfed", 4, {"epoch": epoch, "loss": 1 / epoch})
-            bars.epoch("alone", 9, {"epoch": 2, "loss": 0.5})
+                bars("apfed", 4, {"epoch": epoch, "loss": 1 / epoch})
+            bars("alone", 9, {"epoch": 2, "loss": 0.5})
     with talk.points("aligning") as bar:
-        bar.points(1, 2)
+        bar(1, 2)
     assert cell.displays == ['<progress value="1" max="2"></progress> <code>aligning 1 of 2</code>']
     assert cell.updates > 10
 
@@ -66,7 +66,7 @@ def test_a_variant_that_may_stop_early_has_no_bar_of_a_total_that_means_nothing(
     cell = Cell()
     talk = Notebook(cell)
     with talk.epochs("") as bars:
-        bars.epoch("apfed-d", 802, {"epoch": 54, "held_out_loss": {"deep": 0.2}})
+        bars("apfed-d", 802, {"epoch": 54, "held_out_loss": {"deep": 0.2}})
         assert cell.displays == ["<code>apfed-d: 54 epochs</code>"]
 
 
@@ -74,7 +74,7 @@ def test_lines_come_no_faster_than_can_be_read() -> None:
     cell = Cell()
     with Notebook(cell).epochs("") as bars:
         for epoch in range(1, 500):
-            bars.epoch("apfed", 499, {"epoch": epoch})
+            bars("apfed", 499, {"epoch": epoch})
     assert cell.updates < 10
     assert cell.displays == ["<code>apfed: 499 epochs</code>"]
 
@@ -82,7 +82,7 @@ def test_lines_come_no_faster_than_can_be_read() -> None:
 def test_who_waits_in_a_notebook_says_what_the_partner_types() -> None:
     cell = Cell()
     with Notebook(cell).waiting("0.0.0.0:7443") as status:
-        status.changed([], ["shop"])
+        status([], ["shop"])
     assert "waiting at 0.0.0.0:7443 for shop" in cell.displays[0]
     assert "at shop: dovetail.join(party, &#x27;THIS-HOST:7443&#x27;)" in cell.displays[0]
 

@@ -24,7 +24,7 @@ def test_a_bar_shows_the_scores_that_fit_its_terminal_and_cuts_none(
     monkeypatch.setenv("COLUMNS", str(columns))
     line = {"epoch": 118, "loss": 0.522, "accuracy": 0.909, "auc": 0.958}
     with talk_of(shown=True).epochs("seed 3 ") as bars:
-        bars.epoch("best-alone", 119, line)
+        bars("best-alone", 119, line)
     (shown,) = capsys.readouterr().err.splitlines()
     assert shown.startswith("seed 3 best-alone ")
     assert " 118/118 epochs " in shown  # patience ended it
@@ -39,7 +39,7 @@ def test_a_variant_that_stops_when_it_is_good_shows_no_total_before_its_end(
 
     def interrupted() -> None:
         with talk_of(shown=True).epochs("") as bars:
-            bars.epoch("apfed-d", 802, {"epoch": 54, "held_out_loss": {"deep": 0.2}})
+            bars("apfed-d", 802, {"epoch": 54, "held_out_loss": {"deep": 0.2}})
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -51,8 +51,8 @@ def test_a_variant_that_stops_when_it_is_good_shows_no_total_before_its_end(
 
 def test_who_waits_says_what_the_partner_types(capsys: pytest.CaptureFixture[str]) -> None:
     with talk_of(shown=True).waiting("bank.example.org:7443") as status:
-        status.changed([], ["shop"])
-        status.changed([], ["shop"])
+        status([], ["shop"])
+        status([], ["shop"])
     lines = capsys.readouterr().err.splitlines()
     command = "dovetail: at shop: dovetail join shop.toml --driver bank.example.org:7443"
     assert lines.count(command) == 1
@@ -65,8 +65,8 @@ def test_a_variant_that_was_interrupted_is_left_where_it_was(
 
     def interrupted() -> None:
         with talk_of(shown=True).epochs("") as bars:
-            bars.epoch("apfed", 9, {"epoch": 4})
-            bars.epoch("alone", 9, {"epoch": 2})
+            bars("apfed", 9, {"epoch": 4})
+            bars("alone", 9, {"epoch": 2})
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -103,11 +103,11 @@ def test_a_party_counts_what_each_driver_asked() -> None:
 def test_a_driver_counts_rounds_and_partners() -> None:
     progress = Probed(Progress())
     with progress.waiting("here") as waiting:
-        waiting.changed(["shop"], ["lab"])
+        waiting(["shop"], ["lab"])
     assert progress.why_not_ready() == "waiting for lab"
     with progress.epochs("seed 0") as bars:
-        bars.epoch("apfed", 30, {"epoch": 1, "loss": 0.5})
-        bars.epoch("apfed", 30, {"epoch": 2, "loss": 0.25})
+        bars("apfed", 30, {"epoch": 1, "loss": 0.5})
+        bars("apfed", 30, {"epoch": 2, "loss": 0.25})
     figures: dict[Any, float] = {
         (sample.name, *sample.labels.values()): sample.value
         for family in progress.metrics()

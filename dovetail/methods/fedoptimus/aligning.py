@@ -47,14 +47,14 @@ def align_owners(
                 with talk.points(f"aligning {name}, {part}") as bar:
                     engine = InProcess(responders, driver=name)
                     if isinstance(ids, Keys):
-                        aligned = align_by_keys(engine, ids, workers=workers, progress=bar.points)
+                        aligned = align_by_keys(engine, ids, workers=workers, progress=bar)
                     else:
                         aligned = psi.align(
                             engine,
                             ids,
                             lower=site.party.lowercase_ids,
                             workers=workers,
-                            progress=bar.points,
+                            progress=bar,
                         )
                 whole = with_rows_of(aligned, responders.values())
                 common_K = whole.shared(*holders)
