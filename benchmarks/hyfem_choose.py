@@ -25,7 +25,7 @@ from dovetail import methods
 from dovetail.files import run_name
 from dovetail.methods.base import Loaded
 from dovetail.methods.hyfem.sections import HyfemSection
-from dovetail.runs.partitions import BlocksSection
+from dovetail.runs.partitions import Blocks
 from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
@@ -56,8 +56,9 @@ def validated(
     train, held_out = dd.split(train, test=SHARE, seed=1, stratify=True)
     partition = section.partition
     if all_classes:
-        assert isinstance(partition, BlocksSection)
-        shares = [share for share in partition.assignment if not isinstance(share, str)]
+        assert isinstance(partition, Blocks)
+        assert not isinstance(partition.assignment, str | Path)
+        shares = partition.assignment
         every = tuple(sorted({each for share in shares for each in share.classes}))
         partition = partition.model_copy(
             update={"assignment": tuple(s.model_copy(update={"classes": every}) for s in shares)}

@@ -20,18 +20,11 @@ from dovetail.api.methods import APFed as APFed
 from dovetail.api.methods import FedOptimus as FedOptimus
 from dovetail.api.methods import HyFEM as HyFEM
 from dovetail.api.methods import Method as Method
-from dovetail.api.partitions import Blocks as Blocks
-from dovetail.api.partitions import ByColumn as ByColumn
-from dovetail.api.partitions import Columns as Columns
-from dovetail.api.partitions import CommonUnique as CommonUnique
-from dovetail.api.partitions import Owners as Owners
-from dovetail.api.partitions import Partition as Partition
-from dovetail.api.partitions import Simulation as Simulation
-from dovetail.api.partitions import Strips as Strips
-from dovetail.api.partitions import simulate as simulate
 from dovetail.api.party import Party as Party
 from dovetail.api.run import Run as Run
 from dovetail.api.scores import Scores as Scores
+from dovetail.api.simulation import Simulation as Simulation
+from dovetail.api.simulation import simulate as simulate
 from dovetail.api.survival import cox as cox
 from dovetail.api.survival import kaplan_meier as kaplan_meier
 from dovetail.errors import DovetailError as DovetailError
@@ -41,6 +34,13 @@ from dovetail.methods import hyfem as hyfem
 from dovetail.methods import selection as selection
 from dovetail.methods import vertical as vertical
 from dovetail.methods.chfl import layers
+from dovetail.runs.partitions import Blocks as Blocks
+from dovetail.runs.partitions import ByColumn as ByColumn
+from dovetail.runs.partitions import Columns as Columns
+from dovetail.runs.partitions import CommonUnique as CommonUnique
+from dovetail.runs.partitions import Owners as Owners
+from dovetail.runs.partitions import Partition as Partition
+from dovetail.runs.partitions import Strips as Strips
 from dovetail.service.exported import load as load
 
 __version__: str

@@ -16,7 +16,6 @@ from pydantic import BaseModel, WrapValidator
 from dovetail import methods
 from dovetail.methods.party import PartySection
 from dovetail.node.engines import StreamSection
-from dovetail.runs import partitions
 from dovetail.runs.runfile import DataSection
 
 PATH = Path(__file__).parents[1] / "dovetail" / "api" / "settings.pyi"
@@ -46,12 +45,6 @@ _KEYS: Mapping[str, tuple[type[Any], Collection[str]]] = {
     "PartyKeys": (PartySection, ("name", "table", "id", "label")),
     "SimulateKeys": (DataSection, ("source", "test_source", "test", "partition", "label")),
     "ListenKeys": (StreamSection, ("kind", "listen", "partners", "certificates")),
-    "StripsKeys": (partitions.StripsSection, ("kind", "views")),
-    "ColumnsKeys": (partitions.ColumnsSection, ("kind", "parties")),
-    "CommonUniqueKeys": (partitions.CommonUniqueSection, ("kind", "parties")),
-    "ByColumnKeys": (partitions.ByColumnSection, ("kind", "column", "parties")),
-    "BlocksKeys": (partitions.BlocksSection, ("kind", "blocks", "assignment")),
-    "OwnersKeys": (partitions.OwnersSection, ("kind", "data_owners", "label_owners")),
 }
 
 

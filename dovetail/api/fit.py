@@ -13,10 +13,10 @@ from typing import Any
 from dovetail import methods
 from dovetail.api.lines import Partners, check_here
 from dovetail.api.methods import LOSSES, APFed, Method
-from dovetail.api.partitions import Simulation
 from dovetail.api.party import Party, keep, path_of
 from dovetail.api.progress import talk_of
 from dovetail.api.run import Run, temporary
+from dovetail.api.simulation import Simulation
 from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Progress

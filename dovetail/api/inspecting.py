@@ -19,11 +19,11 @@ from dovetail import methods
 from dovetail.api import methods as papers
 from dovetail.api.fit import Parties
 from dovetail.api.methods import DISTIL, SEALED
-from dovetail.api.partitions import Simulation
 from dovetail.api.party import Party
 from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, framed, plain_table, terminal_text
+from dovetail.api.simulation import Simulation
 from dovetail.audit.measured import reported, reported_of
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part

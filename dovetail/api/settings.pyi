@@ -421,44 +421,6 @@ class ListenKeys(TypedDict, total=False):
     revoked: str | None
 
 
-class StripsKeys(TypedDict, total=False):
-    active: int
-    axis: Literal['height', 'width']
-
-
-class ColumnsKeys(TypedDict, total=False):
-    active: str
-    overlap: float | Mapping[str, float]
-
-
-class CommonUniqueKeys(TypedDict, total=False):
-    common: float
-    correlation: Literal['maximum', 'median', 'minimum'] | None
-    validation: float
-    seed: int
-
-
-class ByColumnKeys(TypedDict, total=False):
-    columns: Sequence[str]
-    measured: float
-    rows: Mapping[str, int]
-    guest: str | None
-    validation: float
-    seed: int
-
-
-class BlocksKeys(TypedDict, total=False):
-    disjoint: bool
-    seed: int
-
-
-class OwnersKeys(TypedDict, total=False):
-    axis: Literal['height', 'width']
-    skew: float | None
-    validation: float
-    seed: int
-
-
 class PartySettings(PartyKeys, total=False):
     """Keys of [party], and a party's own settings of each method."""
 

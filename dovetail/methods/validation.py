@@ -25,10 +25,11 @@ def validate(model: type[B], values: Any, *, where: str) -> B:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_sentence(model, values, error)}") from None
+        raise ConfigError(f"{where}: {sentence(model, values, error)}") from None
 
 
-def _sentence(model: type[BaseModel], values: Any, error: ValidationError) -> str:
+def sentence(model: type[BaseModel], values: Any, error: ValidationError) -> str:
+    """The first thing in these values that does not fit the model."""
     details = error.errors()
 
     def is_another(detail: Mapping[str, Any]) -> bool:

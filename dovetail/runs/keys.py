@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -144,6 +145,7 @@ def toml_text(value: Any) -> str:
 #: What simple types are called.
 _WORDS = {
     str: "text",
+    Path: "text",
     int: "whole number",
     float: "number",
     bool: "true or false",

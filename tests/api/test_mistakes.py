@@ -133,7 +133,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: dt.APFed(encoder=torch.nn.Linear),  # type: ignore[arg-type]
         "'sealed' chooses among learners and has no encoder",
     ),
-    "a partition that is none": (lambda: dt.Strips(0), "dovetail.Strips: partition.views"),
+    "a partition that is none": (lambda: dt.Strips(0), "dovetail.Strips: views"),
     "a table without a label": (
         lambda: deal(dt.Columns({"a": "age"})),
         "needs a label: say which column to predict",

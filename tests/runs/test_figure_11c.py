@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.runs.partitions import BlocksSection
+from dovetail.runs.partitions import Blocks
 from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[2] / "runs" / "hyfem"
@@ -76,7 +76,7 @@ def test_both_data_sets_are_dealt_as_the_figure_prints(cell: str) -> None:
     run = load_run(RUNS / f"figures.toml:{cell}")
     assert run.data is not None
     partition = run.data.partition
-    assert isinstance(partition, BlocksSection)
+    assert isinstance(partition, Blocks)
     dealt = [share for share in partition.assignment if not isinstance(share, str)]
     shares = [([int(block) for block in each.blocks], list(each.classes)) for each in dealt]
     assert (partition.blocks, shares) == ("quadrants-channels", held())
