@@ -26,7 +26,6 @@ from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
 from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.owners import DenseNetwork, EncodedNetwork
-from dovetail.models.products import linear_into
 from dovetail.models.vectors import (
     float_buffers,
     statistics_of,
@@ -290,7 +289,6 @@ class _Patches:
         self.patches = list(patches)
         self.patches_T = [patch.T for patch in patches]
         self.inputs: list[Tensor] = list(inputs)
-        self.inputs_T = [patch.T for patch in inputs]
         self.inputs_by_row = [patch.view(size, channels, positions) for patch in inputs]
         self.weight = list(conv.layer.weight)
         self.bias = [patch.T for patch in conv.layer.bias]
@@ -388,7 +386,8 @@ class StackedReplicas(Replicas):
             else:  # large maps: each replica's at once, while they are in the cache
                 for n, result in enumerate(buffers.first_output):
                     rows = conv.forward(n)
-                    linear_into(result, rows, buffers.first_weight[n], buffers.first_bias[n])
+                    weight_T, bias = buffers.first_weight_T[n], buffers.first_bias[n]
+                    torch.addmm(bias, rows, weight_T, out=result)
             below = out.relu_() if index < len(linears) - 1 else out
         if self._skip is not None:
             below.baddbmm_(buffers.inputs, self._skip[0].mT)
@@ -421,8 +420,8 @@ class StackedReplicas(Replicas):
             return
         torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
         for n, part in enumerate(gradient):
-            linear_into(buffers.first_weight_grad[n], part.T, conv.inputs_T[n])
-            linear_into(conv.back, part, buffers.first_weight_T[n])
+            torch.mm(part.T, conv.inputs[n], out=buffers.first_weight_grad[n])
+            torch.mm(part, buffers.first_weight[n], out=conv.back)
             conv.backward(n)
 
     def _buffers_for(self, size: int, x: Sequence[Tensor]) -> _Buffers:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from dovetail.models.columns import Columns
 from dovetail.models.optimizers import Optimizer
-from dovetail.models.products import add_batched, batched_into
 
 #: Values of one place in all networks: (K, I, O), or one (I, O) for each where I differs.
 _Stacked = Tensor | list[Tensor]
@@ -246,7 +245,7 @@ class StackedColumns:
         for i, (weight, bias, *_) in enumerate(layers):
             _linear(below, weight, bias, z[i])
             if i and self.mu:
-                add_batched(z[i], common[i - 1], laterals[i - 1][0], self.mu)  # Eq. (6)
+                z[i].baddbmm_(common[i - 1], laterals[i - 1][0], alpha=self.mu)  # Eq. (6)
             if i < self._num_layers - 1:
                 z[i].relu_()
             below = z[i]
@@ -255,7 +254,7 @@ class StackedColumns:
         above = self._backward(layers, [x_unique, *z[:-1]], gradient)
         if self.mu:
             for i, (_, lateral_gradient) in enumerate(laterals):
-                batched_into(lateral_gradient, common[i].mT, above[i + 1])
+                torch.bmm(common[i].mT, above[i + 1], out=lateral_gradient)
                 lateral_gradient *= self.mu
         return losses_K
 
@@ -279,7 +278,7 @@ class StackedColumns:
             torch.sum(gradient, 1, keepdim=True, out=bias_gradient)
             if i:
                 back = self._back[i - 1][:, : gradient.shape[1]]
-                batched_into(back, gradient, _tensor(weight).mT)
+                torch.bmm(gradient, _tensor(weight).mT, out=back)
                 torch.ops.aten.threshold_backward.grad_input(back, inputs[i], 0, grad_input=back)
                 gradient = back
                 above.append(gradient)
@@ -289,7 +288,7 @@ class StackedColumns:
 def _linear(x: Tensor, weight: _Stacked, bias: Tensor, out: Tensor) -> None:
     """x W + b of each network; features beyond those that it has weights for are not read."""
     if isinstance(weight, Tensor):
-        batched_into(out, x, weight, bias)
+        torch.baddbmm(bias, x, weight, out=out)
         return
     for k, layer in enumerate(weight):
         torch.addmm(bias[k], x[k, :, : len(layer)], layer, out=out[k])
@@ -297,7 +296,7 @@ def _linear(x: Tensor, weight: _Stacked, bias: Tensor, out: Tensor) -> None:
 
 def _weight_gradient(x: Tensor, gradient: Tensor, out: _Stacked) -> None:
     if isinstance(out, Tensor):
-        batched_into(out, x.mT, gradient)
+        torch.bmm(x.mT, gradient, out=out)
         return
     for k, part in enumerate(out):
         torch.mm(x[k, :, : len(part)].T, gradient[k], out=part)

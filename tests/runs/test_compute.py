@@ -175,3 +175,15 @@ def test_products_too_small_to_gain_stay_in_float32(monkeypatch: pytest.MonkeyPa
             ours = product(x, weight)
         assert ours.dtype == torch.float32
         assert torch.equal(ours, usual) != narrow, (product, weight.shape)
+
+
+def test_a_product_into_memory_is_computed_in_bfloat16_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "has_bf16", lambda _: True)
+    x, weight = torch.randn(128, 896), torch.randn(64, 896)
+    usual, narrow = torch.empty(128, 64), torch.empty(128, 64)
+    torch.mm(x, weight.T, out=usual)
+    with computing.computing("bf16", torch.device("cpu")):
+        torch.mm(x, weight.T, out=narrow)
+    expected = (x.bfloat16() @ weight.bfloat16().T).float()
+    torch.testing.assert_close(narrow, expected, rtol=0.01, atol=0.01)
+    assert not torch.allclose(narrow, usual, rtol=1e-4, atol=1e-4)
