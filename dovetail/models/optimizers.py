@@ -106,75 +106,42 @@ class Optimizer:
             return
         gradients = [each.grad for each in moved if each.grad is not None]
         values = [each.detach() for each in moved]
+        states = [self._state_of(each) for each in moved]
+
+        def memory(name: str) -> list[Any]:
+            return [state[name] for state in states if name in state]
+
+        usual: dict[str, Any] = {
+            "fused": self._fused,
+            "lr": self.learning_rate,
+            "weight_decay": self.weight_decay,
+            "maximize": False,
+        }
         if self.kind == "sgd":
-            self._sgd(moved, values, gradients)
-        else:
-            self._adam(moved, values, gradients)
-
-    def _sgd(
-        self, moved: Sequence[nn.Parameter], values: list[Tensor], gradients: list[Tensor]
-    ) -> None:
-        if not self.momentum:
-            self._sgd_step(values, gradients, [])
+            buffers = memory("momentum_buffer") or [None] * len(moved)
+            momentum: dict[str, Any] = {
+                "momentum": self.momentum,
+                "dampening": 0.0,
+                "nesterov": False,
+            }
+            sgd(values, gradients, buffers, **momentum, **usual)
             return
-        memory = [self.state[each].get("momentum_buffer") for each in moved]
-        for fresh in (True, False):  # whoever has no memory yet is given one by a call of its own
-            indices = [index for index, buffers in enumerate(memory) if (buffers is None) == fresh]
-            if not indices:
-                continue
-            buffers = [memory[index] for index in indices]
-            self._sgd_step(
-                [values[index] for index in indices],
-                [gradients[index] for index in indices],
-                buffers,
-            )
-            for index, value in zip(indices, buffers, strict=True):
-                self.state[moved[index]]["momentum_buffer"] = value
-
-    def _sgd_step(
-        self, values: list[Tensor], gradients: list[Tensor], memory: list[Tensor | None]
-    ) -> None:
-        sgd(
-            values,
-            gradients,
-            memory,
-            fused=self._fused,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            lr=self.learning_rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
-
-    def _adam(
-        self, moved: Sequence[nn.Parameter], values: list[Tensor], gradients: list[Tensor]
-    ) -> None:
-        for each in moved:
-            if not self.state[each]:
-                self.state[each] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=each.device),
-                    "exp_avg": torch.zeros_like(each, memory_format=torch.preserve_format),
-                    "exp_avg_sq": torch.zeros_like(each, memory_format=torch.preserve_format),
-                }
-        states = [self.state[each] for each in moved]
         follow = adamw if self.kind == "adamw" else adam
-        follow(
-            values,
-            gradients,
-            [each["exp_avg"] for each in states],
-            [each["exp_avg_sq"] for each in states],
-            [],
-            [each["step"] for each in states],
-            fused=self._fused,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=self.learning_rate,
-            weight_decay=self.weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
+        betas: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
+        first, second, steps = memory("exp_avg"), memory("exp_avg_sq"), memory("step")
+        follow(values, gradients, first, second, [], steps, **betas, **usual)
+
+    def _state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
+        """What its next step depends on; at first zeros."""
+        remembered: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+        if self.kind == "sgd":
+            remembered = ("momentum_buffer",) if self.momentum else ()
+        if remembered and not self.state[parameter]:
+            self.state[parameter] = {name: torch.zeros_like(parameter) for name in remembered}
+            if self.kind != "sgd":
+                counted = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                self.state[parameter]["step"] = counted
+        return self.state.get(parameter, {})
 
     def state_dict(self) -> dict[str, Any]:
         """What its next step depends on, but for gradients: place of a parameter -> its state."""

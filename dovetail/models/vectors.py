@@ -5,6 +5,8 @@ Letters: P parameters, Q numbers that layers keep, n both of an extractor.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,31 +17,35 @@ from dovetail.models.learners.encoding import PiecewiseLinear
 
 def vector_of(network: nn.Module) -> Tensor:
     """(P,) copies of a network's parameters, first layer to last."""
-    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    return _flat(network.parameters())
 
 
 def write_vector(vector_P: Tensor, network: nn.Module) -> None:
     """The inverse of ``vector_of``, into parameters that are there."""
-    parameters = list(network.parameters())
-    parts = vector_P.split([parameter.numel() for parameter in parameters])
-    with torch.no_grad():
-        for part, parameter in zip(parts, parameters, strict=True):
-            parameter.copy_(part.view_as(parameter))
+    _write(vector_P, list(network.parameters()))
 
 
 def statistics_of(network: nn.Module) -> Tensor:
     """(Q,) copies of what its layers keep of what they saw, such as running means."""
-    parts = [buffer.detach().flatten() for *_, buffer in float_buffers(network)]
-    return torch.cat(parts) if parts else torch.empty(0)
+    return _flat(buffer for *_, buffer in float_buffers(network))
 
 
 def write_statistics(statistics_Q: Tensor, network: nn.Module) -> None:
     """The inverse of ``statistics_of``."""
-    start = 0
-    for *_, buffer in float_buffers(network):
-        stop = start + buffer.numel()
-        buffer.copy_(statistics_Q[start:stop].view_as(buffer))
-        start = stop
+    _write(statistics_Q, [buffer for *_, buffer in float_buffers(network)])
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    """A copy of tensors, one after the other."""
+    parts = [tensor.detach().flatten() for tensor in tensors]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def _write(vector: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Its inverse, into tensors that are there."""
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    for part, tensor in zip(parts, tensors, strict=True):
+        tensor.detach().copy_(part.view_as(tensor))
 
 
 def float_buffers(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
@@ -56,33 +62,26 @@ def float_buffers(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 # --- Extractors and classifiers, as HyFEM has them ---------------------------------------------
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
-    """Parameters, then running statistics; not the counter of batches."""
-    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-    return [*(parameter.detach() for parameter in module.parameters()), *buffers]
-
-
 def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Tensors that travel of a network, or of several one after the other."""
+    """Tensors that travel of a network, or of several one after the other: of each its parameters,
+    then running statistics; not the counter of batches."""
     modules = list(module) if isinstance(module, nn.ModuleList) else [module]
-    return [tensor for each in modules for tensor in _tensors(each)]
+    return [
+        tensor
+        for each in modules
+        for tensor in (*each.parameters(), *each.buffers())
+        if tensor.is_floating_point()
+    ]
 
 
 def extractors_vector(module: nn.Module) -> Tensor:
     """(n,) a copy of an extractor's weights, or of several one after the other."""
-    tensors = tensors_of(module)
-    if not tensors:
-        return torch.empty(0)
-    return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    return _flat(tensors_of(module)).cpu()
 
 
 def load_extractors(module: nn.Module, vector: Tensor) -> None:
     """The inverse of ``extractors_vector``, into modules that are there."""
-    start = 0
-    for tensor in tensors_of(module):
-        part = vector[start : start + tensor.numel()]
-        tensor.copy_(part.view(tensor.shape))
-        start += tensor.numel()
+    _write(vector, tensors_of(module))
 
 
 def _linears(module: nn.Module) -> list[nn.Linear]:
