@@ -400,11 +400,7 @@ def whole_numbers(column: Column) -> Column:
 
 def _image_dataset(name: str, part: ImagePart, label: str, first_id: int) -> Dataset:
     ids = np.arange(first_id, first_id + len(part.x), dtype=np.int64)
-    values = part.labels
-    if values.dtype.kind in "biu":
-        values = values.astype(np.int64)
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-    return Dataset(name, ids, part.x, label, whole_numbers(Column(values, missing)))
+    return Dataset(name, ids, part.x, label, whole_numbers(part.labels))
 
 
 def _breast_cancer() -> tuple[Table, str]:
@@ -430,4 +426,4 @@ def _digits_images() -> ImagePart:
 
     stored = load_digits()
     x = torch.from_numpy(stored.images / 16).float()[:, None]  # 16 is a digit's darkest ink
-    return ImagePart(x, stored.target)
+    return ImagePart(x, Column(stored.target, np.zeros(len(x), dtype=bool)))

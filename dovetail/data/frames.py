@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dovetail.data.tables import Column, Table, check_rows, column_of, nearest, repeated_name
+from dovetail.data.tables import Column, Table, check_rows, column_of, repeated_name
 from dovetail.errors import DataError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
     def read(key: str) -> Column:
         return _column(name, key, eager.get_column(names[key]))  # eager[5] would be a row
 
-    return FrameTable(name, list(names), len(eager), read, index)
+    return Table(name, list(names), len(eager), read, named_index=index)
 
 
 def series_like(given: Any, values: np.ndarray, *, name: str, names: Sequence[str] = ()) -> Any:
@@ -82,24 +82,6 @@ def series_like(given: Any, values: np.ndarray, *, name: str, names: Sequence[st
     if kind.is_pandas_like():
         return kind.to_native_namespace().Series(values, index=given.index, name=name)
     return kind.to_native_namespace().Series(name, values) if kind.is_polars() else values
-
-
-class FrameTable(Table):
-    """A DataFrame; a name that is not a column's but the index's is told so."""
-
-    def __init__(self, *given: Any) -> None:
-        *given_table, index = given
-        super().__init__(*given_table)
-        self._index: Iterable[str] = index
-
-    def _check_has(self, name: str) -> None:
-        if name not in self.names and name in self._index:
-            raise DataError(
-                f"no column {name!r} in {self.description}, whose index it is; give "
-                "df.reset_index()"
-            )
-        if name not in self.names:
-            raise DataError(f"no column {name!r} in {self.description}{nearest(name, self.names)}")
 
 
 def _kind(given: Any) -> str:

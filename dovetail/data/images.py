@@ -6,10 +6,11 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -94,11 +95,11 @@ class ImagePart:
 
     Attributes:
         x: (N, C, H, W) uint8, or float32 if stored as floats; contiguous.
-        labels: (N,) integers, or class names (objects that are ``str``).
+        labels: (N,) numbers, or class names.
     """
 
     x: Tensor
-    labels: np.ndarray
+    labels: Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +128,8 @@ def read_images(path: str | Path) -> ImageSet:
     elif not path.is_file():
         raise DataError(f"there is no file or folder {path}; check the path")
     else:
-        try:
-            with path.open("rb") as file:
-                parts = _read_npz(path, _archive(file))
-        except _UNREADABLE as error:
-            raise DataError(
-                f"cannot read {path} as an .npz file of plain arrays: {error}"
-            ) from None
+        with _archive(path) as stored:
+            parts = _read_npz(path, stored)
     if "train" in parts:
         train, test = parts["train"], parts.get("test")
     else:  # one part alone, whatever it is called, is the whole set
@@ -162,27 +158,25 @@ def read_image_samples(
     """
     if path.is_dir():
         return _read_folder_samples(path, id, label)
-    try:
-        with path.open("rb") as file:
-            stored = _archive(file)
-            if "x" in stored:
-                x = _from_array(path, "x", stored["x"])
-            elif "jpeg" in stored:
-                x = _from_streams(path, "", stored)
-            else:
-                raise DataError(f"{path} holds no images: expected x or jpeg, got {list(stored)}")
-            columns = [_array_column(path, name, stored, len(x)) for name in (id, label) if name]
-    except _UNREADABLE as error:
-        raise DataError(f"cannot read {path} as an .npz file of plain arrays: {error}") from None
+    with _archive(path) as stored:
+        x = _images(path, "", stored)
+        if x is None:
+            raise DataError(f"{path} holds no images: expected x or jpeg, got {list(stored)}")
+        columns = [_array_column(path, name, stored, len(x)) for name in (id, label) if name]
     return x, columns[0], columns[1] if label else None
 
 
-def _archive(file: IO[bytes]) -> Mapping[str, np.ndarray]:
-    """The arrays of an open .npz file; each is read when it is asked for, if memory has room."""
-    stored = np.load(file, allow_pickle=False)
-    if not isinstance(stored, np.lib.npyio.NpzFile):
-        raise ValueError("it is one array, not an archive of arrays")
-    return _Roomy(stored)
+@contextmanager
+def _archive(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of an .npz file; each is read when it is asked for, if memory has room."""
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise ValueError("it is one array, not an archive of arrays")
+            yield _Roomy(stored)
+    except _UNREADABLE as error:
+        raise DataError(f"cannot read {path} as an .npz file of plain arrays: {error}") from None
 
 
 class _Roomy(Mapping[str, np.ndarray]):
@@ -231,9 +225,13 @@ def _array_column(path: Path, name: str, stored: Mapping[str, np.ndarray], count
         values = np.char.strip(values.astype(str)).astype(object)
         return Column(values, values == "")
     if values.dtype.kind in "biu":
-        values = values.astype(np.int64)
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(count, dtype=bool)
-    return Column(values, missing)
+        return _present(values.astype(np.int64))
+    return Column(values, np.isnan(values)) if values.dtype.kind == "f" else _present(values)
+
+
+def _present(values: np.ndarray) -> Column:
+    """A column that lacks no value."""
+    return Column(values, np.zeros(len(values), dtype=bool))
 
 
 def _read_folder_samples(
@@ -248,28 +246,30 @@ def _read_folder_samples(
     if not files:
         raise DataError(f"{path} holds no .png or .jpg images")
     x = _decoded(((str(file), file) for file in files), len(files))
-    present = np.zeros(len(files), dtype=bool)
-    ids = Column(np.array([file.stem for file in files], dtype=object), present)
-    folders = Column(np.array([file.parent.name for file in files], dtype=object), present)
+    ids = _present(np.array([file.stem for file in files], dtype=object))
+    folders = _present(np.array([file.parent.name for file in files], dtype=object))
     return x, ids, folders if label else None
 
 
 def _read_npz(path: Path, stored: Mapping[str, np.ndarray]) -> dict[str, ImagePart]:
     parts = {}
     for part, ending in (("train", "_train"), ("test", "_test"), ("all", "")):
-        if f"x{ending}" in stored:
-            x = _from_array(path, f"x{ending}", stored[f"x{ending}"])
-        elif f"jpeg{ending}" in stored:
-            x = _from_streams(path, ending, stored)
-        else:
-            continue
-        parts[part] = ImagePart(x, _labels(path, ending, stored, len(x)))
+        x = _images(path, ending, stored)
+        if x is not None:
+            parts[part] = ImagePart(x, _labels(path, ending, stored, len(x)))
     if not parts:
         raise DataError(
             f"{path} holds no images: expected x_train, x, jpeg_train or jpeg, "
             f"got {sorted(stored)[:20]}"
         )
     return parts
+
+
+def _images(path: Path, ending: str, stored: Mapping[str, np.ndarray]) -> Tensor | None:
+    """(N, C, H, W) of a part of an .npz file; None: it has no such part."""
+    if f"x{ending}" in stored:
+        return _from_array(path, f"x{ending}", stored[f"x{ending}"])
+    return _from_streams(path, ending, stored) if f"jpeg{ending}" in stored else None
 
 
 def _from_array(path: Path, key: str, values: np.ndarray) -> Tensor:
@@ -329,28 +329,18 @@ def _from_streams(path: Path, ending: str, stored: Mapping[str, np.ndarray]) -> 
     )
 
 
-def _labels(path: Path, ending: str, stored: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """(N,) integers, or names where the file names its classes."""
-    if f"y{ending}" not in stored:
-        raise DataError(f"{path} has images but no labels y{ending}")
-    labels = np.asarray(stored[f"y{ending}"])
-    if labels.shape != (count,):
-        raise DataError(
-            f"{path}: y{ending} must have one label for each of the {count} images, "
-            f"got shape {labels.shape}"
-        )
-    if labels.dtype.kind in "US":
-        return labels.astype(str).astype(object)
-    if "classes" not in stored:
+def _labels(path: Path, ending: str, stored: Mapping[str, np.ndarray], count: int) -> Column:
+    """(N,) labels; names where the file names its classes."""
+    labels = _array_column(path, f"y{ending}", stored, count)
+    if labels.is_text or "classes" not in stored:
         return labels
-    classes = np.asarray(stored["classes"]).astype(str)
-    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= len(classes):
+    classes, places = np.asarray(stored["classes"]).astype(str), labels.values
+    if places.dtype.kind != "i" or places.min() < 0 or places.max() >= len(classes):
         raise DataError(
             f"{path}: y{ending} must lie in 0..{len(classes) - 1}, places in its {len(classes)} "
-            f"classes; got {labels.dtype} from {labels.min()} to {labels.max()}"
+            f"classes; got {places.dtype} from {places.min()} to {places.max()}"
         )
-    names: np.ndarray = classes[labels].astype(object)
-    return names
+    return _present(classes[places].astype(object))
 
 
 def _read_folder(path: Path) -> dict[str, ImagePart]:
@@ -374,7 +364,7 @@ def _read_classes(path: Path) -> ImagePart:
             f"{path} holds no images: expected a folder per class with .png or .jpg files in it"
         )
     x = _decoded(((str(file), file) for _, file in files), len(files))
-    return ImagePart(x, np.array([name for name, _ in files], dtype=object))
+    return ImagePart(x, _present(np.array([name for name, _ in files], dtype=object)))
 
 
 def _decoded(files: Iterable[tuple[str, Path | io.BytesIO]], count: int) -> Tensor:

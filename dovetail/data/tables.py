@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -87,41 +87,39 @@ class Column:
         return Column(self.values[rows], self.missing[rows], self.what)
 
 
+@dataclass(frozen=True, eq=False)
 class Table:
     """Named columns of one length, each read when it is asked for.
 
     Made by ``read_table`` and ``table_from_arrays``.
 
-    Args:
+    Attributes:
         description: what the table is called in errors; mostly its path.
         names: column names, in order.
-        num_rows: rows that ``read`` gives.
+        num_read: rows that ``read`` gives.
         read: column name -> the whole column.
         rows: (N,) int64, the rows of it that this table has; None for all.
         index: columns that are pandas' numbers of rows: no features, but read where they are asked
             for by name.
         asked: how a party asks columns to be read.
+        named_index: names of a DataFrame's index, of which no column is read.
     """
 
-    def __init__(
-        self,
-        description: str,
-        names: Sequence[str],
-        num_rows: int,
-        read: Callable[[str], Column],
-        rows: np.ndarray | None = None,
-        *,
-        index: Sequence[str] = (),
-        asked: Asked | None = None,
-    ) -> None:
-        self.asked = asked
-        self.index = tuple(index)
-        self.description = description
-        self.names = tuple(names)
-        self.num_rows = num_rows if rows is None else len(rows)
-        self._num_read = num_rows
-        self._read = read
-        self._rows = rows
+    description: str
+    names: Sequence[str]
+    num_read: int
+    read: Callable[[str], Column]
+    rows: np.ndarray | None = None
+    index: Sequence[str] = ()
+    asked: Asked | None = None
+    named_index: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_read if self.rows is None else len(self.rows)
 
     def column(self, name: str) -> Column:
         """One column; nothing else is read.
@@ -134,8 +132,8 @@ class Table:
         if several is not None and name not in self.names:
             return Column(*read_label(several, [self.column(each) for each in several.columns]))
         self._check_has(name)
-        column = self._read(name)
-        return column if self._rows is None else column.take(self._rows)
+        column = self.read(name)
+        return column if self.rows is None else column.take(self.rows)
 
     def has(self, label: str | None) -> bool:
         """Whether the columns of a label are here."""
@@ -148,24 +146,15 @@ class Table:
     def __getstate__(self) -> dict[str, Any]:
         """With its columns: another process cannot read from this one's connection."""
         columns = {name: self.column(name) for name in (*self.names, *self.index)}
-        num_rows = self.num_rows
-        return {**vars(self), "_read": columns.__getitem__, "_num_read": num_rows, "_rows": None}
+        return vars(replace(self, num_read=self.num_rows, read=columns.__getitem__, rows=None))
 
     def take(self, rows: np.ndarray) -> Table:
         """A table of these rows, in this order; no value is read or copied."""
-        if self._rows is not None:
-            rows = self._rows[rows]
+        if self.rows is not None:
+            rows = self.rows[rows]
         elif rows.dtype.kind == "b":
             rows = np.flatnonzero(rows)
-        return Table(
-            self.description,
-            self.names,
-            self._num_read,
-            self._read,
-            rows,
-            index=self.index,
-            asked=self.asked,
-        )
+        return replace(self, rows=rows)
 
     def select(self, patterns: Sequence[str]) -> list[str]:
         """Names that match any of these globs, in table order.
@@ -205,7 +194,7 @@ class Table:
         for name in names:
             self._check_has(name)
         left = [name for name in self.names if name not in names]
-        return self._of(left, self.index)
+        return replace(self, names=left)
 
     def only(self, names: Iterable[str]) -> Table:
         """A table of these columns, in this order.
@@ -216,30 +205,23 @@ class Table:
         names = tuple(names)
         for name in names:
             self._check_has(name)
-        return self._of(names)
+        return replace(self, names=names, index=())
 
     def asking(self, asked: Asked) -> Table:
         """The table with how a party asks its columns to be read."""
-        made = self._of(self.names, self.index)
-        made.asked = asked
-        return made
-
-    def _of(self, names: Sequence[str], index: Sequence[str] = ()) -> Table:
-        return Table(
-            self.description,
-            names,
-            self._num_read,
-            self._read,
-            self._rows,
-            index=index,
-            asked=self.asked,
-        )
+        return replace(self, asked=asked)
 
     def _check_has(self, name: str) -> None:
-        if name not in self.names and name not in self.index:
+        if name in self.names or name in self.index:
+            return
+        if name in self.named_index:
             raise MissingColumnError(
-                f"no column {name!r} in {self.description}{nearest(name, self.names)}"
+                f"no column {name!r} in {self.description}, whose index it is; give "
+                "df.reset_index()"
             )
+        raise MissingColumnError(
+            f"no column {name!r} in {self.description}{nearest(name, self.names)}"
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -237,9 +237,7 @@ def _numbered_images(source: Path) -> RawRows:
     """Row numbers, images and labels of an image set."""
     images = dd.read_images(source)
     part = images.test or images.train
-    is_float = part.labels.dtype.kind == "f"
-    missing = np.isnan(part.labels) if is_float else np.zeros(len(part.labels), dtype=bool)
-    return RawRows(np.arange(len(part.x)), {"": part.x}, dd.Column(part.labels, missing))
+    return RawRows(np.arange(len(part.x)), {"": part.x}, part.labels)
 
 
 def _named_images(model: Takes, source: Path, id_column: str) -> RawRows:

@@ -229,12 +229,5 @@ def _check_texts(cursor: duckdb.DuckDBPyConnection, path: str, columns: Collecti
 
 def _in_memory(table: dd.Table, names: Collection[str]) -> dd.Table:
     """A table in memory with these columns' values: its file may go."""
-    columns: dict[str, dd.Column] = {}
-
-    def read(name: str) -> dd.Column:
-        return columns[name]
-
-    for name in table.names:
-        if name in names:
-            columns[name] = table.column(name)
-    return dd.Table("the body", table.names, table.num_rows, read)
+    columns = {name: table.column(name) for name in table.names if name in names}
+    return dd.Table("the body", table.names, table.num_rows, columns.__getitem__)

@@ -81,7 +81,7 @@ def test_grey_arrays_get_one_channel(tmp_path):
     images = read_images(path)
     assert images.train.x.dtype == torch.uint8
     assert images.train.x.tolist() == x[:, None].tolist()
-    assert images.train.labels.tolist() == [7, 8]
+    assert images.train.labels.values.tolist() == [7, 8]
     assert images.test.x.shape == (1, 1, 4, 3)
 
 
@@ -92,7 +92,7 @@ def test_coloured_arrays_become_channels_first(tmp_path):
     assert images.train.x.dtype == torch.float32
     assert images.train.x.is_contiguous()
     assert images.train.x.tolist() == x.transpose(0, 3, 1, 2).tolist()
-    assert images.train.labels.tolist() == ["dog", "cat"]
+    assert images.train.labels.values.tolist() == ["dog", "cat"]
 
 
 def test_integers_of_other_widths_become_uint8(tmp_path):
@@ -110,7 +110,7 @@ def test_jpeg_streams_are_decoded(tmp_path):
     assert images.test is None  # a test part alone is the whole set
     assert images.train.x.shape == (2, 1, 2, 3)
     np.testing.assert_allclose(images.train.x[:, 0, 0, 0], [10, 200], atol=2)
-    assert images.train.labels.tolist() == ["b", "a"]
+    assert images.train.labels.values.tolist() == ["b", "a"]
 
 
 def test_a_folder_per_class_is_read(tmp_path):
@@ -119,7 +119,7 @@ def test_a_folder_per_class_is_read(tmp_path):
     images = read_images(tmp_path)
     assert images.test is None
     assert images.train.x[:, 0, 0, 0].tolist() == [2, 3, 1]
-    assert images.train.labels.tolist() == ["cat", "cat", "dog"]
+    assert images.train.labels.values.tolist() == ["cat", "cat", "dog"]
 
 
 def test_a_folder_may_be_split(tmp_path):
@@ -128,7 +128,7 @@ def test_a_folder_may_be_split(tmp_path):
     images = read_images(tmp_path)
     assert images.train.x[0, :, 0, 0].tolist() == [1, 2, 3]
     assert images.test.x[0, :, 0, 0].tolist() == [4, 5, 6]
-    assert images.test.labels.tolist() == ["b"]
+    assert images.test.labels.values.tolist() == ["b"]
 
 
 def test_images_of_two_sizes_are_refused(tmp_path):
@@ -164,8 +164,8 @@ jpeg, offset = streams([picture(1), picture(2)])
     ("arrays", "words"),
     [
         ({"z": x}, "holds no images: expected x_train"),
-        ({"x": x}, "has images but no labels y"),
-        ({"x": x, "y": y[:1]}, r"one label for each of the 2 images, got shape \(1,\)"),
+        ({"x": x}, r"has no array 'y'; it has \['x'\]"),
+        ({"x": x, "y": y[:1]}, r"one value for each of the 2 images, got shape \(1,\)"),
         ({"x": x[0], "y": y}, r"must be \(N, height, width\)"),
         ({"x": x[:, None], "y": np.array([0, 1]), "classes": ["a"]}, "y must lie in 0..0"),
         ({"x": np.full((2, 1, 1), np.nan), "y": y}, "NaN or infinite pixels"),
@@ -208,7 +208,7 @@ def test_a_test_part_alone_is_the_whole_of_cifar_100():
     images = read_images(path)
     assert images.test is None
     assert images.train.x.shape == (9999, 3, 32, 32)
-    assert len(set(images.train.labels.tolist())) == 100
+    assert len(set(images.train.labels.values.tolist())) == 100
 
 
 def test_an_archive_that_unpacks_to_more_than_memory_has_is_refused_before_it_does(
