@@ -11,15 +11,17 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dovetail.audit.verdict import Finding, Verdict
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import number
 from dovetail.models.metrics import SCORES
 from dovetail.models.model_folders import JOINT
 from dovetail.privacy import spent_text
+from dovetail.runs.trials import Trial
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -156,34 +158,12 @@ class _Outcome(_Read):
     ledger: list[Sent] = []
 
 
-class _Threat(_Read):
-    attack: str
-
-
-class AuditLine(_Read):
-    """What one attack of an audit found (``audit/verdict.py``)."""
-
-    variant: str
-    observer: str
-    owner: str
-    channel: str
-    target: str
-    threat: _Threat
-    baseline: float
-    score: float
-    advantage: float
-    low: float
-    high: float
-    verdict: Literal["none", "low", "high"]
-    worst: tuple[str, float, float] | None = None
-
-
 class AuditFile(_Read):
     """``audit.json``, as far as a report shows it."""
 
-    verdict: Literal["none", "low", "high"]
+    verdict: Verdict
     thresholds: str = ""
-    findings: list[AuditLine] = []
+    findings: list[Finding] = []
 
 
 class Value(_Read):
@@ -193,21 +173,12 @@ class Value(_Read):
     std: float = 0.0
 
 
-class TrialLine(_Read):
-    """A trial of a search."""
-
-    settings: dict[str, Any] = {}
-    score: float | None = None
-    seconds: float = 0.0
-    failed: str = ""
-
-
 class SearchFile(_Read):
     """``search.json``: what was tried before the run, on rows that judge."""
 
     metric: str
     best: int
-    trials: list[TrialLine]
+    trials: list[Trial]
     judged_on: dict[str, list[Any]] = Field(default_factory=dict, alias="judged on")
 
 

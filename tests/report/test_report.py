@@ -386,12 +386,16 @@ def test_an_audit_and_what_releases_cost_stand_in_the_report(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in grown))
     assert "epsilon of the sample that releases have cost most" in html([read_run(tmp_path)], NAMES)
     assert "What could they learn?" not in page
+    threat = {
+        "attack": "clusters", "paper": "a paper", "given": "messages", "baseline": "a guess",
+        "metric": "accuracy",
+    }  # fmt: skip
     finding = {
         "variant": "apfed", "observer": "shop", "owner": "bank", "channel": "codes",
-        "target": "labels", "threat": {"attack": "clusters"}, "baseline": 0.5, "score": 0.9,
+        "target": "labels", "threat": threat, "baseline": 0.5, "score": 0.9,
         "advantage": 0.8, "low": 0.7, "high": 0.9, "verdict": "high", "worst": None,
     }  # fmt: skip
-    weaker = {**finding, "threat": {"attack": "norm of gradients"}, "advantage": 0.1}
+    weaker = {**finding, "threat": {**threat, "attack": "norm of gradients"}, "advantage": 0.1}
     audit = {"verdict": "high", "thresholds": "high: much", "findings": [weaker, finding]}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     page = html([read_run(tmp_path)], NAMES)
