@@ -49,10 +49,9 @@ from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
 from dovetail.node import driver as driving
 from dovetail.node.engines import FlareSection
+from dovetail.node.hosting import opened_home
 from dovetail.node.partyfile import open_site
-from dovetail.node.runs import Runs
-from dovetail.node.site_folder import Refusals, SiteFolder, logged, site_folder_of
-from dovetail.node.status_line import StatusLine
+from dovetail.node.site_folder import site_folder_of
 from dovetail.runs.proposing import read_agreed
 from dovetail.runs.runfile import RunFile, TrackSection, check_run
 from dovetail.runs.train import Agreed, Drive, check_participation, train_seeds
@@ -138,23 +137,11 @@ class Party:
                 site = open_site(Path(section.party))
                 name, driver = site.name, _driver_of(site, section)
                 site_folder = Path(section.site) if section.site else site_folder_of(site.path)
-                stack.enter_context(SiteFolder(site_folder, wait_s=LEAVE_S))
-                stack.enter_context(logged(site_folder / "join.log"))
-                teller = stack.enter_context(StatusLine(driver, quiet=True))
-                ledger = stack.enter_context(LedgerFile(site_folder / "ledger.jsonl", name))
-                refusals = Refusals(site_folder / "refusals.jsonl", teller.print)
-                runs = Runs(site, site_folder, refusals, teller, device(section.device))
-                host: Host | DovetailError = Host(
-                    name,
-                    runs.open,
-                    admit=site.policy.admit,
-                    on_refusal=refusals.record,
-                    ledger=ledger,
-                    max_bytes=site.policy.section.max_message_bytes,
-                    on_restart=runs.restarted,
-                    account=runs.account,
-                    on_notice=runs.noticed,
+                computing = device(section.device)
+                opened = opened_home(
+                    site, site_folder, None, [driver], computing, quiet=True, wait_s=LEAVE_S
                 )
+                host: Host | DovetailError = stack.enter_context(opened).host
                 self._stack = stack.pop_all()
         except DovetailError as error:  # may name files of this machine, which stay here
             (root / CAUSE).write_text(f"{error}\n", encoding="utf-8")
@@ -262,22 +249,15 @@ class Driver:
     ) -> Drive:
         """Opens the driver of a run: its own party file, or none, and lines to the sites."""
 
-        def reaching(engine: FlareSection) -> driving.Reach:
-            @contextmanager
-            def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
-                most_bytes = engine.max_message_bytes
-                with Calls(
-                    calls, driver=driver, max_message_bytes=most_bytes, ledger=ledger
-                ) as lines:
-                    yield lines
-
-            return reach
-
         def drive(
             run: RunFile, *, talk: Progress = SILENT
         ) -> AbstractContextManager[driving.Driver | driving.Coordinator | None]:
             engine = _flare(run)
-            reach = reaching(engine)
+
+            def reach(driver: str, ledger: LedgerFile) -> Lines:
+                most_bytes = engine.max_message_bytes
+                return Calls(calls, driver=driver, max_message_bytes=most_bytes, ledger=ledger)
+
             if coordinated(run.method):
                 name = certificate_name(driving.coordinator_name(engine))
                 site_folder = Path(section.site) if section.site else root / f"{name}.site"

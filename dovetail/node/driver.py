@@ -15,8 +15,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,10 +35,7 @@ from dovetail.federated import missing_parties
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.network import Engine, calls, checkpoint, connection, credentials, renewal, stream
-from dovetail.network.certificates import (
-    certificate_name,
-    make_folder,
-)
+from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.heads import Tell, Told
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
@@ -47,11 +44,7 @@ from dovetail.node.engines import ElsewhereSection, MailboxSection, StreamSectio
 from dovetail.node.proposal import Proposal, Signature, agreed_run
 from dovetail.node.record import Account, read_account, write_record
 from dovetail.node.secret import site_secret
-from dovetail.node.site_folder import (
-    SiteFolder,
-    logged,
-    site_folder_of,
-)
+from dovetail.node.site_folder import SiteFolder, logged, site_folder_of
 from dovetail.node.warnings import Warned
 
 #: Seconds from one look at who is here to the next.
@@ -194,7 +187,7 @@ class Listener:
         section = self._section
         with self._talk.waiting(_place(section)) as waiting:
             self._lines.wait(section.wait_s, waiting)
-        self._stack.enter_context(_Watch(self._lines, self._talk))
+        self._stack.enter_context(_watched(self._lines, self._talk))
         self._waited = True
         if self._agreed is not None:
             proposal, signatures = self._agreed
@@ -325,10 +318,7 @@ class Driver(Listener):
         """Align with all partners, and keep what came of it; each partner keeps its own rows."""
         self.wait()
         run = secrets.token_hex(8)
-        with (
-            psi.Workers(workers) as shared,
-            self._talk.points("aligning") as bar,
-        ):
+        with psi.Workers(workers) as shared, self._talk.points("aligning") as bar:
             aligned = self.site.align(self._engine(run), workers=shared, progress=bar)
         rows = aligned.alignment.rows
         self._stored = StoredRows(
@@ -346,10 +336,7 @@ class Driver(Listener):
     def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
         """How many rows each partner has and shares; nobody learns which."""
         self.wait()
-        with (
-            psi.Workers(workers) as shared,
-            self._talk.points("counting") as bar,
-        ):
+        with psi.Workers(workers) as shared, self._talk.points("counting") as bar:
             engine = self._engine(secrets.token_hex(8))
             return self.site.count(engine, workers=shared, progress=bar)
 
@@ -449,40 +436,31 @@ def _place(section: ElsewhereSection) -> str:
 # --- What is said ---------------------------------------------------------------------------------
 
 
-class _Watch:
+@contextmanager
+def _watched(lines: Lines, talk: Progress) -> Iterator[None]:
     """Says when a partner is lost, and when it is back; not what is missed meanwhile."""
+    ended = threading.Event()
 
-    def __init__(self, lines: Lines, talk: Progress) -> None:
-        self._lines = lines
-        self._talk = talk
-        self._lost_at: dict[str, float] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="dovetail-watch")
+    def watch() -> None:
+        lost_at: dict[str, float] = {}
+        while not ended.wait(TICK_S):
+            here, now = lines.connected, time.monotonic()
+            for name in lines.links:
+                if name not in here and name not in lost_at:
+                    lost_at[name] = now
+                    talk.warn(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
+                elif name in here and name in lost_at:
+                    away_s = now - lost_at.pop(name)
+                    talk.warn(f"{time.strftime('%H:%M:%S')} {name!r} is back after {away_s:.1f} s")
 
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(TICK_S):
-            here = self._lines.connected
-            now = time.monotonic()
-            for name in self._lines.links:
-                if name not in here and name not in self._lost_at:
-                    self._lost_at[name] = now
-                    self._talk.warn(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
-                elif name in here and name in self._lost_at:
-                    away_s = now - self._lost_at.pop(name)
-                    self._talk.warn(
-                        f"{time.strftime('%H:%M:%S')} {name!r} is back after {away_s:.1f} s"
-                    )
+    thread = threading.Thread(target=watch, daemon=True, name="dovetail-watch")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 #: Whose warnings a driver's user is told.
 _WARNING = (stream, connection, calls, checkpoint, missing_parties, credentials, renewal)
-
-_log = logging.getLogger(__name__)

@@ -60,7 +60,7 @@ class Opened:
     host: Host
     teller: StatusLine
     refusals: Refusals
-    shown: Certified
+    shown: Certified | None
 
     def probes(self, address: str | None) -> AbstractContextManager[object]:
         """Answers probes and Prometheus at an address, while the context is open; None: nowhere.
@@ -73,29 +73,36 @@ class Opened:
         return Probes(address, why_not_ready=self.teller.why_not_ready, metrics=self._metrics)
 
     def _metrics(self) -> Iterator[Metric]:
-        yield from (*self.teller.metrics(), *self.refusals.metrics(), _expiry(self.shown))
+        yield from (*self.teller.metrics(), *self.refusals.metrics())
+        if self.shown is not None:
+            about = "Unix time at which the certificate expires."
+            expires = self.shown.credentials.expires.timestamp()
+            yield gauge("dovetail_certificate_expiry_seconds", about, "", {"": expires})
 
 
 @contextmanager
 def opened_home(
     site: Site,
     site_folder: Path,
-    shown: Certified,
+    shown: Certified | None,
     drivers: Collection[str],
     device: torch.device | None,
     quiet: bool,
     parked: Parked | None = None,
+    *,
+    wait_s: float = 0.0,
 ) -> Iterator[Opened]:
     """The party's site, while the context is open.
 
     Args:
         site: the party.
         site_folder: the folder.
-        shown: what it shows.
+        shown: what it shows; None: no certificate, where others say who is who.
         drivers: whom it answers.
         device: where it computes; None: on the processor.
         quiet: print nothing.
         parked: keeps what runs are in between messages; None: this process stays.
+        wait_s: how long to wait for another process to leave the folder.
 
     Raises:
         ConfigError: a site that another process uses, or that will not do.
@@ -103,7 +110,7 @@ def opened_home(
     raise_descriptor_limit()
     with (
         site.computing(),
-        SiteFolder(site_folder) as kept,
+        SiteFolder(site_folder, wait_s=wait_s) as kept,
         logged(kept.path / "join.log"),
         StatusLine(*drivers, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
@@ -128,10 +135,3 @@ def opened_home(
         )
         yield Opened(kept.path, host, teller, refusals, shown)
         teller.stopped(ledger.last_hash)
-
-
-def _expiry(shown: Certified) -> Metric:
-    """When the certificate expires, for Prometheus."""
-    about = "Unix time at which the certificate expires."
-    expires = shown.credentials.expires.timestamp()
-    return gauge("dovetail_certificate_expiry_seconds", about, "", {"": expires})

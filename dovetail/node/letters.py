@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,12 +14,14 @@ from dovetail.network.client import Event
 from dovetail.network.mailbox.answering import Mailman
 from dovetail.network.mailbox.keys import Keys
 from dovetail.network.mailbox.opening import open_place
-from dovetail.network.mailbox.places import PlaceError
+from dovetail.network.mailbox.places import Place, PlaceError
 from dovetail.network.mailbox.watching import Watch
-from dovetail.node.hosting import Opened, opened_home, shown_by
+from dovetail.network.renewal import Certified
+from dovetail.node.hosting import opened_home, shown_by
 from dovetail.node.join import TICK_S, describe
 from dovetail.node.parked import Parked
 from dovetail.node.site_folder import site_folder_of
+from dovetail.node.status_line import StatusLine
 
 #: In a party's site: its keys, and what it remembers of drivers' letters.
 FOLDER = "mailbox"
@@ -87,83 +89,83 @@ def answer_letters(
             watch = Watch(place.where, opened.teller.print)
             mailman = Mailman(opened.host, place, keys, shown, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
-            round_ = _Round(opened, mailman, looking, drivers, stopped)
-            return round_.run(keys, lambda: keys.publish(place, shown))
+            return _Round(
+                opened.teller, mailman, keys, place, shown, looking, drivers, stopped
+            ).run()
     finally:
         place.close()
 
 
+@dataclass(eq=False)
 class _Round:
     """One process's looks at the place."""
 
-    def __init__(
-        self,
-        opened: Opened,
-        mailman: Mailman,
-        looking: Looking,
-        drivers: Sequence[str],
-        stopped: Callable[[], bool],
-    ) -> None:
-        self._opened, self._mailman = opened, mailman
-        self._looking, self._drivers = looking, drivers
-        self._stopped = stopped
-        self._published = False
-        self._last = time.monotonic()  # when a letter was answered
+    teller: StatusLine
+    mailman: Mailman
+    keys: Keys
+    place: Place
+    shown: Certified
+    looking: Looking
+    drivers: Sequence[str]
+    stopped: Callable[[], bool]
+    published: bool = False
+    last: float = field(default_factory=time.monotonic)  # when a letter was answered
 
-    def run(self, keys: Keys, publish: Callable[[], None]) -> int:
+    def run(self) -> int:
         """How many letters were answered; the key of all those that were is gone then."""
-        num_answered, looking, teller = 0, self._looking, self._opened.teller
-        while not self._stopped():
-            self._opened.shown.refresh()
-            found = self._look(keys, publish)
+        num_answered, looking = 0, self.looking
+        while not self.stopped():
+            self.shown.refresh()
+            found = self._look()
             if found:
                 num_answered += found
-                self._last = time.monotonic()
+                self.last = time.monotonic()
                 continue
             if looking.once and self._is_over():
                 break
             self._wait(min(looking.poll_s, looking.linger_s or looking.poll_s))
-        if self._published:
-            keys.forget()
-        busy = self._mailman.busy()
+        if self.published:
+            self.keys.forget()
+        busy = self.mailman.busy()
         if busy:
-            teller.print(f"ends in the middle: {busy}; the driver has to begin that anew")
+            self.teller.print(f"ends in the middle: {busy}; the driver has to begin that anew")
         if looking.once:
             letters = f"{num_answered} letter{'' if num_answered == 1 else 's'}"
-            teller.print(f"answered {letters}; nothing more lies in {looking.where}")
+            self.teller.print(f"answered {letters}; nothing more lies in {looking.where}")
         return num_answered
 
-    def _look(self, keys: Keys, publish: Callable[[], None]) -> int:
-        where = self._looking.where
+    def _look(self) -> int:
         try:
-            if not self._published:
-                publish()
-                self._published = True
-            found = self._mailman.look(self._stopped)
-            if not found and keys.renew():
-                self._published = False
-                publish()
-                self._published = True
+            if not self.published:
+                self._publish()
+            found = self.mailman.look(self.stopped)
+            if not found and self.keys.renew():
+                self._publish()
         except PlaceError as error:
-            if self._looking.once:
+            if self.looking.once:
                 raise
             self._tell(Event("waiting", f"{error}; it is tried again"))
             return 0
-        self._tell(Event("connected", f"looks for letters in {where}"))
+        self._tell(Event("connected", f"looks for letters in {self.looking.where}"))
         return found
 
+    def _publish(self) -> None:
+        self.published = False
+        self.keys.publish(self.place, self.shown)
+        self.published = True
+
     def _tell(self, event: Event) -> None:
-        for driver in self._drivers:
-            self._opened.teller.changed(event, driver)
+        for driver in self.drivers:
+            self.teller.changed(event, driver)
 
     def _is_over(self) -> bool:
         """Whether nothing more is to be waited for."""
-        idle_s = time.monotonic() - self._last
-        least_s = self._looking.linger_s
-        return idle_s >= (max(least_s, BUSY_S) if self._mailman.busy() else least_s)
+        idle_s = time.monotonic() - self.last
+        least_s = self.looking.linger_s
+        return idle_s >= (max(least_s, BUSY_S) if self.mailman.busy() else least_s)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._stopped() and (left := until - time.monotonic()) > 0:
+        while not self.stopped() and (left := until - time.monotonic()) > 0:
             time.sleep(min(TICK_S, left))
-            self._opened.teller.tick()
+            self.teller.tick()

@@ -90,51 +90,36 @@ def reaches(
     )
     match section:
         case StreamSection():
-            return _listens(section, shown)
+
+            @contextmanager
+            def listen(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+                with (
+                    threads_end(),
+                    Stream(
+                        section.listen,
+                        driver=driver,
+                        credentials=shown,
+                        parties=section.partners,
+                        max_message_bytes=section.max_message_bytes,
+                        ledger=ledger,
+                    ) as stream,
+                ):
+                    yield stream
+
+            return listen
         case MailboxSection():
-            return _leaves_letters(section, shown, talk)
-    raise ConfigError(f"no partner is reached by {type(section).__name__}")
-
-
-def _listens(section: StreamSection, shown: Certified) -> Reach:
-    """Lines of those who dial."""
-
-    @contextmanager
-    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
-        with (
-            threads_end(),
-            Stream(
-                section.listen,
-                driver=driver,
-                credentials=shown,
+            proxy_ca = Path(section.proxy_ca) if section.proxy_ca else None
+            return lambda driver, ledger: Mailbox(
+                open_place(section.place, shown, proxy_ca),
                 parties=section.partners,
+                driver=driver,
+                identity=shown,
+                show=talk.warn,
+                poll_s=section.poll_s,
                 max_message_bytes=section.max_message_bytes,
                 ledger=ledger,
-            ) as stream,
-        ):
-            yield stream
-
-    return reach
-
-
-def _leaves_letters(section: MailboxSection, shown: Certified, talk: Progress) -> Reach:
-    """Lines of those who look for letters."""
-
-    @contextmanager
-    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
-        with Mailbox(
-            open_place(section.place, shown, Path(section.proxy_ca) if section.proxy_ca else None),
-            parties=section.partners,
-            driver=driver,
-            identity=shown,
-            show=talk.warn,
-            poll_s=section.poll_s,
-            max_message_bytes=section.max_message_bytes,
-            ledger=ledger,
-        ) as mailbox:
-            yield mailbox
-
-    return reach
+            )
+    raise ConfigError(f"no partner is reached by {type(section).__name__}")
 
 
 def _credentials(folder: Path, name: str, revoked: Path | None) -> Certified:
