@@ -34,6 +34,7 @@ from dovetail.data import (
     MultiLabel,
     MultiTarget,
     NumberSummary,
+    Quantiles,
     Summary,
     Survival,
     Table,
@@ -42,6 +43,7 @@ from dovetail.data import (
     agree,
     common_first,
     fit_rest,
+    shared_json,
     spelled_alike,
 )
 from dovetail.data.survival import MOST_INTERVALS
@@ -63,8 +65,8 @@ class Description(Message):
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
     # As JSON, so that 1 and "1" differ; of labels that are numbers one, with their mean and scale;
-    # of several labels one each; of times to an event one, with the ends of intervals that would
-    # suit the party (``times.py``).
+    # of quantiles and of several labels one each; of times to an event one, with the ends of
+    # intervals that would suit the party (``times.py``).
     classes: tuple[str, ...]
     num_rows: int
     counts_C: Integers  # rows with a value
@@ -282,7 +284,10 @@ def classes_of(task: Task) -> tuple[str, ...]:
     if isinstance(task, MultiTarget):
         each = zip(task.labels, task.means, task.scales, strict=True)
         return tuple(json.dumps({"label": n, "mean": m, "scale": s}) for n, m, s in each)
-    return (json.dumps(task.to_json()),)
+    if isinstance(task, Quantiles):
+        scale = {"mean": task.mean, "scale": task.scale}
+        return tuple(json.dumps({"quantile": share, **scale}) for share in task.shares)
+    return (json.dumps(shared_json(task)),)
 
 
 def agreed_times(agreed: str) -> tuple[float, ...]:

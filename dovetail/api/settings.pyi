@@ -259,7 +259,7 @@ class HyFEMSettings(TypedDict, total=False):
     classes: Sequence[str | int]
     label_scale: Sequence[float] | Mapping[str, Sequence[float]] | None
     labels: Sequence[str]
-    times_to_event: bool
+    task: Literal['survival', 'counts', 'amounts', 'quantiles'] | None
     proximal: float
     variants: Mapping[str, Mapping[str, Any]]
 

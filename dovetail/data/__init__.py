@@ -48,6 +48,7 @@ from dovetail.data.task import (
     check_classes,
     encode_labels,
     fit_task,
+    shared_json,
     spelled_alike,
     task_from_json,
 )

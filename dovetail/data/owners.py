@@ -96,11 +96,6 @@ def owners(
         raise ConfigError(f"{repeated[0]!r} is a data owner and a label owner; names must differ")
     if skew is not None and not (skew > 0 and np.isfinite(skew)):
         raise ConfigError(f"skew is a concentration above 0, got {skew}")
-    if kind in ("counts", "amounts", "quantiles"):
-        raise ConfigError(
-            f"owners deals labels that are classes, numbers, times or several at once, not {kind}; "
-            'split "columns" for APFed, which learns them'
-        )
     if skew is not None and kind != "classification":
         raise ConfigError(f"skew splits rows by class; labels here are of {kind}; leave skew out")
     if not 0 <= validation < 1:

@@ -73,13 +73,15 @@ class Counts(Saved):
         unit: the mean; of a rate the mean of one of exposure.
         exposure: the column that a row's rate is multiplied by, as an offset; None: counts of
             rows that are all alike.
+        exposed: the mean exposure, so that days or years are learned alike.
     """
 
     unit: Positive
     exposure: str | None = None
+    exposed: Positive = 1.0
 
     kind: ClassVar[str] = "counts"
-    unsaid: ClassVar[tuple[str, ...]] = ("exposure",)
+    unsaid: ClassVar[tuple[str, ...]] = ("exposure", "exposed")
 
     predicts: ClassVar[str] = "a number"
     num_outputs: ClassVar[int] = 1
@@ -88,10 +90,10 @@ class Counts(Saved):
     scale: ClassVar[float] = 1.0
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """(N,) as networks see them; of a rate (N, 2), with the exposure as it is."""
+        """(N,) as networks see them; of a rate (N, 2), with the exposure over its mean."""
         if self.exposure is None:
             return numbers / self.unit
-        encoded: np.ndarray = numbers / np.array([self.unit, 1.0])
+        encoded: np.ndarray = numbers / np.array([self.unit * self.exposed, self.exposed])
         return encoded
 
     def values(self, outputs_NS: np.ndarray) -> np.ndarray:
@@ -113,7 +115,7 @@ class Quantiles(Saved):
 
     mean: Number
     scale: Positive
-    shares: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    shares: Annotated[tuple[_Share, ...], Field(min_length=1)] = (0.1, 0.5, 0.9)
     kind: ClassVar[str] = "quantiles"
 
     predicts: ClassVar[str] = "a number"
@@ -139,6 +141,12 @@ class Quantiles(Saved):
 Task = (
     Classification | Regression | Survival | Counts | Amounts | Quantiles | MultiLabel | MultiTarget
 )
+
+
+def shared_json(task: Task) -> dict[str, Any]:
+    """What must be the same at all parties that learn it together: of counts and amounts no mean,
+    which is each party's own."""
+    return {"kind": task.kind} if isinstance(task, Counts) else task.to_json()
 
 
 def task_from_json(stored: Any) -> Task:
@@ -201,7 +209,8 @@ def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
         return fit_survival(present, label=label, intervals=intervals)
     if isinstance(several, Rate):
         counts, exposures = present.T
-        return Counts(float(counts.sum() / exposures.sum()) or 1.0, several.exposure)
+        rate, exposed = float(counts.sum() / exposures.sum()), float(exposures.mean())
+        return Counts(rate or 1.0, several.exposure, exposed)
     if kind in ("counts", "amounts"):
         low = present.min()
         if low < 0 or (kind == "amounts" and low == 0):
@@ -213,7 +222,7 @@ def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
         return Counts(unit) if kind == "counts" else Amounts(unit)
     mean, scale = float(present.mean()), float(present.std()) or 1.0
     if kind == "quantiles":
-        return Quantiles(mean, scale, (0.1, 0.5, 0.9))
+        return Quantiles(mean, scale)
     return Regression(mean, scale)
 
 

@@ -21,12 +21,6 @@ from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.settings.labels import label_columns
 
-#: What labels can be that any method learns.
-BASIC_KINDS: tuple[dd.Kind, ...] = ("classification", "regression")
-
-#: What they can be besides: CHFL, HyFEM, FedOptimus.
-MORE_KINDS: tuple[dd.Kind, ...] = ("survival", "multilabel", "multitarget")
-
 #: Mean and scale of a number.
 Scale = tuple[float, Annotated[float, Field(gt=0)]]
 
@@ -34,7 +28,10 @@ Scale = tuple[float, Annotated[float, Field(gt=0)]]
 #: several by the label's name.
 LabelScale = Scale | dict[str, Scale]
 
-_NUMBERS = ("regression", "multitarget")
+_NUMBERS = ("regression", "quantiles", "multitarget")
+
+#: Labels of which each party has a baseline, or a mean, of its own; no other gets to know it.
+OWN_BASELINE = dd.Survival | dd.Counts
 
 
 def check_labels(site: Site, method: str) -> None:
@@ -47,30 +44,6 @@ def check_labels(site: Site, method: str) -> None:
         raise ConfigError(
             f"party {site.name!r} has no labels, which {method} needs at every party; name its "
             f"column with label = ... in {site.where}"
-        )
-
-
-def checked_kind(site: Site, *also: dd.Kind) -> dd.Kind:
-    """What a party's label is: a class, a number, or one of ``also``.
-
-    Raises:
-        ConfigError: another kind, which this method does not learn.
-    """
-    check_kind(site.party.task, *also, where=f"party {site.name!r}")
-    return site.party.task
-
-
-def check_kind(kind: dd.Kind, *also: dd.Kind, where: str) -> None:
-    """Refuse a label of another kind than a class, a number or ``also``.
-
-    Raises:
-        ConfigError: it is of another.
-    """
-    if kind not in (*BASIC_KINDS, *also):
-        more = ", CHFL, HyFEM, FedOptimus" if kind in MORE_KINDS else ""
-        raise ConfigError(
-            f"{where}: a label of {kind} is for APFed{more} and local models; give a class or a "
-            'number (task = "regression") as label, or use method = "apfed"'
         )
 
 
@@ -94,28 +67,28 @@ def draw_share(
 # --- Of one party --------------------------------------------------------------------------------
 
 
-def local_task(site: Site, section: Any, *also: dd.Kind) -> dd.Task:
-    """What a party with labels predicts by its own file; ``also``: as of ``checked_kind``.
+def local_task(site: Site, section: Any) -> dd.Task:
+    """What a party with labels predicts by its own file.
 
     Raises:
         ConfigError: a ``label_scale`` that is not of its labels.
         DataError: labels that cannot be learned.
     """
-    kind = checked_kind(site, *also)
-    if kind in _NUMBERS:
-        scale = section.label_scale
-        return _fit([site], [section], kind) if scale is None else scaled(scale, site)
+    kind = site.party.task
+    if kind in _NUMBERS and section.label_scale is not None:
+        return scaled(section.label_scale, site)
     if kind == "multilabel":
         return _labels_of(site)
     if kind == "classification":
         return dd.Classification(local_classes(site, section))
-    return site.table.fit_task(kind=kind)
+    return _fit([site], [section], kind)
 
 
-def local_times(site: Site) -> dd.Task | None:
-    """Times to an event of a party's own rows; None of other labels."""
-    kind = site.party.task
-    return site.table.fit_task(kind=kind) if kind == "survival" else None
+def own_baseline(site: Site, section: Any) -> dd.Task | None:
+    """Times to an event, counts or amounts, by a party's own rows; None of other labels."""
+    if site.party.task not in ("survival", "counts", "amounts"):
+        return None
+    return local_task(site, section)
 
 
 def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
@@ -133,19 +106,25 @@ def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
     return tuple(distinct(present)[0].tolist())
 
 
-def scaled(scale: LabelScale, site: Site | None = None) -> dd.Regression | dd.MultiTarget:
+def scaled(
+    scale: LabelScale, site: Site | None = None, *, quantiles: bool = False
+) -> dd.Regression | dd.Quantiles | dd.MultiTarget:
     """What labels are that are standardised so; of several in the site's order, or in this one.
+
+    Args:
+        quantiles: of a number these are learned, where no site says so.
 
     Raises:
         ConfigError: it is not of the site's labels.
     """
-    if isinstance(scale, tuple) and (site is None or site.party.task == "regression"):
-        mean, deviation = scale
-        return dd.Regression(float(mean), float(deviation))
+    one = not isinstance(scale, dict) if site is None else site.party.task != "multitarget"
+    if isinstance(scale, tuple) and one:
+        mean, deviation = map(float, scale)
+        quantiles = quantiles or (site is not None and site.party.task == "quantiles")
+        return dd.Quantiles(mean, deviation) if quantiles else dd.Regression(mean, deviation)
     names = tuple(scale) if isinstance(scale, dict) else ()
     own = names if site is None else label_columns(str(site.table.label))
-    if site is not None and (site.party.task == "regression" or set(own) != set(names)):
-        one = site.party.task == "regression"
+    if site is not None and (one or set(own) != set(names)):
         raise ConfigError(
             f"party {site.name!r}: label_scale is "
             + ("[MEAN, SCALE]" if one else "{ LABEL = [MEAN, SCALE], ... }")
@@ -163,24 +142,24 @@ def common_task(
     sites: Mapping[str, Site],
     name: str,
     whose: str,
-    *also: dd.Kind,
+    *,
     where: str,
     talk: Progress = SILENT,
 ) -> dd.Task:
-    """All classes that parties of one process have between them, or what else their labels are.
+    """All classes that parties of one process have between them, or what else their labels are:
+    of times, counts and amounts the first party's.
 
     Args:
         sites: the parties with labels.
         name: the section that each of their files has of the method.
         whose: "parties'", for the error.
-        also: other kinds of label that it learns; of times the first party's task.
         talk: warned of classes that differ in case alone.
 
     Raises:
         ConfigError: labels of several kinds, or classes of several.
         DataError: labels that cannot be learned.
     """
-    task = common_labels(sites, name, *also, where=where)
+    task = common_labels(sites, name, where=where)
     if task is not None:
         return task
     first, *_ = sites.values()
@@ -197,22 +176,20 @@ def common_task(
     return dd.Classification(tuple(np.unique(list(classes)).tolist()))
 
 
-def common_labels(
-    sites: Mapping[str, Site], name: str, *also: dd.Kind, where: str
-) -> dd.Task | None:
+def common_labels(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Task | None:
     """What the labels of parties in one process are, where they are numbers or several: numbers
-    are standardised by the training rows of all; None of classes and of times to an event.
+    are standardised by the training rows of all; None of classes, and where each party has a
+    baseline of its own.
 
     Args:
         sites: the parties with labels.
         name: the section that each of their files has of the method.
-        also: other kinds of label that it learns.
 
     Raises:
         ConfigError: labels of several kinds or names, or files that say different scales.
         DataError: a value that cannot be learned, or a label that no party has.
     """
-    kinds = {each: checked_kind(site, *also) for each, site in sites.items()}
+    kinds = {each: site.party.task for each, site in sites.items()}
     first = next(iter(sites), "")
     if odd := next((each for each in kinds if kinds[each] != kinds[first]), None):
         raise ConfigError(
@@ -220,9 +197,9 @@ def common_labels(
             f"{kinds[odd]}; give all the same task"
         )
     kind = kinds.get(first)
-    if kind not in ("regression", "multilabel", "multitarget"):
+    if kind not in (*_NUMBERS, "multilabel"):
         return None
-    if kind != "regression":
+    if kind.startswith("multi"):
         labels = {each: label_columns(str(site.table.label)) for each, site in sites.items()}
         if odd := next((each for each in labels if labels[each] != labels[first]), None):
             raise ConfigError(

@@ -20,7 +20,7 @@ from dovetail.federated import Local
 from dovetail.files import did_you_mean
 from dovetail.methods.base import Run
 from dovetail.methods.baselines import LocalRows
-from dovetail.methods.labels import check_labels, checked_kind, draw_share
+from dovetail.methods.labels import check_labels, draw_share
 from dovetail.methods.limits import names_samples
 from dovetail.methods.party import Site
 from dovetail.methods.released import released_columns
@@ -221,7 +221,12 @@ def data_of_site(site: Site, settings: Any) -> LocalData:
     table = site.table
     if not isinstance(table.x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; this method learns from tables")
-    task = table.fit_task(kind=checked_kind(site))
+    if (kind := site.party.task) not in ("classification", "regression"):
+        raise ConfigError(
+            f"party {site.name!r}: a label of {kind} is for the methods that Dovetail has; give a "
+            'class or a number (task = "regression") as label'
+        )
+    task = table.fit_task(kind=kind)
     labels, rows = table.encoded_labels(task), table.labelled_rows()
     if not len(rows):
         raise DataError(f"party {site.name!r} has no labelled row; leave it out")

@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from dovetail.data import (
     Classification,
+    Counts,
     MultiLabel,
     PartyData,
+    Quantiles,
     Regression,
     Survival,
     TableEncoder,
@@ -30,7 +32,7 @@ from dovetail.models.decisions import (
     class_weights,
     fit_threshold,
 )
-from dovetail.models.metrics import all_scores, details, score
+from dovetail.models.metrics import all_scores, details, headline, score
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
 from dovetail.settings.models import Calibrate, ClassWeights, Threshold, ThresholdSettings
@@ -204,14 +206,21 @@ def score_party(
 
 def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
     """Share that is classified rightly; of numbers 1 / (1 + mean squared error, in squares of
-    their scale): 1 where all are right; of several labels the share that is said rightly, of those
-    that rows have; of times to an event Harrell's C, 0.5 without a pair."""
+    their scale): 1 where all are right, and of counts, amounts and quantiles the same of their
+    deviance or pinball loss; of several labels the share that is said rightly, of those that rows
+    have; of times to an event Harrell's C, 0.5 without a pair."""
     if isinstance(task, Classification):
         return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
     if isinstance(task, Survival):
         return score(task, outputs.cpu(), labels.cpu()).get("c_index", 0.5)
     if isinstance(task, MultiLabel):
         return float(((outputs > 0) == (labels > 0.5))[~labels.isnan()].float().mean())
+    if isinstance(task, (Counts, Quantiles)):
+        plain: dict[str, Any] = {"mean": 0.0, "scale": 1.0}
+        if isinstance(task, Counts):
+            plain = {"unit": 1.0, "exposed": 1.0}
+        costs = score(replace(task, **plain), outputs.cpu(), labels.cpu())
+        return goodness_of_error(costs[headline(task)])
     labels_NL = labels.reshape(len(labels), -1)
     squares = (outputs - labels_NL)[~labels_NL.isnan()].square()
     return goodness_of_error(float(squares.sum()) / len(squares))

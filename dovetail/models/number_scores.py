@@ -38,8 +38,8 @@ def _each(task: Numbers, outputs: Tensor, labels: Tensor) -> dict[str, np.ndarra
         inside_N = (said_NS[:, 0] <= truth_N) & (truth_N <= said_NS[:, -1])
         return {"pinball": costs_NS.mean(axis=1), "coverage": inside_N.astype(float)}
     if task.exposure is not None:
-        labels, exposure_N = labels[:, 0], labels[:, 1].double().numpy()
-        said_NS = said_NS * exposure_N[:, None]
+        labels, exposure_N = labels[:, 0] * task.exposed, labels[:, 1].double().numpy()
+        said_NS = said_NS * exposure_N[:, None] * task.exposed
     truth_N, said_N = labels.double().numpy() * task.unit, said_NS[:, 0]
     if isinstance(task, Amounts):
         deviance_N = 2 * (np.log(said_N / truth_N) + truth_N / said_N - 1)

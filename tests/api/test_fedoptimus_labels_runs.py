@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.main import app
-from dovetail.errors import ConfigError, DataError
+from dovetail.errors import DataError
 from dovetail.models.joined import open_model
 
 FAST = dt.FedOptimus(epochs=16, learning_rate=5e-3, batch_size=32, embedding=16)
@@ -99,13 +99,6 @@ def test_a_table_is_split_over_owners(kind: str, tmp_path: Path) -> None:
     result = json.loads((out / "result.json").read_text())
     assert result["mean"][score] > least
     assert {"classic", "alone", "linear"} <= set(result["baselines"])
-
-
-def test_rates_are_refused_with_what_to_do() -> None:
-    frame = people()[["age", "blood", "stay"]].assign(stay=range(420))
-    owners = dt.Owners(data_owners=2, label_owners=2)
-    with pytest.raises(ConfigError, match='not counts; split "columns" for APFed'):
-        dt.fit(FAST, dt.simulate(frame, owners, label="stay", task="counts"), quiet=True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.main import app
-from dovetail.errors import ConfigError
 
 LABEL = {"time": "days", "event": "died"}
 CHFL = dt.CHFL(widths=(8,), rounds=3, local_epochs=2, learning_rate=0.02, batch_size=32)
@@ -45,7 +44,7 @@ def test_a_column_that_names_hospitals_splits_times(method: dt.Method) -> None:
     assert run.models["north"].score(frame)["c_index"] > 0.6
 
 
-def test_a_run_file_splits_times_and_other_labels_are_refused(tmp_path: Path) -> None:
+def test_a_run_file_splits_times(tmp_path: Path) -> None:
     patients().drop(columns="ward").to_csv(tmp_path / "all.csv", index=False)
     (tmp_path / "run.toml").write_text(
         'method = "chfl"\n[data]\nsource = "all.csv"\n'
@@ -57,7 +56,3 @@ def test_a_run_file_splits_times_and_other_labels_are_refused(tmp_path: Path) ->
     done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(out), "-q"])
     assert done.exit_code == 0, done.output
     assert (out / "models" / "party-1").is_dir()
-    columns = patients()[["age", "blood", "died"]]
-    counts = dt.simulate(columns, dt.CommonUnique(3), label="died", task="counts")
-    with pytest.raises(ConfigError, match="a label of counts is for APFed and local models"):
-        dt.fit(CHFL, counts, quiet=True)

@@ -51,7 +51,7 @@ def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
         }  # fmt: skip
         pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
         (folder / f"{name}.toml").write_text(PARTY.format(name=name))
-    with coordinated(dovetail, folder, NAMES, METHODS, "times_to_event = true") as made:
+    with coordinated(dovetail, folder, NAMES, METHODS, 'task = "survival"') as made:
         yield made
 
 

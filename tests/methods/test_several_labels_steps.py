@@ -1,4 +1,4 @@
-"""Several labels in CHFL and HyFEM: what a step of them depends on, and what it leaves alone."""
+"""Several labels, and numbers, in CHFL and HyFEM: what a step depends on and leaves alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from dovetail.data import MultiLabel, MultiTarget, PartyData, Task, table_from_arrays
+from dovetail.data import (
+    Amounts,
+    Counts,
+    MultiLabel,
+    MultiTarget,
+    PartyData,
+    Quantiles,
+    Task,
+    table_from_arrays,
+)
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.federated import train as train_rounds
@@ -25,6 +34,12 @@ LABELS = ("relapse", "sepsis", "pain")
 YES_OR_NO = MultiLabel(LABELS)
 NUMBERS = MultiTarget(LABELS, (0.0, 1.0, 2.0), (1.0, 2.0, 3.0))
 TASKS = [pytest.param(task, id=task.kind) for task in (YES_OR_NO, NUMBERS)]
+ONE_NUMBER = [
+    pytest.param(Counts(1.0), id="counts"),
+    pytest.param(Counts(1.0, "years"), id="a rate"),
+    pytest.param(Amounts(1.0), id="amounts"),
+    pytest.param(Quantiles(0.0, 1.0), id="quantiles"),
+]
 #: One step of plain gradient descent on all rows of a party.
 ONE_STEP: dict[str, Any] = {
     "widths": (5,), "rounds": 1, "local_epochs": 1, "batch_size": 64, "learning_rate": 0.5,
@@ -36,6 +51,8 @@ def drawn(task: Task, num_rows: int, seed: int = 0, lacks: int | None = None) ->
     """Rows of two columns; a quarter of the labels is missing, and all of label ``lacks``."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(num_rows, 2))
+    if not isinstance(task, (MultiLabel, MultiTarget)):
+        return _numbers(task, x, rng, seed)
     said = np.stack([x[:, 0], x[:, 1], x.sum(axis=1)], axis=1)
     labels = (said > 0).astype(np.float32) if isinstance(task, MultiLabel) else said
     labels = np.where(rng.random(labels.shape) < 0.25, np.nan, labels)
@@ -46,6 +63,19 @@ def drawn(task: Task, num_rows: int, seed: int = 0, lacks: int | None = None) ->
     ids = np.arange(num_rows) + 1000 * seed
     y = torch.from_numpy(labels).float()
     return PartyData(f"p{seed}", ids, labels=y, tables={"columns": table})
+
+
+def _numbers(task: Task, x: np.ndarray, rng: np.random.Generator, seed: int) -> PartyData:
+    """Counts with their exposure, amounts or a number that depend on the first column."""
+    amounts = rng.gamma(4, np.exp(x[:, 0]) / 4).astype(np.float32)
+    labels = torch.from_numpy(amounts)
+    if isinstance(task, Counts) and task.exposure is not None:
+        exposures = rng.uniform(0.5, 2, len(x))
+        both = np.stack([rng.poisson(amounts * exposures), exposures], axis=1)
+        labels = torch.from_numpy(both).float()
+    table = table_from_arrays("t", {"age": x[:, 0], "dose": x[:, 1]})
+    ids = np.arange(len(x)) + 1000 * seed
+    return PartyData(f"p{seed}", ids, labels=labels, tables={"columns": table})
 
 
 def labelled(rows: PartyData) -> PartyData:
@@ -63,7 +93,7 @@ def trained(parts: list[PartyData], task: Task, **changes: Any) -> chfl.Coordina
     return coordinator
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, *ONE_NUMBER])
 def test_a_step_of_parties_is_the_step_of_their_pooled_rows(task: Task) -> None:
     parts = [labelled(drawn(task, rows, seed)) for seed, rows in ((1, 20), (2, 13), (3, 31))]
     weighed = trained(parts, task, weights="samples")
@@ -75,10 +105,10 @@ def test_a_step_of_parties_is_the_step_of_their_pooled_rows(task: Task) -> None:
     members = {rows.name: member_of(rows, task) for rows in parts}
     coordinator = chfl.Coordinator(chfl.Config(**{**ONE_STEP, "rounds": 1}), seed=3)
     rounds = chfl.train(coordinator, InProcess(members, driver="hub"))
-    start = coordinator.initial(2, 3)
+    start = coordinator.initial(2, task.num_outputs)
     next(iter(rounds))
     x = torch.cat([members[rows.name].x_common for rows in parts])
-    column = Column.build(2, (5,), 3)
+    column = Column.build(2, (5,), task.num_outputs)
     torch.nn.utils.vector_to_parameters(start, column.parameters())
     Supervised(task).of(column(x), pooled.required_labels).backward()
     gradient = torch.cat([each.grad.flatten() for each in column.parameters()])  # type: ignore[union-attr]

@@ -34,11 +34,8 @@ from dovetail.methods.chfl.variant_settings import (
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.labels import (
-    MORE_KINDS,
     LabelScale,
-    check_kind,
     check_labels,
-    checked_kind,
     common_labels,
     draw_share,
     local_task,
@@ -128,9 +125,9 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> chfl.ChflData:
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
-    if task is None and checked_kind(site, *MORE_KINDS) == "classification":
+    if task is None and party.task == "classification":
         task = table.fit_task(kind="classification")
-    task = task or local_task(site, section, *MORE_KINDS)
+    task = task or local_task(site, section)
     labels = table.encoded_labels(task)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")
@@ -313,8 +310,6 @@ class Chfl(Method):
             ConfigError: naming the file and the section.
         """
         section = run.settings("chfl", ChflSection)
-        if run.data is not None:
-            check_kind(run.data.task, *MORE_KINDS, where=where)
         if section.method != "chfl":
             raise ConfigError(
                 f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
@@ -335,7 +330,7 @@ class Chfl(Method):
     ) -> dict[str, Any]:
         """Party -> what it has; numbers that all predict are standardised alike."""
         labelled = {name: site for name, site in sites.items() if site.table.labels is not None}
-        task = common_labels(labelled, "chfl", *MORE_KINDS, where=where)
+        task = common_labels(labelled, "chfl", where=where)
         return {name: data_of_site(site, task) for name, site in sites.items()}
 
     def local_data(self, site: Site) -> chfl.ChflData:

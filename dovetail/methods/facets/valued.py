@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from dovetail.data import Classification, MultiLabel, MultiTarget, SharedRows, Task
+from dovetail.data import Classification, Counts, MultiLabel, MultiTarget, SharedRows, Task
 from dovetail.errors import DataError
 from dovetail.methods import selection
 from dovetail.methods.outcome import Scores
@@ -106,12 +106,15 @@ def columns_of(shared: Mapping[str, SharedRows]) -> selection.Features:
 
 
 def classes_of(task: Task, labels: torch.Tensor) -> torch.Tensor:
-    """Labels that mutual information can be estimated with: numbers by tenths of the rows; of
-    several labels what a row says of all, numbers by whether they are above their mean."""
+    """Labels that mutual information can be estimated with: numbers by tenths of the rows, counts
+    of an exposure for one of it; of several labels what a row says of all, numbers by whether they
+    are above their mean."""
     if isinstance(task, MultiLabel | MultiTarget):
         high_NL = (labels > labels.nanmean(dim=0)).long()
         said_NL = high_NL.masked_fill(labels.isnan(), 2).numpy()
         return torch.from_numpy(np.unique(said_NL, axis=0, return_inverse=True)[1].reshape(-1))
+    if isinstance(task, Counts) and task.exposure is not None:
+        labels = labels[:, 0] / labels[:, 1]
     return labels if isinstance(task, Classification) else selection.binned(labels)
 
 

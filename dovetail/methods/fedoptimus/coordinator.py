@@ -454,11 +454,12 @@ class RunDriver(Driver):
 def _num_outputs(owner: str, task: str) -> int:
     try:
         described = json.loads(task)
-        if described["kind"] in ("regression", "survival"):
+        named = {"classification": "classes", "quantiles": "shares"}
+        if described["kind"] in ("regression", "survival", "counts", "amounts"):
             return 1
-        num = len(described["classes" if described["kind"] == "classification" else "labels"])
+        num = len(described[named.get(described["kind"], "labels")])
     except (ValueError, TypeError, KeyError, RecursionError):
         raise PartyError(owner, "does not say what its labels are") from None
     if not 1 <= num <= MAX_WIDTH:
-        raise PartyError(owner, f"says that it has {num} classes or labels")
+        raise PartyError(owner, f"says that it has {num} classes, labels or quantiles")
     return num

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dovetail.data import Classification, Minibatches, Task
+from dovetail.data import Classification, Minibatches, Task, shared_json
 from dovetail.data.party import labelled_rows
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import MAX_USES, Local, Party, handles
@@ -172,7 +172,7 @@ class LabelParty(Party):
 
     def described(self) -> str:
         """What its labels say, as all label owners must, as JSON."""
-        return json.dumps(self.task.to_json())
+        return json.dumps(shared_json(self.task))
 
     def ready(self) -> LabelsReady:
         """What the coordinator is told."""

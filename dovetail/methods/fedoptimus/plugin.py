@@ -44,9 +44,8 @@ from dovetail.methods.fedoptimus.valued import OwnersValued
 from dovetail.methods.fedoptimus.variant_settings import variant_config
 from dovetail.methods.fedoptimus.variants import OwnersAlone, OwnersVariant
 from dovetail.methods.labels import (
-    MORE_KINDS,
     common_task,
-    local_times,
+    own_baseline,
 )
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
@@ -190,15 +189,16 @@ class FedOptimus(Method):
         for site in sites.values():
             site.check_policy("fedoptimus", DRIVER)
             site.check_policy("align", DRIVER)
-        whose = "label owners'"
-        task = common_task(labellers, "fedoptimus", whose, *MORE_KINDS, where=where, talk=talk)
+        task = common_task(labellers, "fedoptimus", "label owners'", where=where, talk=talk)
         rows = align_owners(labellers, holders, talk=talk)
 
         def of(party: str, owner: str) -> dict[str, Tensor]:
             return {part: held[party] for part, held in rows[owner].items()}
 
         labels = {
-            name: labels_of(site, local_times(site) or task, of(name, name))
+            name: labels_of(
+                site, own_baseline(site, site.sections["fedoptimus"]) or task, of(name, name)
+            )
             for name, site in labellers.items()
         }
         columns = {

@@ -7,15 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dovetail.data import (
-    Classification,
-    Regression,
-)
-from dovetail.errors import (
-    ConfigError,
-)
+from dovetail.data import MultiLabel, MultiTarget, Survival
+from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus, selection
+from dovetail.methods.facets.valued import classes_of
 from dovetail.methods.fedoptimus.local_data import Columns, Labels, OwnerData
 from dovetail.models import Model
 
@@ -60,7 +56,7 @@ def chooser_of(
         features: what a data owner measures distances in; None: its columns.
 
     Raises:
-        ConfigError: a label that is no class and no number.
+        ConfigError: a label that is neither one class nor one number.
     """
     if isinstance(local_data, Columns):
         shared = local_data.shared
@@ -71,15 +67,13 @@ def chooser_of(
 
         masked_only = local_data.summing.secure
         return selection.DataOwner(local_data.name, features or columns, masked_only=masked_only)
-    if not isinstance(local_data.task, Classification | Regression):
+    if isinstance(local_data.task, Survival | MultiLabel | MultiTarget):
         raise ConfigError(
             f"label owner {local_data.name!r}: [fedoptimus.selection] chooses data owners by "
             "mutual information with one class or number, and its label is "
             f'{local_data.task.predicts}; leave the selection out (variant = "paper" has it)'
         )
-    labels_N = local_data.labels_S[local_data.trained]
-    if labels_N.is_floating_point():
-        labels_N = selection.binned(labels_N)
+    labels_N = classes_of(local_data.task, local_data.labels_S[local_data.trained])
     return selection.LabelOwner(local_data.name, local_data.trained, labels_N)
 
 

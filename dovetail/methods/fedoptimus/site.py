@@ -49,7 +49,6 @@ from dovetail.methods.fedoptimus.sections import OwnerSection
 from dovetail.methods.fedoptimus.sides import chooser_of, described_top, side_of
 from dovetail.methods.inference import kept_at
 from dovetail.methods.labels import (
-    MORE_KINDS,
     local_task,
 )
 from dovetail.methods.outcome import about_decision
@@ -163,7 +162,7 @@ class _Live:
         if key not in self._held:
             site, rows = self.site, _Kept(self.site, asked).rows()
             if is_label_owner(site):
-                task = local_task(site, site.settings("fedoptimus", OwnerSection), *MORE_KINDS)
+                task = local_task(site, site.settings("fedoptimus", OwnerSection))
                 self._held[key] = labels_of(site, task, rows[site.name])
             else:
                 self._held[key] = columns_of(site, rows)

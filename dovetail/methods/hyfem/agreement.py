@@ -35,6 +35,7 @@ from dovetail.data import (
     TableEncoder,
     Task,
     agree,
+    shared_json,
 )
 from dovetail.data.saving import of_kind
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
@@ -601,10 +602,10 @@ def counted_names(task: Task) -> tuple[str | int, ...]:
 
 def task_text(task: Task) -> str:
     """What must be the same at all: the classes or several labels in their order, the intervals of
-    times to an event, or that it is a number."""
+    times to an event, or what kind of number it is."""
     if isinstance(task, Survival):
         return json.dumps({"kind": "survival", "times": task.cuts})
-    return "a number" if isinstance(task, Regression) else json.dumps(task.to_json())
+    return "a number" if isinstance(task, Regression) else json.dumps(shared_json(task))
 
 
 def _split(columns: Sequence[str], others: Sequence[str]) -> str:

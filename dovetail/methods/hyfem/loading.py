@@ -14,7 +14,7 @@ from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.methods.hyfem.sections import MemberSection
-from dovetail.methods.labels import MORE_KINDS, check_labels, draw_share, local_task
+from dovetail.methods.labels import check_labels, draw_share, local_task, own_baseline
 from dovetail.methods.party import Site
 
 
@@ -27,8 +27,7 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> HyfemData:
     """
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     check_labels(site, "HyFEM")
-    if task is None or isinstance(task, dd.Survival):  # of times each has a baseline of its own
-        task = local_task(site, section, *MORE_KINDS)
+    task = own_baseline(site, section) or task or local_task(site, section)
     labels, train = table.encoded_labels(task), table.labelled_rows()
     if not len(train):
         raise ConfigError(

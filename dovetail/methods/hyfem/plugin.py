@@ -30,7 +30,7 @@ from dovetail.methods.hyfem.variant_settings import (
     common_blocks,
     variant_config,
 )
-from dovetail.methods.labels import MORE_KINDS, check_kind, check_labels, common_task, scaled
+from dovetail.methods.labels import check_labels, common_task, scaled
 from dovetail.methods.local_data import Holdings, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
@@ -97,8 +97,6 @@ class Hyfem(Method):
             ConfigError: naming the file and the section.
         """
         section = run.settings("hyfem", HyfemSection)
-        if run.data is not None:
-            check_kind(run.data.task, *MORE_KINDS, where=where)
         make = partial(variant_config, narrowed(section, hyfem.Settings), proximal=section.proximal)
         check_variants(run, "hyfem", section.variants, VARIANT_NAMES, make, where=where)
         for block, field in section.extractors.items():
@@ -108,14 +106,17 @@ class Hyfem(Method):
                 raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
         if run.engine.elsewhere:
             wrong = []
-            said = len(section.classes) >= 2, section.label_scale is not None
-            if sum((*said, section.times_to_event, len(section.labels) >= 2)) != 1:
+            said = len(section.classes) >= 2, len(section.labels) >= 2
+            quantiles, has_scale = section.task == "quantiles", section.label_scale is not None
+            own = section.task is not None and not quantiles
+            if sum((*said, has_scale, own)) != 1 or (quantiles and not has_scale):
                 wrong.append(
                     "hyfem.classes names all classes of the federation, as no party need have "
                     'all, for example classes = ["no", "yes"]; or, of labels that are numbers, '
                     "hyfem.label_scale = [MEAN, SCALE] as in the parties' files; or, of several "
-                    "labels, hyfem.labels = [NAME, NAME]; or, of times to an event, "
-                    "hyfem.times_to_event = true"
+                    "labels, hyfem.labels = [NAME, NAME]; or, of times to an event, counts or "
+                    'amounts, hyfem.task = "survival", "counts" or "amounts"; or, of quantiles, '
+                    'hyfem.task = "quantiles" beside hyfem.label_scale'
                 )
             if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
                 wrong.append(
@@ -131,8 +132,9 @@ class Hyfem(Method):
                 )
             if wrong:
                 raise ConfigError(f"{where}: over a network {'. And '.join(wrong)}")
-        elif section.label_scale is not None or section.labels:
-            key = "labels" if section.labels else "label_scale"
+        elif section.label_scale is not None or section.labels or section.task:
+            keys = ("labels", "label_scale", "task")
+            key = next(each for each in keys if getattr(section, each))
             raise ConfigError(
                 f"{where}: hyfem.{key} is for parties on machines of their own; in one process "
                 "their tables say it"
@@ -158,7 +160,7 @@ class Hyfem(Method):
         """Party -> what it has, of all classes that the run file or their tables have."""
         for site in sites.values():
             check_labels(site, "HyFEM")
-        task = common_task(sites, "hyfem", "parties'", *MORE_KINDS, where=where, talk=talk)
+        task = common_task(sites, "hyfem", "parties'", where=where, talk=talk)
         classes = run.settings("hyfem", HyfemSection).classes
         if classes and isinstance(task, dd.Classification):
             task = dd.Classification(classes)
@@ -178,11 +180,12 @@ class Hyfem(Method):
         section = run.settings("hyfem", HyfemSection)
         task: dd.Task = dd.Classification(section.classes)
         if section.label_scale is not None:
-            task = scaled(section.label_scale)
+            task = scaled(section.label_scale, quantiles=section.task == "quantiles")
         if section.labels:
             task = dd.MultiLabel(section.labels)
-        if section.times_to_event:
-            task = dd.Survival((), ())
+        if section.label_scale is None and section.task is not None:  # each has a mean of its own
+            kinds: dict[str, dd.Task] = {"survival": dd.Survival((), ()), "counts": dd.Counts(1.0)}
+            task = kinds.get(section.task, dd.Amounts(1.0))
         return Holdings[hyfem.HyfemData].nobody(task), None, None
 
     def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, hyfem.HyfemData]:

@@ -87,8 +87,8 @@ class HyfemSection(Settings):
     label_scale: LabelScale | None = None
     # Over a network, in the place of classes: labels that are yes or no each, in parties' order.
     labels: tuple[str, ...] = ()
-    # Over a network, in the place of classes: labels are times to an event.
-    times_to_event: bool = False
+    # Over a network, in the place of classes: what labels are; quantiles have a label_scale, too.
+    task: Literal["survival", "counts", "amounts", "quantiles"] | None = None
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
     # How the rate goes over the rounds: a constant one makes the server swing.
     schedule: Literal["constant", "cosine"] = "cosine"

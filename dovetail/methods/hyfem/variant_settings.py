@@ -15,6 +15,7 @@ from dovetail.federated import Driver, Federation, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.hyfem.sections import HyfemSection, run_extractors
+from dovetail.methods.labels import OWN_BASELINE
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.separately import Separately
 from dovetail.methods.training import Training, Variant, VariantRun
@@ -254,9 +255,9 @@ class HyfemVariant(Variant):
         """Party -> its model, and the server's."""
         data, settings = variant_run.training.loaded.data, variant_run.settings
         models = {name: party.model() for name, party in variant_run.parties.items()}
-        # Of times to an event each party has a baseline of its own, and the server has none.
+        # Of times and counts each party has a baseline of its own, and the server has none.
         shared = variant_run.name in ("hyfem", "fedavg", "fedprox")
-        if shared and not isinstance(data.task, dd.Survival):
+        if shared and not isinstance(data.task, OWN_BASELINE):
             models[SERVER] = variant_run.driver.model()
         inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
         found = {}
