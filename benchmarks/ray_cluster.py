@@ -2,12 +2,13 @@
 
     python -m benchmarks.ray_cluster --trials 0 --parties 8 32 64 128 256 --rounds light
     python -m benchmarks.ray_cluster --trials 0 --parties 8 32 --rounds middle real
+    python -m benchmarks.ray_cluster --trials 0 --parties --own
 
 Two nodes of one core each, on this machine, whose processes have the priority of this one. Trials:
 of a search, APFed-R on breast-cancer, here and as tasks (not with ``--trials 0``). Parties: CHFL on
 rows drawn at random, here and split over one process a core. A light round is one pass over 200
 rows of each party by a small network; a real one five passes over 1,000 rows by the paper's, a
-middle one a single pass of it.
+middle one a single pass of it. ``--own``: what a party hands to its own cluster.
 Seconds are of the clock; what else the machine does is in them, so processor time of the same
 rounds stands beside them: here, and the most that one process of the cluster took. What was
 measured before, and is not asked for again, is kept.
@@ -27,10 +28,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from benchmarks import _results
 from benchmarks.many_parties import memory, used
-from dovetail.cluster import LOCAL, RayTasks, Tasks, tasks_at
+from dovetail.alignment import Workers
+from dovetail.cluster import LOCAL, RayTasks, Tasks, computing_at, tasks_at
+from dovetail.data.vectors import Words
+from dovetail.models.learners.choice import LEARNERS, fit_all
+from dovetail.models.learners.rows import Rows
+from dovetail.privacy import encrypted
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.search import search
 from dovetail.runs.train import train_seeds
@@ -173,12 +180,54 @@ def of_tasks(address: str, num: int, epochs: int, note: Callable[..., None]) -> 
         note(f"{num} trials, s", clocked(run, LOCAL), clocked(run, tasks), "a search")
 
 
+def of_own(address: str, note: Callable[..., None]) -> None:
+    """A party's heavy parts, here and on its own cluster."""
+    rng, nonce = np.random.default_rng(0), encrypted.new_nonce()
+    points_N32 = rng.integers(0, 128, (200_000, 32), dtype=np.uint8)
+    words = np.array([f"word{number}" for number in range(5000)])
+    texts = np.array([" ".join(rng.choice(words, 12)) for _ in range(100_000)], dtype=object)
+    owner, layout = encrypted.Owner(), encrypted.Layout.best(2_000, 1, 8_000)
+    targets_L1 = rng.integers(-(2**19), 2**19, (2_000, 1))
+    wire = owner.encrypt(targets_L1, layout, nonce)
+    partner = encrypted.Encrypted(layout, owner.public_key(nonce), wire, nonce)
+    weights_RL = rng.integers(-(2**13), 2**13, (8_000, 2_000))
+    blurs = lambda rows: np.zeros((rows.stop - rows.start, 1), dtype=np.int64)  # noqa: E731
+    x_NF = torch.randn(5_000, 20, generator=torch.Generator().manual_seed(0))
+    classes_N2 = torch.nn.functional.one_hot((x_NF[:, 0] > 0).long(), 2).float()
+    rows = Rows(x_NF, classes_N2, torch.arange(5_000) % 4)
+    parts: dict[str, tuple[str, Callable[[], object]]] = {
+        "blinding": ("200,000 ids", lambda: Workers().multiply(bytes(range(32)), points_N32)),
+        "texts": ("100,000 of 12 words", lambda: Words.fit(texts, 32).vectors(texts)),
+        "products": (
+            "2,000 labels, 8,000 rows",
+            lambda: partner.multiply(lambda rows: weights_RL[rows], len(weights_RL), blurs),
+        ),
+        "learners": (
+            "linear model, trees, network of 5,000 rows, 20 columns",
+            lambda: fit_all([*LEARNERS.values()], rows, seed=0),
+        ),
+    }
+    for name, (of, work) in parts.items():
+        seconds, used_here = [], []
+        for where in (None, address):
+            with computing_at(where, "--own"):
+                for _ in range(2):  # the first time libraries are read, in each process
+                    began, before = time.perf_counter(), time.process_time()
+                    work()
+                    took = time.perf_counter() - began, time.process_time() - before
+            seconds.append(took[0])
+            used_here.append(took[1])
+        note(f"own: {name}, s", *seconds, of)
+        note(f"own: {name}, processor s of the party's machine", *used_here, of)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--parties", type=int, nargs="*", default=[8, 32, 64, 128, 256])
     parser.add_argument("--rounds", nargs="*", choices=[*ROUNDS], default=[*ROUNDS])
+    parser.add_argument("--own", action="store_true")
     given = parser.parse_args()
     from ray.cluster_utils import Cluster
 
@@ -201,6 +250,8 @@ def main() -> None:
         if given.trials:
             note("two nodes start, s", 0, started, "once a cluster")
             of_tasks(cluster.address, given.trials, given.epochs, note)
+        if given.own:
+            of_own(cluster.address, note)
         for parties, weight in itertools.product(given.parties, given.rounds):
             with tempfile.TemporaryDirectory() as folder, Watch() as watch:
                 kind = ROUNDS[weight]

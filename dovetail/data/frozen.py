@@ -27,6 +27,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from pydantic import ConfigDict, Field
 
+from dovetail.cluster import current
 from dovetail.data.installed import (
     TRUSTED,
     entries,
@@ -118,9 +119,11 @@ class Frozen:
         if store is not None:
             known |= _read(store, [key for key in keys.values() if key not in known])
         new = [text for text, key in keys.items() if key not in known]
-        for start in range(0, len(new), _BATCH):
-            batch = new[start : start + _BATCH]
-            made = self._run([self._content(text) for text in batch])
+        batches = [new[start : start + _BATCH] for start in range(0, len(new), _BATCH)]
+        if batches:
+            self._open()  # what is not trusted here is not asked for on the party's cluster
+        contents = ([self._content(text) for text in batch] for batch in batches)
+        for batch, made in zip(batches, current().map(self._run_trusted, contents), strict=True):
             if made.shape[1] != self.size:
                 raise ModelError(
                     f"the encoder {self.model} gives {made.shape[1]} numbers, in training "
@@ -163,6 +166,14 @@ class Frozen:
             raise DataError(f"there is no picture {text!r} in {folder}; add it, or leave it empty")
         return path.read_bytes()
 
+    def _open(self) -> Any:
+        return _opened(self.model, self.identity, tuple(sorted(self.arguments.items())))
+
+    def _run_trusted(self, contents: Sequence[bytes]) -> np.ndarray:
+        """``_run`` on any machine of the party's, which has opened the encoder itself."""
+        trust(self.model)
+        return self._run(contents)
+
     def _run(self, contents: Sequence[bytes]) -> np.ndarray:
         """(B, S) float32, each row of length sqrt(S)."""
         given: Any
@@ -170,7 +181,7 @@ class Frozen:
             given = [content.decode() for content in contents]
         else:
             given = np.stack([_pixels(content, self.pixels) for content in contents])
-        run = _opened(self.model, self.identity, tuple(sorted(self.arguments.items())))
+        run = self._open()
         try:
             made = np.asarray(run(given), dtype=np.float32).reshape(len(contents), -1)
         except Exception as error:  # of a stranger's code, of any kind

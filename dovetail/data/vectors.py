@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from dovetail.cluster import LOCAL, current
 from dovetail.data.fitted import NumbersSeen, texts_of
 from dovetail.data.frozen import Frozen
 from dovetail.data.tables import Column, distinct
@@ -33,6 +34,9 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 #: Buckets that words are hashed into; those without a training word are not stored.
 _BUCKETS = 1 << 14
+
+#: Texts of which words are hashed at a time: about 60 ms.
+_AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ class Words:
     @classmethod
     def fit(cls, texts: np.ndarray, size: int) -> Words:
         """Of (N,) texts, in ``size`` dimensions or as many as they have."""
+        from scipy.sparse import vstack
         from sklearn.decomposition import TruncatedSVD
 
-        counts = _hashed(texts)
+        counts = vstack([*_in_parts(_hashed, texts)], format="csr")
         rows_W = np.bincount(counts.indices, minlength=_BUCKETS)
         buckets = np.flatnonzero(rows_W)
         idf_W = np.log((1 + len(texts)) / (1 + rows_W[buckets])) + 1
@@ -95,6 +100,9 @@ class Words:
 
     def vectors(self, texts: np.ndarray) -> np.ndarray:
         """(N, S) float32 of (N,) texts."""
+        return np.concatenate([*_in_parts(self._vectors, texts)])
+
+    def _vectors(self, texts: np.ndarray) -> np.ndarray:
         buckets, table = self._tables
         rows_NW = _weighted(_hashed(texts)[:, buckets], table[:, 0])
         codes_NS = rows_NW @ table[:, 1:] - np.array(self.means)
@@ -224,6 +232,12 @@ class VectorColumn:
     def watched(self, texts: np.ndarray) -> np.ndarray:
         """(N,) float64 of what is watched of (N,) texts: their length; NaN where one is ""."""
         return np.array([float(len(text)) or np.nan for text in texts])
+
+
+def _in_parts(work: Callable[[np.ndarray], Any], texts: np.ndarray) -> Iterator[Any]:
+    """``work`` of parts of (N,) texts; of many on the party's own cluster, where it has one."""
+    parts = [texts[at : at + _AT_ONCE] for at in range(0, max(1, len(texts)), _AT_ONCE)]
+    return (current() if len(parts) > 1 else LOCAL).map(work, parts)
 
 
 def _hashed(texts: np.ndarray) -> Any:

@@ -85,8 +85,8 @@ class PartySection(Section):
     # column with the day at which a row is to be predicted: inspect warns of later dates, and no
     # model learns from it
     index_date: str | None = None
-    # The party's own Ray cluster, for blinding ids and fitting learners: "auto", HOST:PORT or
-    # ray://HOST:PORT; none: this machine.
+    # The party's own Ray cluster, for blinding ids, encoding texts and pictures, fitting learners
+    # and multiplying ciphertexts: "auto", HOST:PORT or ray://HOST:PORT; none: this machine.
     compute: str | None = None
     # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
     # where there is one.

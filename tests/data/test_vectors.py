@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pandas as pd
 import pytest
-from onnx import TensorProto, helper
 from PIL import Image
+from pixel_encoders import pixels_onnx
 
 from dovetail.data import TableEncoder, agree, installed, summarise, unusable_rows
 from dovetail.data import frozen as frozen_encoders
@@ -153,26 +152,6 @@ def test_codes_that_are_numbers_are_hashed_as_text():
 
 
 # --- Frozen encoders -----------------------------------------------------------------------------
-
-
-def pixels_onnx(path, seed=0, size=6):
-    """A seeded encoder of (B, 3, 8, 8) pictures: one convolution, pooled."""
-    rng = np.random.default_rng(seed)
-    weights = rng.normal(size=(size, 3, 3, 3)).astype(np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["z"]),
-        helper.make_node("Relu", ["z"], ["r"]),
-        helper.make_node("GlobalAveragePool", ["r"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "encoder",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", size, 1, 1])],
-        [onnx.numpy_helper.from_array(weights, "w")],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
 
 
 @pytest.fixture

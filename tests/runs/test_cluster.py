@@ -20,6 +20,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
+from pixel_encoders import pixels_onnx
 
 import dovetail.cluster
 from benchmarks.tables.session import Away
@@ -28,6 +30,10 @@ from dovetail.audit.attack import Settings
 from dovetail.audit.defence_search import BEST_ALONE, try_defences
 from dovetail.audit.run import audit
 from dovetail.cluster import LOCAL, RayTasks, Tasks, computing_at, tasks_at
+from dovetail.data import frozen, vectors
+from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.tables import table_from_arrays
+from dovetail.data.vectors import _AT_ONCE
 from dovetail.errors import PartyError
 from dovetail.methods.base import Progress
 from dovetail.methods.facets.defences import Defence
@@ -35,10 +41,12 @@ from dovetail.models.learners.choice import fit_all
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import Rows
 from dovetail.network.hosted import Hosted, Pool
+from dovetail.privacy import encrypted
 from dovetail.runs import train, value
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import load_data, setup
 from dovetail.runs.train import train_away, train_seeds
+from dovetail.settings.encode import Asked, Encode
 from dovetail.settings.privacy import Release
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -355,7 +363,21 @@ def test_rounds_that_are_not_scored_fetch_no_state(
     assert len(fetched) < 3  # not one a round: when training is over
 
 
-def test_a_partys_own_cluster_blinds_and_fits_alike(cluster: Any) -> None:
+@pytest.fixture
+def handed_out(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What tasks of a cluster were given."""
+    given: list[Any] = []
+    start = RayTasks.start
+
+    def noted(tasks: RayTasks, work: Any, one: Any, **more: Any) -> Any:
+        given.append(one)
+        return start(tasks, work, one, **more)
+
+    monkeypatch.setattr(RayTasks, "start", noted)
+    return given
+
+
+def test_a_partys_own_cluster_blinds_and_fits_alike(cluster: Any, handed_out: list[Any]) -> None:
     points = np.random.default_rng(0).integers(0, 256, (5_000, 32), dtype=np.uint8)
     points[:, 31] &= 127
     x_NF = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
@@ -368,23 +390,81 @@ def test_a_partys_own_cluster_blinds_and_fits_alike(cluster: Any) -> None:
         return blinded, fit_all([Linear()], rows, seed=0)["linear"].held_out_NC
 
     here = worked()
+    assert not handed_out
     with computing_at(cluster.address, "party.compute"):
         there = worked()
+    assert len(handed_out) == 3 + 1
     assert np.array_equal(here[0], there[0])
     assert torch.equal(here[1], there[1])
 
 
+def test_a_partys_own_cluster_encodes_texts_and_pictures_alike(
+    cluster: Any, handed_out: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hashed words, by a file, and by an installed package that the site trusts."""
+    pixels_onnx(tmp_path / "encoder.onnx")
+    rng = np.random.default_rng(0)
+    names = [f"{number}.png" for number in range(70)]
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(tmp_path / name)
+    words = [f"word{number}" for number in range(300)]
+    columns = {
+        "age": rng.normal(size=70),
+        "note": [" ".join(rng.choice(words, 8)) for _ in range(70)],
+        "photo": names,
+        "said": [f"{number} times" for number in range(70)],
+    }
+    onnx = {"kind": "picture", "model": str(tmp_path / "encoder.onnx"), "pixels": 8}
+    package = {"kind": "text", "model": "numpy:char.str_len"}
+    asked = {"photo": onnx | {"folder": str(tmp_path)}, "said": package}
+    monkeypatch.setattr(vectors, "_AT_ONCE", 30)
+
+    def encoded() -> torch.Tensor:
+        table = table_from_arrays("visits", columns)
+        table.asked = Asked({name: Encode(**each) for name, each in asked.items()})
+        frozen._memory.clear()
+        return TableEncoder.fit(table, [*columns], party="clinic").transform(table)
+
+    here = encoded()
+    assert not handed_out
+    with computing_at(cluster.address, "party.compute"):
+        there = encoded()
+    # Words hashed, their means, their codes: three parts each; and two batches of each encoder.
+    assert len(handed_out) == 3 * 3 + 2 * 2
+    assert torch.equal(here, there)
+
+
+def test_a_partys_own_cluster_multiplies_ciphertexts_alike(
+    cluster: Any, handed_out: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("seal")
+    monkeypatch.setattr(encrypted, "_PRODUCTS", 2)
+    rng, layout, nonce = np.random.default_rng(0), encrypted.Layout(30, 2, 16, 2), bytes(32)
+    weights_RL = rng.integers(-(2**19), 2**19, (700, 30))
+    blurs_RC = rng.integers(-9, 9, (700, 2))
+    for seed in (0, 1):  # a process of the cluster keeps the first owner's targets no longer
+        owner = encrypted.Owner()
+        targets_LC = np.random.default_rng(seed).integers(-(2**19), 2**19, (30, 2))
+        wire = owner.encrypt(targets_LC, layout, nonce)
+        partner = encrypted.Encrypted(layout, owner.public_key(nonce), wire, nonce)
+        with computing_at(cluster.address, "party.compute"):
+            answers = partner.multiply(
+                lambda rows: weights_RL[rows], len(weights_RL), lambda rows: blurs_RC[rows]
+            )
+        decrypted = owner.decrypt(answers, layout, len(weights_RL))
+        assert np.array_equal(decrypted, weights_RL @ targets_LC + blurs_RC)
+    assert len(handed_out) == 2 * 3  # of 256 rows each
+
+
 APART = """
-method = "apfed"
+method = "apfed-s"
 parties = ["bank.toml"]
 test = 0.25
 baselines = ["linear"]
 
-[apfed]
-epochs = 1
-steps_per_epoch = 2
-encoder = [4]
-head = [4]
+[apfed.distil]
+teachers = ["linear"]
+students = ["linear"]
 
 [engine]
 kind = "stream"
@@ -400,12 +480,8 @@ table = "{name}.csv"
 id = "person"
 {more}
 [policy]
-algorithms = ["align", "apfed"]
-min_rows = 1
+algorithms = ["align", "apfed-s"]
 {policy}
-[apfed]
-exact = true
-loss = "reconstruction"
 """
 
 DRIVEN = 'drivers = ["bank"]'
@@ -418,11 +494,17 @@ def test_sites_that_join_by_grpc_compute_on_clusters_of_their_own(
     """Both are processes, with certificates: the shop joins, the bank drives."""
     from federations import Federation, free_port  # which the cluster's processes do not find
 
-    rng, people = np.random.default_rng(0), np.arange(2_600)  # more ids than one piece
+    rng = np.random.default_rng(0)
+    people = np.arange(_AT_ONCE + 100)  # more texts than one piece, and more ids
+    words = np.array([f"word{number}" for number in range(50)])
     for name, shift in (("bank", 0), ("shop", 100)):
-        rows = {"person": people + shift, f"{name} a": rng.normal(size=len(people))}
-        more = {"y": np.where(rows[f"{name} a"] > 0, "up", "down")} if name == "bank" else {}
-        pd.DataFrame(rows | more).to_csv(tmp_path / f"{name}.csv", index=False)
+        rows: dict[str, Any] = {"person": people + shift, f"{name} a": rng.normal(size=len(people))}
+        if name == "bank":
+            label = np.where(rows["bank a"] > 0, "up", "down")
+            rows["y"] = np.where(people < 600, label, "")
+        else:
+            rows["note"] = [" ".join(rng.choice(words, 5)) for _ in people]
+        pd.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
     with Federation(tmp_path, free_port()).ending() as made:
         names = ("shop", "bank", "--driver", "bank", "--host", "127.0.0.1", "-q")
         certified = made.start("certificates", *names)

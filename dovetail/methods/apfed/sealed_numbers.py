@@ -111,10 +111,9 @@ class Multiplying:
             uniform = np.frombuffer(b"".join(drawn), "<u8").reshape(-1, columns)
             return (uniform % (2 * whole.blur + 1)).astype(np.int64) - whole.blur
 
-        products = self._held.multiply(
+        return self._held.multiply(
             lambda rows: whole.numbers(weights_RL[rows]), len(weights_RL), blurs
         )
-        return np.stack(list(products))
 
     def kept(self, smoothing: Smoothing) -> tuple[KeptSmoothing, SmoothingSpec]:
         """What the partner keeps, to smooth rows that come later."""
