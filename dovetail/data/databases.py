@@ -29,6 +29,9 @@ from dovetail.settings.sources import ADBC, is_lake_url, is_query
 
 _ROWS_AT_ONCE = 100_000
 
+#: Of ODBC: of a batch, and of the longest text, where a column does not say so (VARCHAR(MAX)).
+_BATCH_BYTES, _TEXT_BYTES = 64 * 2**20, 32 * 2**10
+
 
 def absolute_url(url: str, folder: Path) -> str:
     """The URL, whose path, if it is one of this machine, begins at a folder."""
@@ -44,10 +47,11 @@ def read_database(url: str, query: str | None) -> Table:
 
     Args:
         url: ``sqlite:///path/to/file.db``, ``postgresql://user@host/name``, ``mysql://...``,
-            ``adbc:DRIVER:ADDRESS`` of any ADBC driver, or what ``lakes.py`` reads.
+            ``adbc:DRIVER:ADDRESS`` of any ADBC driver, ``odbc:KEY=VALUE;...`` of any ODBC driver,
+            or what ``lakes.py`` reads.
         query: one ``SELECT``, or a table's name. MySQL's, and PostgreSQL's where its ADBC driver
             is not installed, runs in DuckDB, all others in the database's own SQL. It can write
-            nothing; of other ADBC drivers, what their account may.
+            nothing; of other ADBC drivers, and of ODBC's, what their account may.
 
     Raises:
         DataError: a database that cannot be reached or read, a query that is not one ``SELECT``,
@@ -60,8 +64,18 @@ def read_database(url: str, query: str | None) -> Table:
     named = ADBC.match(url)
     if named is not None:
         return _read_adbc(url, named[1].lower(), query)
-    if url[:5].lower() == "mysql":
+    scheme = url.partition(":")[0].lower()
+    if scheme == "odbc":
+        return _read_odbc(url, query)
+    if scheme == "mysql":
         return _read_through_duckdb(url, "mysql", query)
+    if scheme not in ("postgres", "postgresql"):
+        raise DataError(
+            f"cannot read {without_password(url)}: no table is read from {scheme}://; SQL Server, "
+            "Oracle and others are read by their ODBC or ADBC driver: write "
+            "odbc:Driver=...;Server=...;Uid=...;Pwd=${WORD} or adbc:DRIVER:ADDRESS "
+            "(docs/parties.md)"
+        )
     if _has_driver("postgresql"):
         return _read_adbc(url, "postgresql", query)
     return _read_through_duckdb(url, "postgres", query)
@@ -151,6 +165,24 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
             chosen = query or _only_table(_tables(connection), without_password(url))
             cursor.execute(_select(chosen))
             return _streamed(without_password(url), cursor.fetch_record_batch())
+
+
+def _read_odbc(url: str, query: str | None) -> Table:
+    """The same through an ODBC driver; what ODBC lists differs, so the query must be there."""
+    shown = without_password(url)
+    if query is None:
+        raise DataError(f'{shown} needs query = "SELECT ... FROM ...", or the name of a table')
+    with explained(url) as address:
+        from arrow_odbc import read_arrow_batches_from_odbc
+
+        batches = read_arrow_batches_from_odbc(
+            _select(query),
+            address.partition(":")[2],
+            max_bytes_per_batch=_BATCH_BYTES,
+            max_text_size=_TEXT_BYTES,
+            login_timeout_sec=30,
+        )
+        return _streamed(shown, batches.into_pyarrow_record_batch_reader())
 
 
 def _connected(driver: str, address: str) -> Any:

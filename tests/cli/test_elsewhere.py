@@ -2,8 +2,8 @@
 
 moto's server and DuckDB's extension need environments of their own: ``make build/moto/.installed``
 and ``make build/duckdb/.installed``; Azurite needs Node: ``make build/azurite/.installed``.
-Google's buckets, Snowflake and Flight SQL: ``make build/emulators/.installed``.
-PostgreSQL and MariaDB are the system's.
+Google's buckets, Snowflake, Flight SQL, Oracle and ODBC: ``make build/emulators/.installed``.
+PostgreSQL with its ODBC driver and MariaDB are the system's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from stores import (
     EMULATORS,
     MARIADB,
     MOTO,
+    ODBC,
     POSTGRES,
     Line,
     blob_store,
@@ -62,6 +63,10 @@ NEEDS_MARIADB = pytest.mark.skipif(
 
 NEEDS_EMULATORS = pytest.mark.skipif(
     not (EMULATORS / ".installed").exists(), reason="make build/emulators/.installed"
+)
+NEEDS_ODBC = pytest.mark.skipif(
+    POSTGRES is None or not ODBC or not (EMULATORS / ".installed").exists(),
+    reason="apt-get install postgresql odbc-postgresql; make build/emulators/.installed",
 )
 
 
@@ -351,6 +356,72 @@ def test_postgresql_is_inspected(
         assert "CLINIC_PASSWORD is not set in the environment; set it" in inspect(url)
     monkeypatch.setenv("CLINIC_PASSWORD", SECRET)
     assert "that it can be reached from here" in inspect(url)
+
+
+@NEEDS_ODBC
+@pytest.mark.usefixtures("drivers")
+def test_a_database_is_inspected_through_its_odbc_driver(
+    inspect: Inspect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's driver, which stands for those of SQL Server and Oracle."""
+    import adbc_driver_postgresql.dbapi as driver
+
+    with postgres(tmp_path, SECRET) as port, line_to(port) as line:
+        address = f"postgresql://reader:{SECRET}@127.0.0.1:{port}/postgres"
+        with driver.connect(address) as connection, connection.cursor() as cursor:
+            cursor.adbc_ingest("people", pl.DataFrame(people()).to_arrow(), mode="create")
+            cursor.execute("ALTER TABLE people ALTER pay TYPE numeric(20, 10) USING pay::numeric")
+            cursor.execute("ALTER TABLE people ADD since date DEFAULT '2020-02-01'")
+            cursor.execute("UPDATE people SET pay = NULL WHERE person < 10")
+            connection.commit()
+        server = f"Server=127.0.0.1;Port={line.port};Database=postgres;Uid=reader;Pwd=${{WORD}}"
+        url = f"odbc:Driver={{PostgreSQL Unicode}};{server}"
+        assert num_rows(inspect(url, 'query = "people"')) == ROWS
+        table = read_database(url, "SELECT * FROM people ORDER BY person")
+        pay = table.column("pay")
+        assert pay.values[10:] == pytest.approx(people()["pay"][10:], abs=1e-9)
+        assert pay.missing.sum() == pay.missing[:10].sum() == 10
+        assert (table.column("bought").values == people()["bought"]).all()
+        assert set(table.column("since").values) == {18293.0}
+        part = "SELECT person, bought, age FROM people WHERE region = 1"
+        assert num_rows(inspect(url, f'query = "{part}"')) == ROWS // REGIONS
+        costs = line.costs(lambda: read_database(url, part))
+        assert costs < 0.25 * line.costs(lambda: read_database(url, "people"))
+
+        assert 'needs query = "SELECT ... FROM ..."' in inspect(url)
+        said = inspect(url, 'query = "peeple"')
+        assert "party 'bank': cannot read odbc:Driver={PostgreSQL Unicode};" in said
+        assert said.rstrip().endswith("check the names")
+        line.breaks_after = line.num_bytes + 100_000
+        said = inspect(url, 'query = "people"')
+        assert said.rstrip().endswith("that it can be reached from here")
+        line.breaks_after = 1 << 62
+        monkeypatch.setenv("WORD", "wrong-word")
+        said = inspect(url, 'query = "people"')
+        assert said.rstrip().endswith("check the credentials in the environment")
+        assert "wrong-word" not in said
+    said = inspect(url, 'query = "people"')
+    assert said.rstrip().endswith("that it can be reached from here")
+    said = inspect("odbc:Driver={ODBC Driver 18 for SQL Server};Server=db", 'query = "people"')
+    assert "install that ODBC driver, or name one that odbcinst -q -d lists" in said
+    monkeypatch.setitem(sys.modules, "arrow_odbc", None)
+    said = inspect(url, 'query = "people"')
+    assert said.rstrip().endswith("is not installed here; pip install arrow-odbc")
+
+
+@NEEDS_EMULATORS
+@pytest.mark.usefixtures("drivers")
+def test_an_oracle_that_does_not_answer_is_told_in_a_sentence(inspect: Inspect) -> None:
+    said = inspect("adbc:oracle:oracle://reader:${WORD}@127.0.0.1:1/CLINIC", 'query = "people"')
+    assert "cannot read adbc:oracle:oracle://reader:***@127.0.0.1:1/CLINIC" in said
+    assert said.rstrip().endswith("that it can be reached from here")
+
+
+@pytest.mark.parametrize("scheme", ["mssql", "sqlserver", "oracle", "mongodb"])
+def test_an_address_of_another_kind_says_what_reads_it(scheme: str, inspect: Inspect) -> None:
+    said = inspect(f"{scheme}://reader:{SECRET}@db/clinic")
+    assert f"cannot read {scheme}://reader:***@db/clinic: no table is read from {scheme}://" in said
+    assert "write odbc:Driver=...;Server=...;Uid=...;Pwd=${WORD} or adbc:DRIVER:ADDRESS" in said
 
 
 def test_sqlite_is_inspected_through_its_adbc_driver(inspect: Inspect, tmp_path: Path) -> None:
