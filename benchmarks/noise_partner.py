@@ -19,10 +19,15 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 
+from dovetail.data import SharedRows
+from dovetail.federated import Local
+from dovetail.methods.apfed import distil as distil_run
+from dovetail.methods.apfed import teaching
+from dovetail.methods.apfed.stacks import Config, PartnerConfig
 from dovetail.models.learners import Best, Fitted, hard_targets, make_folds
 from dovetail.models.learners.distil import DistilConfig, Owner, choose_teacher, distil
 from dovetail.models.learners.rows import NO_FOLD, mean_loss
-from dovetail.models.learners.teacher import fit_teachers
+from dovetail.network import InProcess
 
 RESULTS = Path(__file__).parent / "results" / "noise_partner.jsonl"
 
@@ -40,6 +45,19 @@ def judged(model: Fitted, owner: Owner) -> dict[str, float]:
     }
 
 
+def taught(owner: Owner, partner_x: Tensor, *, seed: int) -> dict[str, Tensor]:
+    """Teacher -> (K, R, C) outputs: APFed-D's, its partner in this process."""
+    every_row = torch.arange(len(partner_x))
+    table = distil_run.Table(owner.x_RF, {"partner": every_row})
+    config = Config(exchange="gradients")
+    active = distil_run.Active(owner, table, None, config, Local("owner"), seed=seed)
+    shared = SharedRows("partner", partner_x, every_row)
+    partner = distil_run.Partner(shared, None, PartnerConfig(), Local("partner"))
+    list(teaching.train(active, InProcess({"partner": partner}, driver="owner")))
+    assert active.teacher_outputs is not None
+    return active.of_folds(active.teacher_outputs.train)
+
+
 def one(table: str, draw: int) -> dict[str, object]:
     load = load_digits if table == "digits" else load_breast_cancer
     columns, labels = load(return_X_y=True)
@@ -53,8 +71,7 @@ def one(table: str, draw: int) -> dict[str, object]:
     folds_R[:num_labels] = make_folds(classes[:num_labels], 4, seed=draw)
     owner = Owner(x_RF, hard_targets(classes, int(classes.max()) + 1, regression=False), folds_R)
     alone = Best().fit(owner.labelled_rows(), seed=draw, encode_on=x_RF)
-    teachers = fit_teachers([x_RF, noise], owner, seed=draw)
-    outputs = {name: each.fold_outputs([x_RF, noise]) for name, each in teachers.items()}
+    outputs = taught(owner, noise, seed=draw)
     done = distil(owner, choose_teacher(outputs, owner), alone, DistilConfig(), seed=draw)
     return {
         "table": table,

@@ -17,18 +17,17 @@ from dovetail.audit.verdict import Finding, finding
 from dovetail.methods.facets.scene import Scene
 from dovetail.methods.facets.steering import Poisoned, Steered
 from dovetail.methods.limits import NO_LIMITS
-from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
 from dovetail.methods.training import Training
 from dovetail.network.inprocess import overheard
 
 
 def malicious(
-    task: Setup, scene: Scene, variant: str, seed: int, settings: Settings | None = None
+    task: Training, scene: Scene, variant: str, seed: int, settings: Settings | None = None
 ) -> Iterator[Finding]:
     """What steering gains in one variant."""
     how, audited = settings or Settings(), audited_of(task.method)
-    if audited is None or not isinstance(task, Training):
+    if audited is None:
         return
     for limits in (PolicySection().limits, NO_LIMITS):
         lifted = limits == NO_LIMITS

@@ -14,7 +14,7 @@ from dovetail.data import PartyData, TableEncoder
 from dovetail.errors import ConfigError
 from dovetail.methods.facets.audited import Audited
 from dovetail.methods.facets.scene import Scene, flat, names_of
-from dovetail.methods.outcome import Outcome, Setup
+from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training, VariantRun
 from dovetail.models import Model
 from dovetail.network.inprocess import overheard
@@ -25,14 +25,14 @@ def audited_of(variant: str) -> Audited | None:
     return methods.method_of(variant).audited
 
 
-def scene_of(setup: Setup) -> Scene:
+def scene_of(setup: Training) -> Scene:
     """Who has what in a run.
 
     Raises:
         ConfigError: a method that the audit does not know the messages of.
     """
     audited = audited_of(setup.method)
-    if audited is None or not isinstance(setup, Training):
+    if audited is None:
         known = ", ".join(name for name, each in methods.every().items() if each.audited)
         raise ConfigError(
             f"the audit does not know the messages of {setup.method!r}: its method has no "
@@ -58,11 +58,11 @@ class Heard:
     played: VariantRun | None
 
 
-def heard(task: Setup, scene: Scene, variant: str, seed: int) -> Heard:
+def heard(task: Training, scene: Scene, variant: str, seed: int) -> Heard:
     """A variant, trained and listened to; what crossed encrypted is read by who could."""
     tape, played = Tape(scene.reading, scene.num_samples()), None
     with overheard(tape):
-        if isinstance(task, Training) and task.kind.variant(variant).has_rounds:
+        if task.kind.variant(variant).has_rounds:
             played = task.played(variant, seed, _nobody)
             if (audited := audited_of(task.method)) is not None:
                 tape.add(audited.decrypted(played.driver))

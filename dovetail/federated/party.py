@@ -78,7 +78,8 @@ class Party:
             weights of no run has its driver say the step with ``Restore``.
         predicts: whether it answers of an alignment that was made for a prediction; what trains is
             of one that its party keeps, and tells of.
-        finish_with: the message after which its model is kept; None: there is no ``finish``.
+        finish_with: the message, or any of several, after which its model is kept: that of
+            ``finish``, unless it says another; None: nothing is kept.
         has_local: whether it is made with a context.
         renamed: messages of base classes' handlers under the method's names (``Message.named``).
     """
@@ -91,7 +92,7 @@ class Party:
     few: ClassVar[Mapping[type[Message], int]] = {}
     goes_on: ClassVar[bool] = True
     predicts: ClassVar[bool] = False
-    finish_with: ClassVar[type[Message] | None] = None
+    finish_with: ClassVar[type[Message] | tuple[type[Message], ...] | None] = None
     renamed: ClassVar[tuple[type[Message], ...]] = ()
     name: str
     _handlers: ClassVar[Mapping[type[Message], str]] = {}

@@ -345,14 +345,10 @@ class Loaded:
     """
 
     data: dd.Partitioned
-    active: str | None
+    active: str | None = None
     sites: Mapping[str, Site] = field(default_factory=dict)
     alignment: dd.Alignment | None = None
     test_alignment: dd.Alignment | None = None
     connect: Callable[[str], Engine] | None = None
     secret: Secret | None = None
     hosts: Hosts | None = None
-
-
-#: Training and test data, and how each is aligned, where that matters.
-Parts = tuple[dd.Partitioned, dd.Alignment | None, dd.Alignment | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import torch
@@ -204,19 +204,19 @@ def rows_of(message: Message) -> int:
     )
 
 
+@dataclass(eq=False)
 class Uses:
     """How often a party has answered about each of its samples in one run.
 
     A message counts once for each sample that it names, however often it does.
 
-    Args:
+    Attributes:
         limits: of its policy.
         used: order -> (S,) int32, how often so far; of samples beyond its end, never.
     """
 
-    def __init__(self, limits: Limits, used: Mapping[str, Tensor] | None = None) -> None:
-        self.limits = limits
-        self.used = dict(used or {})
+    limits: Limits
+    used: dict[str, Tensor] = field(default_factory=dict)
 
     def check(self, asked: AskedFor) -> None:
         """Refuse a question about these samples.

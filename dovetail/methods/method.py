@@ -22,7 +22,6 @@ from dovetail.methods.base import (
     Asked,
     Loaded,
     Maker,
-    Parts,
     Progress,
     Run,
     SavesModel,
@@ -173,7 +172,7 @@ class Method:
 
     def load_sites(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
-    ) -> Parts:
+    ) -> Loaded:
         """Party files: training and test data, and how each is aligned, where that matters.
 
         Raises:
@@ -191,7 +190,7 @@ class Method:
         party_data = self.local_data_together(run, sites, where=where, talk=talk)
         first = next(iter(party_data.values()))
         nobody = dd.Federation([])  # aligned with nobody: each site has its rows
-        return Holdings(nobody, None, first.task, {}, first.label, party_data), None, None
+        return Loaded(Holdings(nobody, None, first.task, {}, first.label, party_data))
 
     def local_data_together(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress
@@ -199,7 +198,7 @@ class Method:
         """Party -> what it has, of parties in one process, which may know each other's labels."""
         return {name: self.local_data(site) for name, site in sites.items()}
 
-    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
+    def load_driver(self, run: Run, driver: Any, *, where: str) -> Loaded:
         """What a driver has whose partners are elsewhere: as of ``load_sites``.
 
         Args:
@@ -208,7 +207,7 @@ class Method:
         if self.Side is None:
             raise ConfigError(f"{where}: {run.method!r} is simulated only; leave [engine] out")
         driver.wait()
-        return Holdings[Any].nobody(), None, None
+        return Loaded(Holdings[Any].nobody())
 
     def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
         """Algorithm (a message's prefix) -> what makes a party's side of its runs.

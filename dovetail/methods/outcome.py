@@ -1,6 +1,6 @@
 """One simulated run: a method, and the baselines beside it, on the same rows and seed.
 
-What is common to all methods. Each has a file beside this one with its ``Setup``.
+What is common to all methods.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -34,7 +34,7 @@ from dovetail.models.decisions import (
 )
 from dovetail.models.metrics import all_scores, details, headline, score
 from dovetail.models.owners import Bottom
-from dovetail.network import Checkpoint, Ledger
+from dovetail.network import Ledger
 from dovetail.settings.models import Calibrate, ClassWeights, Threshold, ThresholdSettings
 
 #: Score name -> value. Those of a model that is trained also have "details" (``metrics.details``),
@@ -130,23 +130,6 @@ class Outcome:
     ledger: Ledger = field(default_factory=Ledger)
     missed: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
-
-
-class Setup(Protocol):
-    """Everything a run is a function of, but the seed."""
-
-    @property
-    def method(self) -> str:
-        """What the run is about; its models are kept."""
-
-    @property
-    def baselines(self) -> tuple[str, ...]:
-        """What to train beside it."""
-
-    def train(
-        self, variant: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
-    ) -> Outcome:
-        """Train the method or a baseline, from the checkpoint on; a line an epoch or round."""
 
 
 def number(line: Mapping[str, Any]) -> int:

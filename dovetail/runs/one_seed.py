@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dovetail.federated import LeftOut, in_round
-from dovetail.methods.outcome import Observer, Outcome, Setup, number
+from dovetail.methods.outcome import Observer, Outcome, number
+from dovetail.methods.training import Training
 from dovetail.models.computing import computing
 from dovetail.network import Checkpoint
 from dovetail.settings.models import Compute
@@ -17,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def run(
-    setup: Setup,
+    training: Training,
     seed: int,
     observe: Observer,
     *,
@@ -29,7 +30,7 @@ def run(
     """Train the method, then each baseline; gives each as it is done.
 
     Args:
-        setup: what to train.
+        training: what to train.
         seed: of everything random.
         observe: told of each epoch or round.
         checkpoint: variant -> where it is saved, and goes on from; None saves nothing.
@@ -37,7 +38,7 @@ def run(
         compute: in which numbers networks are computed.
         device: where.
     """
-    for variant in dict.fromkeys((setup.method, *setup.baselines)):
+    for variant in dict.fromkeys((training.method, *training.baselines)):
         if variant in skip:
             continue
         saved = Checkpoint.none() if checkpoint is None else checkpoint(variant)
@@ -57,7 +58,7 @@ def run(
             observe(variant, total, line)
 
         with computing(compute, device):
-            outcome = setup.train(variant, seed, note, saved)
+            outcome = training.train(variant, seed, note, saved)
         _add_up(outcome, saved.extra.get("lines", []))
         yield variant, outcome
 

@@ -14,8 +14,8 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Driver, Loaded, Progress
 from dovetail.methods.limits import SealedLimits
-from dovetail.methods.outcome import Setup
 from dovetail.methods.party import Site
+from dovetail.methods.training import Training
 from dovetail.models import generator
 from dovetail.models.devices import device
 from dovetail.models.threads import one_thread
@@ -59,7 +59,11 @@ def load_data(
     method, where = methods.method_of(run.method), given.where
     if driver is not None:
         sites = driver.sites
-        parts = method.load_driver(run, driver, where=where)
+        loaded = replace(
+            method.load_driver(run, driver, where=where),
+            connect=driver.connect,
+            secret=driver.secret,
+        )
     else:
         if given.sites is not None:
             sites = given.sites
@@ -70,15 +74,13 @@ def load_data(
         sites = {name: _trusting(site) for name, site in sites.items()}
         for sentence in copies_of_sites(sites):
             talk.warn(f"WARNING: {sentence}")
-        parts = method.load_sites(run, sites, where=where, talk=talk)
+        loaded = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():
         _warn_of_index(site.table.x, f"party {name!r}", talk)
-    data, alignment, test_alignment = parts
-    labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
+    parties = loaded.data.train.parties
+    labelled = [name for name, party in parties.items() if party.labels is not None]
     active = labelled[0] if len(labelled) == 1 else None
-    connect = None if driver is None else driver.connect
-    secret = None if driver is None else driver.secret
-    return Loaded(data, active, sites, alignment, test_alignment, connect, secret)
+    return replace(loaded, active=active, sites=sites)
 
 
 #: Defaults of a policy that protect from a driver elsewhere, and what they are without one.
@@ -125,7 +127,7 @@ def _warn_of_index(x: dd.Table | Tensor, whose: str, talk: Progress) -> None:
         )
 
 
-def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
+def setup(run: RunFile, seed: int, loaded: Loaded) -> Training:
     """Everything that one seed's run is a function of.
 
     Raises:

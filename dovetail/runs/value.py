@@ -26,7 +26,7 @@ from dovetail.data.wording import name_list
 from dovetail.errors import ConfigError
 from dovetail.methods import every, method_of
 from dovetail.methods.facets.valued import JOINT, Game, Valued
-from dovetail.methods.outcome import Scores, Setup
+from dovetail.methods.outcome import Scores
 from dovetail.methods.training import Training
 from dovetail.models.metrics import SCORES
 from dovetail.runs.runfile import RunFile
@@ -74,21 +74,18 @@ def with_joint(run: RunFile) -> RunFile:
     return run.model_copy(update={"baselines": tuple({*run.baselines, joint})})
 
 
-def game(setup: Setup) -> Game:
+def game(setup: Training) -> Game:
     """The game of a run.
 
     Raises:
         ConfigError: a method without partners, or partners that live elsewhere.
     """
-    loaded = setup.loaded if isinstance(setup, Training) else setup
-    if getattr(loaded, "connect", None) is not None:
+    if setup.loaded.connect is not None:
         raise ConfigError(
             "partners are valued where all tables are in one place: name every party's file in "
             "parties, and leave [engine] out"
         )
-    valued = valued_of(setup.method)
-    assert isinstance(setup, Training)
-    game = valued.game(setup)
+    game = valued_of(setup.method).game(setup)
     if not game.partners:
         raise ConfigError("the run has no partner to value, only the party with labels")
     return game
@@ -151,7 +148,7 @@ class Kept:
 
 
 def value(
-    make: Callable[[int], Setup],
+    make: Callable[[int], Training],
     seeds: Sequence[int],
     kept: Kept,
     *,

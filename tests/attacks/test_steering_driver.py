@@ -16,10 +16,15 @@ from dovetail.data import SharedRows
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.local_data import PartnerData
+from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.facets.views import whitened
 from dovetail.methods.limits import LimitError, Limits, Uses, asked_for, code_rank
 from dovetail.models import Perceptron
 from dovetail.network import InProcess
+from dovetail.settings.models import OptimizerConfig
+
+#: How a passive party of the paper follows its gradients.
+PAPER: dict[str, Any] = OptimizerConfig().model_dump()
 
 IDS = [f"P-{number:04d}" for number in range(1500)]
 
@@ -80,8 +85,8 @@ def test_a_site_s_answers_are_of_what_it_released_once_and_no_more():
     shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
     shares = {}
     for exact in (True, False):
-        config = apfed.PassiveConfig(loss="reconstruction", exact=exact)
-        local_data = PartnerData(config, Perceptron((16, 8)), shared=shared)
+        config = PassiveFields(loss="reconstruction", exact=exact, encoder=(16, 8), **PAPER)
+        local_data = PartnerData(config, shared=shared)
         local = Local("shop", secret=lambda: bytes(16), lasting=bytes(range(16)))
         shares[exact] = read(local_data, local, x_NF, known=60)
     assert shares[True] > 0.95
@@ -90,10 +95,8 @@ def test_a_site_s_answers_are_of_what_it_released_once_and_no_more():
 
 def test_a_site_releases_its_columns_once_for_all_runs():
     x_NF = torch.randn(300, 4, generator=torch.Generator().manual_seed(3))
-    local_data = PartnerData(
-        apfed.PassiveConfig(), Perceptron((8, 4)),
-        shared=SharedRows("shop", x_NF, torch.arange(300)),
-    )  # fmt: skip
+    shared = SharedRows("shop", x_NF, torch.arange(300))
+    local_data = PartnerData(PassiveFields(encoder=(8, 4), **PAPER), shared=shared)
 
     def rows(lasting: bytes | None) -> Tensor:
         party = local_data.party(Local("shop", secret=lambda: bytes(16), lasting=lasting))
@@ -113,10 +116,8 @@ def test_codes_of_classic_vertical_learning_are_of_what_a_site_released_once():
     shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
     found = {}
     for exact in (True, False):
-        config = apfed.PassiveConfig(exact=exact)
-        local_data = PartnerData(
-            config, Perceptron((64, 32)), shared=shared, test=shared, side="vertical"
-        )
+        config = PassiveFields(exact=exact, encoder=(64, 32), **PAPER)
+        local_data = PartnerData(config, shared=shared, test=shared, side="vertical")
         local = Local("shop", secret=lambda: bytes(16), lasting=bytes(range(16)))
         engine = InProcess({"shop": local_data.party(local)}, driver="bank")
         engine.ask({"shop": vertical.Open(0)}, vertical.Opened).or_raise()
@@ -138,7 +139,7 @@ def test_two_drivers_put_together_know_no_more_of_a_site_than_one():
     shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
     seen = []
     for run in range(2):  # each run of each driver draws other networks
-        local_data = PartnerData(apfed.PassiveConfig(), Perceptron((8,)), shared=shared)
+        local_data = PartnerData(PassiveFields(encoder=(8,), **PAPER), shared=shared)
         local = Local("shop", secret=lambda run=run: bytes([run] * 16), lasting=bytes(range(16)))
         party = local_data.party(local)
         assert isinstance(party, apfed.Passive)

@@ -163,7 +163,7 @@ def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
     if driver is None:
         loaded = load_data(run)
     else:
-        data, *_ = methods.METHODS["fedoptimus"].load_driver(run, driver, where="run.toml")
+        data = methods.METHODS["fedoptimus"].load_driver(run, driver, where="run.toml").data
         driver.begin(0, "fresh")
         loaded = Loaded(data, None, connect=driver.connect)
     lines: list[Any] = []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import ConfigError, MessageError, PartyError
-from dovetail.federated import Epoch
+from dovetail.federated import Epoch, Local
 from dovetail.methods import METHODS
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
@@ -49,14 +49,14 @@ def everyone(owner: Owner) -> Tensor:
 def active_of(owner: Owner, rows: Mapping[str, Tensor], config: Config = CONFIG) -> distil.Active:
     alignment = Alignment({"bank": everyone(owner), **rows})
     table = distil.Table.of(owner.x_RF, "bank", alignment)
-    return distil.Active("bank", owner, table, table, config, seed=SEED)
+    return distil.Active(owner, table, table, config, Local("bank"), seed=SEED)
 
 
 def partner_of(
     name: str, x: Tensor, rows: Tensor, config: PartnerConfig = PARTNER
 ) -> distil.Partner:
     shared = SharedRows(name, x, rows)
-    return distil.Partner(shared, shared, config)
+    return distil.Partner(shared, shared, config, Local(name))
 
 
 def taught(
@@ -71,7 +71,7 @@ def taught(
     for name, kind in (faults or {}).items():
         x, rows = partners[name]
         shared = SharedRows(name, x, rows)
-        parties[name] = kind(shared, shared, PARTNER)
+        parties[name] = kind(shared, shared, PARTNER, Local(name))
     rounds = list(teaching.train(active, InProcess(parties, driver="bank")))
     return active, parties, rounds
 
@@ -226,7 +226,7 @@ def limited(
     for name, (x, rows) in partners.items():
         shared = SharedRows(name, x, rows)
         kind = (faults or {}).get(name, distil.Partner)
-        parties[name] = _Counts(kind(shared, shared, PARTNER), limits)
+        parties[name] = _Counts(kind(shared, shared, PARTNER, Local(name)), limits)
     rounds = list(teaching.train(active, InProcess(parties, driver="bank")))
     return active, parties, rounds
 
@@ -312,7 +312,7 @@ def test_a_run_that_went_on_without_a_partner_resumes_the_same(tmp_path: Path) -
         shared = SharedRows("lab", partner, rows)
         parties: dict[str, StatefulParty] = {
             "shop": Limited(partner_of("shop", partner, rows), limits),
-            "lab": Limited(kind(shared, shared, PARTNER), limits),
+            "lab": Limited(kind(shared, shared, PARTNER, Local("lab")), limits),
         }
         engine = InProcess(checkpoint.hosting(parties), driver="bank")
         return active_of(owner, {"shop": rows, "lab": rows}), engine, checkpoint

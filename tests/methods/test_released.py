@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import PartyError
+from dovetail.federated import Local
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
@@ -41,12 +42,12 @@ def everyone(owner: Owner) -> Tensor:
 def active_of(owner: Owner, rows: Tensor, config: Config = CONFIG) -> distil.Active:
     alignment = Alignment({"bank": everyone(owner), "lab": rows})
     table = distil.Table.of(owner.x_RF, "bank", alignment)
-    return distil.Active("bank", owner, table, None, config, seed=0)
+    return distil.Active(owner, table, None, config, Local("bank"), seed=0)
 
 
 def partner_of(x: Tensor, rows: Tensor, once: Once | None = ONCE) -> distil.Partner:
     shared = SharedRows("lab", x, rows)
-    return distil.Partner(shared, shared, PartnerConfig(release=once))
+    return distil.Partner(shared, shared, PartnerConfig(release=once), Local("lab"))
 
 
 def taught(owner: Owner, partner: Tensor, rows: Tensor) -> tuple[distil.Active, list[bytes]]:

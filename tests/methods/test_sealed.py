@@ -79,7 +79,7 @@ def active_of(
     bank_rows = torch.arange(len(owner.x_RF))
     table = Table.of(owner.x_RF, "bank", Alignment({"bank": bank_rows, **rows}))
     test = table if tested else None
-    return second_question.Active("bank", owner, table, test, smoothers, seed=3, more=more)
+    return second_question.Active(owner, table, test, smoothers, Local("bank"), seed=3, more=more)
 
 
 def partner_of(

@@ -15,7 +15,9 @@ from dovetail.models.learners import (
     Learner,
     Linear,
     Network,
+    Rows,
     StackedConfig,
+    fit_stacked,
     hard_targets,
     make_folds,
 )
@@ -28,7 +30,6 @@ from dovetail.models.learners.distil import (
     distil,
     student_rows,
 )
-from dovetail.models.learners.teacher import fit_teachers
 from dovetail.models.losses import CLASSES, Values
 
 LEARNERS: dict[str, Learner] = {
@@ -36,7 +37,7 @@ LEARNERS: dict[str, Learner] = {
     "network": Network(StackedConfig(widths=(32, 16), bins=4, copies=1, max_steps=150)),
 }
 CONFIG = DistilConfig(students=("linear", "network"))
-TEACHERS = {"network": StackedConfig(bins=4, copies=1, max_steps=150)}
+TEACHER = StackedConfig(bins=4, copies=1, max_steps=150)
 
 
 def made(rows: int = 400, labels: int = 60, *, folds: int = 3) -> Owner:
@@ -48,6 +49,14 @@ def made(rows: int = 400, labels: int = 60, *, folds: int = 3) -> Owner:
     folds_R = torch.full((rows,), NO_FOLD)
     folds_R[:labels] = make_folds(classes[:labels], folds, seed=0)
     return Owner(x, hard_targets(classes, 2, regression=False), folds_R)
+
+
+def taught_in_one_place(xs: list[Tensor], owner: Owner, config: StackedConfig) -> Tensor:
+    """(K, R, C) of the joint model of all columns, learnt from the labelled rows."""
+    chosen = owner.labelled
+    rows = Rows(xs[0][chosen], owner.targets_RC[chosen], owner.folds_R[chosen], loss=owner.loss)
+    labelled = [x[chosen] for x in xs]
+    return fit_stacked(labelled, rows, config, seed=0, encode_on=xs).fold_outputs(xs)
 
 
 def outputs_of(owner: Owner, probabilities: Tensor) -> Tensor:
@@ -184,9 +193,8 @@ def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> Non
     folds[:80] = make_folds(classes[:80], 3, seed=0)
     owner = Owner(upper[train], hard_targets(classes[train], 10, regression=False), folds)
     alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0, encode_on=owner.x_RF)
-    teachers = fit_teachers([upper[train], lower[train]], owner, seed=0, configs=TEACHERS)
-    outputs = {n: t.fold_outputs([upper[train], lower[train]]) for n, t in teachers.items()}
-    teacher = choose_teacher(outputs, owner)
+    taught = taught_in_one_place([upper[train], lower[train]], owner, TEACHER)
+    teacher = choose_teacher({"network": taught}, owner)
     done = distil(owner, teacher, alone, CONFIG, seed=0, learners=LEARNERS)
 
     def accuracy(fitted: Fitted) -> float:
@@ -209,13 +217,9 @@ def test_values_are_distilled_too() -> None:
     targets = hard_targets(values, 1, regression=True)
     owner = Owner(x, targets, folds, loss=Values())
     alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0)
-    linear = {
-        "linear": StackedConfig(
-            widths=(), bins=0, learning_rate=0.05, weight_decay=0.01, max_steps=300
-        )
-    }
-    teachers = fit_teachers([x, partner], owner, seed=0, configs=linear)
-    teacher = choose_teacher({"linear": teachers["linear"].fold_outputs([x, partner])}, owner)
+    linear = StackedConfig(widths=(), bins=0, learning_rate=0.05, weight_decay=0.01, max_steps=300)
+    taught = taught_in_one_place([x, partner], owner, linear)
+    teacher = choose_teacher({"linear": taught}, owner)
     config = DistilConfig(students=("linear",))
     done = distil(owner, teacher, alone, config, seed=0, learners=LEARNERS)
 

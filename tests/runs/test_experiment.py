@@ -38,7 +38,7 @@ from dovetail.methods.base import Loaded
 from dovetail.methods.training import Training
 from dovetail.models import Perceptron, load
 from dovetail.network import InProcess
-from dovetail.runs import Outcome, RunFolder, Setup, runfolder
+from dovetail.runs import Outcome, RunFolder, runfolder
 from dovetail.runs.runfile import check_run
 from dovetail.runs.train import check_participation
 
@@ -127,7 +127,9 @@ def setup(method: str = "apfed-c", data: Partitioned | None = None, **changed: A
     return replace(made, party_data=party_data)
 
 
-def outcomes(setup: Setup, seed: int = 0) -> tuple[dict[str, Outcome], list[tuple[str, int, Any]]]:
+def outcomes(
+    setup: Training, seed: int = 0
+) -> tuple[dict[str, Outcome], list[tuple[str, int, Any]]]:
     lines: list[tuple[str, int, Any]] = []
     variants = runs.run(setup, seed, lambda *line: lines.append(line))
     return dict(variants), lines
@@ -269,7 +271,7 @@ def test_a_party_that_is_left_out_is_told_of() -> None:
 
 def kept(
     path: Path,
-    setup: Setup,
+    setup: Training,
     seed: int = 0,
     *,
     resume: bool = False,

@@ -19,7 +19,7 @@ from dovetail.errors import ConfigError, DovetailError
 from dovetail.methods import METHODS, apfed, fedoptimus
 from dovetail.methods.base import Loaded
 from dovetail.methods.training import Training
-from dovetail.runs import Setup, shapley, value
+from dovetail.runs import shapley, value
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import setup as setup_of
 
@@ -365,7 +365,7 @@ def test_each_coalition_is_trained_once_however_often_it_is_asked_for(tmp_path: 
 DEALT = {"kind": "owners", "data_owners": 3, "label_owners": 2}
 
 
-def fedoptimus_setup(**keys: Any) -> Setup:
+def fedoptimus_setup(**keys: Any) -> Training:
     data = owners(
         table(200, first_id=0, seed=0),
         table(200, first_id=200, seed=1),

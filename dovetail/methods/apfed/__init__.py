@@ -84,7 +84,7 @@ from dovetail.methods.apfed.layers import Layers, PassiveLayers
 from dovetail.methods.apfed.networks import PartnerSpec, SoloNetwork, partner_network
 from dovetail.methods.apfed.owner import LabelOwner
 from dovetail.methods.apfed.questions import Partner
-from dovetail.methods.limits import NO_LIMITS
+from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, follow_back, network_input
 from dovetail.models.optimizers import Optimizer, gradient_of, head_apart
@@ -205,9 +205,10 @@ class Passive(Party):
     def begin(self, begin: Begin) -> Ready:
         """Make its network."""
         contrasts, shape = self.config.loss != "reconstruction", tuple(self.shared.x.shape[1:])
+        codes = begin.code_shape, begin.projected_width
         self.random = self.local.stream("passive")
         with self.random:
-            self.network = partner_network(self._make, begin, shape, self.local, contrasts)
+            self.network = partner_network(self._make, *codes, shape, self.local, contrasts)
         projected = contrasts and begin.projected_width > 0
         self._width = begin.projected_width if projected else math.prod(begin.code_shape)
         self.optimizer = Optimizer.of(self.config, self.network.parameters())
@@ -225,7 +226,7 @@ class Passive(Party):
         times = len(code_BD) if self.config.loss == "contrastive" else 1
         with self.random:
             loss = self.loss(code_BD, x)  # line 4, Eq. (7)
-        bound.check_loss(loss, code_BD, self.name, self.config)
+        bound.check_loss(loss, code_BD, self.name, self.config.loss, self.config.learning_rate)
         self.optimizer.zero_grad()
         loss.backward()  # line 6: dL_p/dh at the parameters before their update
         sent_BD = local.release("gradients", _ACTIVE, samples_B, gradient_of(code_BD), times=times)
@@ -329,7 +330,8 @@ class Active(LabelOwner):
         """
         self.unify.open(network.parties, self.config.trade_off)
         ready = self.open(network.parties, network).or_raise()
-        self.questions.open({party: Partner.of(reply) for party, reply in ready.items()})
+        limits = limits_of(ready)
+        self.questions.open({p: Partner(reply.projected, limits[p]) for p, reply in ready.items()})
 
     def open(self, parties: Iterable[str], network: Engine) -> Replies[Ready]:
         """Tell these parties that training begins."""

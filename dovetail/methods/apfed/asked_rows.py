@@ -28,11 +28,21 @@ def rows_asked(samples_R: Tensor, rows_L: Tensor, most: int, rng: torch.Generato
     return torch.cat([rows_L, drawn]).sort().values
 
 
-def placed(z_NZ: Tensor, samples_R: Tensor, asked_N: Tensor) -> Tensor:
-    """(R, Z) numbers by row; NaN of rows that were not asked about."""
+def rows_of(samples_R: Tensor, asked_N: Tensor) -> Tensor:
+    """(N,) the row of each of these samples."""
     row_of = torch.full((int(samples_R.max()) + 1,), -1)
     held = samples_R >= 0
     row_of[samples_R[held]] = held.nonzero().flatten()
+    return row_of[asked_N]
+
+
+def placed(z_NZ: Tensor, samples_R: Tensor, asked_N: Tensor) -> Tensor:
+    """(R, Z) numbers by row; NaN of rows that were not asked about."""
     found = torch.full((len(samples_R), z_NZ.shape[1]), torch.nan)
-    found[row_of[asked_N]] = z_NZ
+    found[rows_of(samples_R, asked_N)] = z_NZ
     return found
+
+
+def beside(numbers: dict[str, Tensor], party: str, z_RZ: Tensor) -> None:
+    """Keep a party's numbers, beside those that it gave before."""
+    numbers[party] = torch.cat([numbers[party], z_RZ], dim=1) if party in numbers else z_RZ

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,6 +159,15 @@ DEFENCES_V = (
 )  # fmt: skip
 
 
+def _defended(
+    task: Training, active: Mapping[str, Any], of: Callable[[PartnerData], PartnerData]
+) -> Training:
+    """The run with these settings of the label owner, and of each partner what ``of`` makes."""
+    party_data = {name: of(partner) for name, partner in partner_data_of(task).items()}
+    settings = task.settings.model_copy(update=active)
+    return replace(task, settings=settings, party_data={**task.party_data, **party_data})
+
+
 @dataclass(frozen=True)
 class _Apfed:
     """APFed-R, -C and -D: a label owner's model is scored alone."""
@@ -174,20 +183,14 @@ class _Apfed:
 
     def protected(self, task: Training, defence: Defence, lengths: Lengths) -> Training:
         def of(partner: PartnerData) -> PartnerData:
-            release = {"gradients": at_length(defence.gradients, lengths["gradients"])}
-            teaching = partner.distil.model_copy(update={"release": defence.once})
-            return replace(
-                partner, config=partner.config.model_copy(update=release), distil=teaching
-            )
+            teaching = partner.config.distil.model_copy(update={"release": defence.once})
+            gradients = at_length(defence.gradients, lengths["gradients"])
+            defended = {"gradients": gradients, "distil": teaching}
+            return replace(partner, config=partner.config.model_copy(update=defended))
 
         exchange = "gradients" if defence.once is None else "released"
         teaching = task.settings.distil.model_copy(update={"exchange": exchange})
-        settings = task.settings.model_copy(update={**defence.active, "distil": teaching})
-        party_data = {
-            **task.party_data,
-            **{name: of(partner) for name, partner in partner_data_of(task).items()},
-        }
-        return replace(task, settings=settings, party_data=party_data)
+        return _defended(task, {**defence.active, "distil": teaching}, of)
 
     def sends(self, task: Training) -> bool:
         weights = [weight_of(active_config(task).trade_off, name) for name in partner_data_of(task)]
@@ -213,12 +216,7 @@ class _Vertical(_Apfed):
             return replace(partner, config=partner.config.model_copy(update={"codes": codes}))
 
         gradients = at_length(defence.gradients, lengths["gradients"])
-        settings = task.settings.model_copy(update={**defence.active, "gradients": gradients})
-        party_data = {
-            **task.party_data,
-            **{name: of(partner) for name, partner in partner_data_of(task).items()},
-        }
-        return replace(task, settings=settings, party_data=party_data)
+        return _defended(task, {**defence.active, "gradients": gradients}, of)
 
     def sends(self, task: Training) -> bool:
         return True

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,17 +32,15 @@ def check_codes(code_BD: Tensor) -> None:
         raise TrainingError(f"it was sent codes above {MAX_CODE:g}")
 
 
-class _Settings(Protocol):
-    """A passive party's, as far as they are told of."""
-
-    @property
-    def loss(self) -> str: ...
-    @property
-    def learning_rate(self) -> float: ...
-
-
-def check_loss(loss: Tensor, code_BD: Tensor, party: str, settings: _Settings) -> None:
+def check_loss(loss: Tensor, code_BD: Tensor, party: str, kind: str, rate: float) -> None:
     """Refuse to learn from a loss that is not finite, and say at its site whose fault it is.
+
+    Args:
+        loss: of a batch.
+        code_BD: what it is of.
+        party: who learns.
+        kind: which loss it is.
+        rate: the learning rate.
 
     Raises:
         TrainingError: it is not finite.
@@ -53,7 +50,7 @@ def check_loss(loss: Tensor, code_BD: Tensor, party: str, settings: _Settings) -
     if not code_BD.isfinite().all():
         raise TrainingError("it was sent codes that are not finite")
     words = "party %r: its %s loss is %s; lower its learning_rate (%s)"
-    _log.warning(words, party, settings.loss, loss.item(), settings.learning_rate)
+    _log.warning(words, party, kind, loss.item(), rate)
     raise TrainingError("its loss is not finite; lower its learning_rate")
 
 

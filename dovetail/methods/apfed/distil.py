@@ -21,7 +21,7 @@ needs nobody. This file is the teacher's training; nothing of the student leaves
 
 A message to a partner makes its step and asks for the next codes at once, so a step is one round
 trip, whatever the number of stacks: they learn from the same batches. Both sides are those of
-``models/learners/vertical.py``, with which ``fit_stacked`` trains in one place.
+``models/learners/vertical.py``. In one place the partners are those of ``InProcess``.
 
     label owner                             partner
     Begin                             ---->  its networks are made
@@ -45,7 +45,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -54,14 +54,14 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.federated import Driver, LeftOut, Party, handles
+from dovetail.federated import Driver, LeftOut, Local, Party, handles
 from dovetail.methods.apfed.stacks import RELEASED, Config, PartnerConfig
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.methods.released import Release
-from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
+from dovetail.models import Bottom, follow_back, generator
 from dovetail.models.learners.distil import Owner
-from dovetail.models.learners.joint import Bottoms, BottomsSpec
+from dovetail.models.learners.joint import Bottoms, BottomsSpec, fold_means
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.vertical import OwnerSide, PartySide, StackedConfig, copies_of
 from dovetail.network import Draws, Engine, Message, State, Values, check_shape, noted
@@ -144,11 +144,9 @@ class Partner(Party):
         shared: its rows by shared sample.
         test: its test rows by shared sample; None if it has none.
         config: its own settings.
+        local: its context.
         input: how raw columns become its rows, to be kept with its networks.
-        secret: of its site, mixed into all it draws; None in simulation.
     """
-
-    has_local = False
 
     goes_on = False  # its driver would go on with weights of no run, so it says the step
     saved = ("stacks", "released")
@@ -158,13 +156,10 @@ class Partner(Party):
         shared: SharedRows,
         test: SharedRows | None,
         config: PartnerConfig,
+        local: Local,
         *,
         input: Input | None = None,
-        secret: Secret | None = None,
-        lasting: bytes | None = None,
     ) -> None:
-        self._secret, self._lasting = secret, lasting
-        self.name = shared.party
         self.shared = shared
         self.test = test
         self.config = config
@@ -197,14 +192,13 @@ class Partner(Party):
         x_NF = features(self.shared.x)
         for name in message.stacks:
             _check_size(message, x_NF.shape[1], self.config.stack(name))
-        key = key_of(self._secret)
         self.stacks = {
             name: PartySide(
                 x_NF,
                 self.config.stack(name),
                 message.members,
                 message.num_outputs,
-                RandomStream(message.seed, self.name, "partner", name, secret=key),
+                self.local.stream("partner", name),
             )
             for name in message.stacks
         }
@@ -221,10 +215,11 @@ class Partner(Party):
         if self.released is None:
             x_NF, once = features(self.shared.x), self.config.release or Once()
             seed, purpose = message.seed, [self.name, RELEASED]
-            if self._lasting is not None:
+            if self.local.lasting is not None:
                 seed = 0
                 purpose += [repr(once), hashlib.sha256(x_NF.numpy().tobytes()).hexdigest()]
-            self.released = Release(x_NF, once, generator(seed, *purpose, secret=self._lasting))
+            rng = generator(seed, *purpose, secret=self.local.lasting)
+            self.released = Release(x_NF, once, rng)
         self.stacks = {}
         self.members, self._codes = 1, None
         return Ready((self.released.width,))
@@ -404,46 +399,48 @@ class Active(Driver):
     """The label owner while a teacher is trained.
 
     Args:
-        name: the party.
         owner: its rows, targets and folds.
         train: the same rows, by shared sample.
         test: test rows by shared sample; None if there are none.
         config: its settings.
+        local: its context.
         seed: of everything random here.
-        secret: of its site, mixed into its networks and dropout; None in simulation.
 
     Attributes:
         partners: who takes part; fewer where some failed.
         lost: partner -> why it is left out.
         why_not: why there is no teacher; "" where there is one, or may be yet.
-        told: what the teacher says; None until it is trained.
+        teacher_outputs: what the teacher says; None until it is trained.
         number: of the round that was done last.
     """
 
+    saved = (
+        "lost", "why_not", "begins", "copies", "code_widths", "taught", "step_number", "uses",
+        "keep", "teacher_outputs",
+    )  # fmt: skip
+
     def __init__(
         self,
-        name: str,
         owner: Owner,
         train: Table,
         test: Table | None,
         config: Config,
+        local: Local,
         *,
         seed: int,
-        secret: Secret | None = None,
     ) -> None:
-        self._key = key_of(secret)
-        self.name = name
+        local.begin(seed)
+        self.name, self.local = local.name, local
         self.owner = owner
         self.train = train
         self.test = test
         self.config = config
-        self.seed = seed
         self.partners: tuple[str, ...] = tuple(train.samples)
         for party, samples_R in train.samples.items():
             if not (samples_R >= 0).any():
                 raise ConfigError(
-                    f"party {party!r} shares no sample with {name!r}; check the id columns, or "
-                    "leave the party out"
+                    f"party {party!r} shares no sample with {self.name!r}; check the id columns, "
+                    "or leave the party out"
                 )
         self.lost: dict[str, str] = {}
         self.why_not = ""
@@ -503,7 +500,7 @@ class Active(Driver):
         for party, limit in limits.items():
             shared = int((self.train.samples[party] >= 0).sum())
             limit.check_run(party, shared, batch_size=shared, passes=1)
-            used = self.uses[party].used if party in self.uses else None
+            used = self.uses[party].used if party in self.uses else {}
             self.uses[party] = Uses(limit, used)
 
     def open(self, code_widths: Mapping[str, Sequence[int]]) -> None:
@@ -512,8 +509,7 @@ class Active(Driver):
         self.code_widths = {party: tuple(widths) for party, widths in code_widths.items()}
         self.taught: dict[str, Taught] = {}
         for index, name in enumerate(self.config.teachers):
-            stream = RandomStream(self.seed, self.name, "active", name, secret=self._key)
-            how = self._how(name)
+            how, stream = self._how(name), self.local.stream("active", name)
             stack = PartySide(owner.x_RF, how, self.members, owner.num_outputs, stream)
             widths = [stack.code_width, *(self.code_widths[p][index] for p in self.partners)]
             self.taught[name] = Taught(stack, self._head(name, widths))
@@ -549,8 +545,10 @@ class Active(Driver):
         owner, chosen = self.owner, self.rows_N
         unread = torch.zeros(len(chosen), 0)
         rows = Rows(unread, owner.targets_RC[chosen], owner.folds_R[chosen], loss=owner.loss)
-        how, num = self._how(name), len(widths)
-        return OwnerSide(rows, how, parties=num, seed=self.seed, code_widths=widths, key=self._key)
+        seed, key = self.local.seed, self.local.key
+        return OwnerSide(
+            rows, self._how(name), parties=len(widths), seed=seed, code_widths=widths, key=key
+        )
 
     @property
     def head(self) -> OwnerSide:
@@ -567,47 +565,25 @@ class Active(Driver):
         """How many more there may be."""
         return self.config.max_steps - self.head.taken
 
-    def state(self) -> State:
-        """What its next step depends on; to be saved when no gradient is due."""
+    def of_folds(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Stack -> (folds, R, C) the mean of each fold's members, of (K, R, C)."""
+        regression = self.owner.regression
         return {
-            "lost": dict(self.lost),
-            "why_not": self.why_not,
-            "code_widths": {party: list(widths) for party, widths in self.code_widths.items()},
-            "taught": {name: taught.state() for name, taught in self.taught.items()},
-            "step": self.step_number,
-            "begins": self.begins,
-            "copies": self.copies,
-            "limits": {party: astuple(uses.limits) for party, uses in self.uses.items()},
-            "uses": {party: dict(uses.used) for party, uses in self.uses.items()},
-            "keep": list(self.keep),
-            "teacher_outputs": None
-            if self.teacher_outputs is None
-            else {
-                "train": dict(self.teacher_outputs.train),
-                "test": None
-                if self.teacher_outputs.test is None
-                else dict(self.teacher_outputs.test),
-            },
+            stack: fold_means(each, self.copies, regression=regression)
+            for stack, each in outputs.items()
         }
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same partners."""
         for party, why in state["lost"].items():
             self.leave_out(party, why)
-        self.why_not = state["why_not"]
         self.find_rows()
         self.copies = state["copies"]
         self.open(state["code_widths"])
-        for name, taught in self.taught.items():
-            taught.restore(state["taught"][name])
-        self.step_number = state["step"]
-        self.begins = state["begins"]
+        super().restore(state)
         self.uses = {
-            party: Uses(Limits(*limits), state["uses"][party])
-            for party, limits in state["limits"].items()
+            party: Uses(Limits(**uses["limits"]), dict(uses["used"]))
+            for party, uses in state["uses"].items()
         }
-        self.keep = tuple(state["keep"])
         outputs = state["teacher_outputs"]
-        self.teacher_outputs = (
-            None if outputs is None else TeacherOutputs(outputs["train"], outputs["test"])
-        )
+        self.teacher_outputs = None if outputs is None else TeacherOutputs(**outputs)

@@ -19,7 +19,6 @@ from dovetail.models.learners.joint import (
     StacksSpec,
     WithPartners,
     blended,
-    fold_means,
 )
 from dovetail.models.learners.stacked import mean_outputs
 
@@ -29,11 +28,7 @@ def help_of(work: Distilling, active: distil.Active, owner: Owner) -> Help:
     fitted, alone = own_models(work, owner)
     said, teacher, tested = active.teacher_outputs, None, None
     if said is not None:
-        outputs = {
-            stack: fold_means(each, active.copies, regression=work.regression)
-            for stack, each in said.train.items()
-        }
-        teacher = choose_teacher(outputs, owner, active.name)
+        teacher = choose_teacher(active.of_folds(said.train), owner, active.name)
         if said.test is not None:
             test = _of_test_rows(active, said.test, teacher)
             tested = lambda _network, _alone: test  # noqa: E731
@@ -99,6 +94,6 @@ def _of_test_rows(active: distil.Active, outputs: Mapping[str, Tensor], teacher:
     """(N, C) of rows that nobody learned from, as ``Joint`` says it."""
     regression = active.owner.regression
     used: Sequence[str] = [teacher.name] if teacher.name in outputs else list(outputs)
-    folds = [fold_means(outputs[stack], active.copies, regression=regression) for stack in used]
-    outputs_KNC = blended(folds, regression=regression) / teacher.temperature
+    folds = active.of_folds({stack: outputs[stack] for stack in used})
+    outputs_KNC = blended([*folds.values()], regression=regression) / teacher.temperature
     return mean_outputs(outputs_KNC, regression=regression)

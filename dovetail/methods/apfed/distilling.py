@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, MultiLabel, MultiTarget
 from dovetail.errors import ConfigError
+from dovetail.federated import Local
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.local_data import LabelOwnerData
 from dovetail.methods.apfed.stacks import Config
@@ -187,13 +188,12 @@ class Distilling(LabelOwnerData):
         if self.test is not None and self.test_alignment is not None:
             tested = distil.Table.of(self.test.joined(), self.name, self.test_alignment)
         return distil.Active(
-            self.name,
             self.teaching(self.owner()),
             distil.Table.of(self.train.joined(), self.name, self.alignment),
             tested,
             self.config,
+            Local(self.name, secret=self.secret),
             seed=self.seed,
-            secret=self.secret,
         )
 
     def model(self, network: torch.nn.Module, spec: Any, method: str, **about: Any) -> Model:

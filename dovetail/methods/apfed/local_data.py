@@ -7,8 +7,8 @@ driver is made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,21 +17,17 @@ from dovetail.data import Alignment, Classification, Input, PartyData, SharedRow
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import distil, sealed, second_question
+from dovetail.methods.apfed import distil, second_question
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
 from dovetail.methods.released import released_columns
-from dovetail.models import (
-    Bottom,
-    EncoderSpec,
-    Secret,
-    derive_seed,
-)
+from dovetail.methods.section import encoder_spec
+from dovetail.models import Secret, derive_seed
 from dovetail.models.learners import hold_out
-from dovetail.network import Message
-from dovetail.settings.models import OptimizerConfig, Pictures
+from dovetail.settings.models import OptimizerConfig
 from dovetail.settings.privacy import Once, Release
+from dovetail.settings.section import narrowed
 
 #: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
 #: of APFed-D and of APFed-S.
@@ -43,30 +39,24 @@ class PartnerData:
     """A partner's own settings and rows, and what it answers messages with.
 
     Attributes:
-        config: loss, rate and releases of its network.
-        network: of APFed and of classic vertical learning.
-        distil: its networks of APFed-D.
+        config: its section: of its own file, or as the run file has it.
         limits: of its policy.
         shared: its rows by shared sample; None until it is aligned.
         test: its test rows by shared sample; None if it has none.
         input: how raw columns become its rows, if they do.
         side: what it takes part in.
-        pictures: what its kernels of APFed-S see of pictures.
         sealed_limits: what it gives of each row in APFed-S; None: no policy says.
         given: how much it has given; None: nobody counts over runs.
         from_file: its network and rate are its own in comparisons too, as a party file's are; else
             classic vertical learning has all alike, as in the paper's comparison.
     """
 
-    config: apfed.PassiveConfig
-    network: EncoderSpec
-    distil: PartnerConfig = field(default_factory=PartnerConfig)
+    config: PassiveFields
     limits: Limits = NO_LIMITS
     shared: SharedRows | None = None
     test: SharedRows | None = None
     input: Input | None = None
     side: Side = "apfed"
-    pictures: Pictures = "patches"
     sealed_limits: SealedLimits | None = None
     given: NumbersGiven | None = None
     from_file: bool = False
@@ -75,11 +65,11 @@ class PartnerData:
         """The partner's data, helping with this loss."""
         return replace(self, config=self.config.model_copy(update={"loss": loss}))
 
-    def alike(self, config: OptimizerConfig, network: EncoderSpec) -> PartnerData:
+    def alike(self, section: ApfedSection) -> PartnerData:
         """The partner's data, trained as the active party is: as in the paper's comparison."""
-        fields = config.model_dump(include=set(OptimizerConfig.model_fields))
-        alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
-        return replace(self, config=alike, network=network)
+        fields = narrowed(section, OptimizerConfig).model_dump()
+        alike = PassiveFields(**fields, codes=self.config.codes, encoder=section.encoder)
+        return replace(self, config=alike)
 
     @property
     def rows(self) -> SharedRows:
@@ -105,13 +95,14 @@ def _is_guarded(local_data: PartnerData, local: Local) -> bool:
 def _passive(local_data: PartnerData, local: Local) -> Party:
     once = _once(local_data, local, local_data.config.gradients)
     rows, _ = _released(local_data, local, once)
-    return apfed.Passive(rows, local_data.config, local_data.network, local)
+    return apfed.Passive(rows, local_data.config, encoder_spec(local_data.config.encoder), local)
 
 
 def _member(local_data: PartnerData, local: Local) -> Party:
-    codes = local_data.config.codes
-    rows, test = _released(local_data, local, _once(local_data, local, codes))
-    return vertical.Member(rows, test, local_data.config, local_data.network, local, codes=codes)
+    config = local_data.config
+    rows, test = _released(local_data, local, _once(local_data, local, config.codes))
+    encoder = encoder_spec(config.encoder)
+    return vertical.Member(rows, test, config, encoder, local, codes=config.codes)
 
 
 def _once(local_data: PartnerData, local: Local, noised: Release | None) -> Once | None:
@@ -139,17 +130,10 @@ def _released(
 
 
 def _distil_partner(local_data: PartnerData, local: Local) -> Party:
-    config = local_data.distil
+    config = local_data.config.distil
     if config.release is None and _is_guarded(local_data, local):
         config = config.model_copy(update={"release": local_data.config.release or Once()})
-    return distil.Partner(
-        local_data.rows,
-        local_data.test,
-        config,
-        input=local_data.input,
-        secret=local.secret,
-        lasting=local.lasting,
-    )
+    return distil.Partner(local_data.rows, local_data.test, config, local, input=local_data.input)
 
 
 def _sealed_partner(local_data: PartnerData, local: Local) -> Party:
@@ -160,7 +144,7 @@ def _sealed_partner(local_data: PartnerData, local: Local) -> Party:
         local_data.sealed_limits,
         given=local_data.given,
         input=local_data.input,
-        pictures=local_data.pictures,
+        pictures=local_data.config.pictures,
     )
 
 
@@ -170,18 +154,6 @@ _SIDES: Mapping[Side, Callable[[PartnerData, Local], Party]] = {
     "distil": _distil_partner,
     "sealed": _sealed_partner,
 }
-
-#: Side -> the message after which a partner's networks are whole, and kept at its site.
-KEPT_AFTER: Mapping[Side, type[Message] | tuple[type[Message], ...]] = {
-    "distil": distil.Finish,
-    "sealed": (sealed.Begin, second_question.More),
-}
-
-
-def bottom_of(party: Any) -> Bottom:
-    """What a partner of one of ``KEPT_AFTER`` keeps, to predict together with the label owner."""
-    bottom: Bottom = party.bottom_model()
-    return bottom
 
 
 def labels_of(data: PartyData) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,20 +36,10 @@ PartnerSpec = EncoderSpec | nn.Module | NetworkFactory
 # --- A passive party's -------------------------------------------------------------------------
 
 
-class CodeShapes(Protocol):
-    """What is said of codes when training begins: ``apfed.Begin``."""
-
-    @property
-    def code_shape(self) -> tuple[int, ...]: ...
-    @property
-    def projected_width(self) -> int: ...
-    @classmethod
-    def wire_name(cls) -> str: ...
-
-
 def partner_network(
     made: PartnerSpec,
-    begin: CodeShapes,
+    code_shape: tuple[int, ...],
+    projected_width: int,
     row_shape: tuple[int, ...],
     local: Local,
     contrasts: bool,
@@ -58,7 +48,7 @@ def partner_network(
 
     Args:
         made: a spec, a module of one's own, or a function of both shapes.
-        begin: what codes look like.
+        code_shape, projected_width: what codes look like, as ``apfed.Begin`` says it.
         row_shape: of its own rows.
         local: its context, whose limit a decoder's and a projection's size is held against. A
             function that makes the network is the party's own code, and sees the shapes itself.
@@ -68,30 +58,29 @@ def partner_network(
         MessageError: no codes look like that, or they ask for too large a network.
         ConfigError: an encoder whose codes have another width than those that come.
     """
-    widths = math.prod(begin.code_shape), begin.projected_width
+    code_width = math.prod(code_shape)
     if (
-        not begin.code_shape
-        or min(*begin.code_shape, 1 + widths[1]) < 1
-        or (max(widths) > MAX_CODE_WIDTH)
+        not code_shape
+        or min(*code_shape, 1 + projected_width) < 1
+        or max(code_width, projected_width) > MAX_CODE_WIDTH
     ):
         raise MessageError(
-            f"{begin.wire_name()}: no codes have shape {begin.code_shape} and projected width "
-            f"{begin.projected_width}"
+            f"apfed.Begin: no codes have shape {code_shape} and projected width {projected_width}"
         )
     if not contrasts:
-        return _decoder(made, begin, row_shape, local).to(local.device)
+        return _decoder(made, code_shape, row_shape, local).to(local.device)
     if isinstance(made, EncoderSpec):
         network: nn.Module = made.encoder(row_shape)
     else:
-        network = made if isinstance(made, nn.Module) else made(begin.code_shape, row_shape)
+        network = made if isinstance(made, nn.Module) else made(code_shape, row_shape)
     width = math.prod(output_shape(network, row_shape, torch.device("cpu")))
-    if begin.projected_width:
-        local.take(4 * (width + 1) * begin.projected_width)
-        projection = nn.Linear(width, begin.projected_width)
+    if projected_width:
+        local.take(4 * (width + 1) * projected_width)
+        projection = nn.Linear(width, projected_width)
         return nn.Sequential(network, nn.Flatten(), projection).to(local.device)
-    if width != widths[0]:
+    if width != code_width:
         raise ConfigError(
-            f"the contrast compares codes of one width: the active party's is {widths[0]}, "
+            f"the contrast compares codes of one width: the active party's is {code_width}, "
             "that of this party's encoder is another; change the encoder's last width, or set "
             "projection at the active party"
         )
@@ -100,18 +89,18 @@ def partner_network(
 
 def _decoder(
     made: PartnerSpec,
-    begin: CodeShapes,
+    code_shape: tuple[int, ...],
     row_shape: tuple[int, ...],
     local: Local,
 ) -> nn.Module:
     if isinstance(made, nn.Module):
         return made
     if not isinstance(made, EncoderSpec):
-        return made(begin.code_shape, row_shape)
+        return made(code_shape, row_shape)
     with torch.device("meta"):  # takes no memory, and draws no random number
-        sizes = made.decoder(begin.code_shape, row_shape).parameters()
+        sizes = made.decoder(code_shape, row_shape).parameters()
     local.take(sum(each.nbytes for each in sizes))
-    return made.decoder(begin.code_shape, row_shape)
+    return made.decoder(code_shape, row_shape)
 
 
 # --- The label owner's -------------------------------------------------------------------------

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.errors import ConfigError
-from dovetail.methods import apfed
-from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.base import Loaded, Run
 from dovetail.methods.party import Site
-from dovetail.methods.section import encoder_spec
 from dovetail.methods.validation import validate
 from dovetail.privacy import within
 from dovetail.settings.privacy import Release
-from dovetail.settings.section import narrowed
 
 
 def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFields]:
@@ -88,13 +84,3 @@ def party_fields(site: Site) -> PassiveFields:
             )
         capped[key] = within(budget, release, None, what=key, key=key)
     return section.model_copy(update=capped)
-
-
-def partner_data(fields: PassiveFields) -> PartnerData:
-    """A partner's settings, of its own file's section or of the run file's."""
-    return PartnerData(
-        narrowed(fields, apfed.PassiveConfig),
-        encoder_spec(fields.encoder),
-        fields.distil,
-        pictures=fields.pictures,
-    )

@@ -23,16 +23,13 @@ from dovetail.methods.apfed import distil, inference, sealed_inference, second_q
 from dovetail.methods.apfed.audited import ApfedAudited
 from dovetail.methods.apfed.fits import ApfedFits
 from dovetail.methods.apfed.local_data import (
-    KEPT_AFTER,
     LabelOwnerData,
     PartnerData,
     Side,
-    bottom_of,
 )
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.partners import (
-    partner_data,
     party_fields,
     passive_fields,
     passive_names,
@@ -50,7 +47,6 @@ from dovetail.methods.base import (
     Asked,
     Loaded,
     Maker,
-    Parts,
     Progress,
     Run,
     SavesModel,
@@ -128,9 +124,9 @@ def _variants(run: Run, *, where: str) -> tuple[str, ...]:
     return variants
 
 
-def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Alignment) -> Parts:
+def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Alignment) -> Loaded:
     """Training and test data of these parties, and how all are aligned."""
-    return dd.split_sites(
+    data, aligned, test_aligned = dd.split_sites(
         {name: site.table for name, site in sites.items()},
         active,
         alignment,
@@ -139,6 +135,7 @@ def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Align
         test=run.test,
         seed=0,
     )
+    return Loaded(data, alignment=aligned, test_alignment=test_aligned)
 
 
 def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILENT) -> dd.Alignment:
@@ -267,7 +264,7 @@ class Apfed(Method):
 
     def load_sites(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
-    ) -> Parts:
+    ) -> Loaded:
         """Party files: aligned before, or now; training and test data, and how they are aligned.
 
         Raises:
@@ -298,8 +295,7 @@ class Apfed(Method):
         Raises:
             ConfigError: a budget, and gradients that are not noised.
         """
-        local_data = partner_data(party_fields(site))
-        return replace(local_data, sealed_limits=site.policy.section.sealed)
+        return PartnerData(party_fields(site), sealed_limits=site.policy.section.sealed)
 
     def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
@@ -324,10 +320,14 @@ class Apfed(Method):
 
                 def make() -> StatefulParty:
                     party = data.party(asked.local())
-                    if side not in KEPT_AFTER:
+                    if party.finish_with is None:
                         return party
-                    keep = lambda: asked.keep(bottom_of(party), {})  # noqa: E731
-                    return SavesModel(party, KEPT_AFTER[side], keep)
+
+                    def keep() -> None:
+                        assert isinstance(party, distil.Partner | second_question.Partner)
+                        asked.keep(party.bottom_model(), {})
+
+                    return SavesModel(party, party.finish_with, keep)
 
                 return make
 
@@ -338,7 +338,7 @@ class Apfed(Method):
         later = {"recalling": inference.maker, "smoothing": sealed_inference.maker}
         return makers | {side: of(site) for side, of in later.items() if side in allowed}
 
-    def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Parts:
+    def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Loaded:
         """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
 
         Raises:
@@ -403,13 +403,12 @@ class Apfed(Method):
                     secret=loaded.secret,
                 )
                 continue
-            local_data = partner_data(fields[name])
             shared = dd.SharedRows(name, party_data.joined(), alignment.rows[name])
             tests = None
             if test is not None and tested is not None:
                 tests = dd.SharedRows(name, test.joined(), tested.rows[name])
-            data_by_party[name] = replace(
-                local_data,
+            data_by_party[name] = PartnerData(
+                fields[name],
                 shared=shared,
                 test=tests,
                 input=data.inputs.get(name),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,34 +19,11 @@ from dovetail.data import Alignment, Minibatches
 from dovetail.data.stored import put_tensor_away
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
+from dovetail.methods.apfed.layers import Layers
 from dovetail.methods.limits import Limits
 from dovetail.network import Message, State
 
 M = TypeVar("M", bound=Message)
-
-
-class QuestionSettings(Protocol):
-    """Settings of the label owner, as far as they are needed here."""
-
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def steps_per_epoch(self) -> int | None: ...
-    @property
-    def overlap(self) -> Literal["pairwise", "common"]: ...
-
-
-class Answer(Protocol):
-    """What a passive party answers when training begins: ``apfed.Ready``."""
-
-    @property
-    def projected(self) -> bool: ...
-    @property
-    def min_rows(self) -> int: ...
-    @property
-    def max_uses(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -60,10 +37,6 @@ class Partner:
 
     projected: bool
     limits: Limits
-
-    @classmethod
-    def of(cls, answer: Answer) -> Partner:
-        return cls(answer.projected, Limits(answer.min_rows, answer.max_uses))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +80,7 @@ class Questions:
         spared: Tensor,
         num_rows: int,
         alignment: Alignment | None,
-        settings: QuestionSettings,
+        settings: Layers,
         local: Local,
         *,
         encode: Callable[[Tensor], Tensor],

@@ -54,7 +54,7 @@ def _codes(active: distil.Active, network: Engine, party: str) -> Tensor:
         ConfigError: it shares fewer rows than it answers about.
     """
     num_outputs = active.owner.num_outputs
-    begin = distil.Begin((RELEASED,), 1, num_outputs, active.seed)
+    begin = distil.Begin((RELEASED,), 1, num_outputs, active.local.seed)
     ready = network.ask({party: begin}, distil.Ready).or_raise()
     active.allow(limits_of(ready))
     widths = ready[party].code_widths
@@ -89,7 +89,7 @@ def _teacher(active: distil.Active, name: str, x_RF: Tensor) -> Tensor:
     for fold in range(owner.num_folds):
         rows = active.rows_N[owner.folds_R[active.rows_N] != fold]
         targets_NC = owner.targets_RC[rows]
-        seed = derive_seed(active.seed, RELEASED, name, str(fold))
+        seed = derive_seed(active.local.seed, RELEASED, name, str(fold))
         classes_N = targets_NC[:, 0] if owner.regression else targets_NC.argmax(dim=1)
         folds_N = make_folds(
             classes_N, min(_FOLDS, len(rows)), seed=seed, regression=owner.regression

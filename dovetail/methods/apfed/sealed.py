@@ -39,14 +39,14 @@ from dovetail.data import SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
-from dovetail.methods.apfed.asked_rows import placed, rows_asked, rows_labelled
+from dovetail.methods.apfed.asked_rows import beside, placed, rows_asked, rows_labelled
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed_checks import UNLIMITED, Asked, checked, counted_left
 from dovetail.methods.apfed.sealed_numbers import Multiplying, Sealing, row_digests
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import SealedLimits
-from dovetail.models import Bottom, Secret, generator, key_of
+from dovetail.models import Bottom
 from dovetail.models.learners.assisted import targets
 from dovetail.models.learners.distil import Owner
 from dovetail.models.patches import kernels_of
@@ -108,16 +108,10 @@ class Partner(Party):
     goes_on = False  # a run is one question
 
     def __init__(
-        self,
-        shared: SharedRows,
-        test: SharedRows | None,
-        local: Local,
-        limits: SealedLimits | None = None,
-        *,
-        given: NumbersGiven | None = None,
-        input: Input | None = None,
-        pictures: Pictures = "patches",
-    ) -> None:
+        self, shared: SharedRows, test: SharedRows | None, local: Local,
+        limits: SealedLimits | None = None, *, given: NumbersGiven | None = None,
+        input: Input | None = None, pictures: Pictures = "patches",
+    ) -> None:  # fmt: skip
         self.shared, self.test, self.input, self.given = shared, test, input, given
         self.limits, self.pictures = limits or UNLIMITED, pictures
 
@@ -160,13 +154,12 @@ class Active(Driver):
     """The label owner.
 
     Args:
-        name: the party.
         owner: its rows, targets and folds.
         train: the same rows, by shared sample.
         test: test rows by shared sample; None if there are none.
         smoothers: what each partner is asked for.
+        local: its context.
         seed: of the draw of labelled rows.
-        secret: of its site.
         timeout_s: how long a partner may take.
         max_rows: so many shared rows that take no part with a label are asked about at most.
 
@@ -176,6 +169,8 @@ class Active(Driver):
         keys: partner -> what decrypts its answers, for the owner's own site.
         answers: partner -> how they are read, JSON-ready.
         lost: partner -> why it has no part.
+        left: partner -> numbers of a row that its policy still gives.
+        made: partner -> what it was asked, and what its answer is read with.
     """
 
     saved: ClassVar[tuple[str, ...]] = ("numbers", "tested", "keys", "answers", "lost")
@@ -183,43 +178,45 @@ class Active(Driver):
 
     def __init__(
         self,
-        name: str,
         owner: Owner,
         train: Table,
         test: Table | None,
         smoothers: Sequence[Smoother],
+        local: Local,
         *,
         seed: int,
-        secret: Secret | None = None,
         timeout_s: float | None = None,
         max_rows: int = 8000,
     ) -> None:
-        self.name, self.owner, self.train, self.test = name, owner, train, test
-        self.smoothers, self.seed, self._key = tuple(smoothers), seed, key_of(secret)
+        local.begin(seed)
+        self.name, self.owner, self.train, self.test = local.name, owner, train, test
+        self.local, self.smoothers = local, tuple(smoothers)
         self.timeout_s, self.max_rows = timeout_s, max_rows
         self.numbers: dict[str, Tensor] = {}
         self.tested: dict[str, Tensor] = {}
         self.keys: dict[str, Tensor] = {}
         self.answers: dict[str, dict[str, Any]] = {}
         self.lost: dict[str, str] = {}
+        self.left: dict[str, int] = {}
+        self.made: dict[str, tuple[Begin, Sealing]] = {}
         encrypted.check_installed()
 
     def ask_all(self, network: Engine) -> Epoch:
         """Ask every partner, once."""
-        made = {party: self.question(party) for party in self.train.samples}
-        requests = {party: message for party, (message, _) in made.items()}
+        self.made = {party: self.question(party) for party in self.train.samples}
+        requests = {party: message for party, (message, _) in self.made.items()}
         replies = network.ask(requests, Answered, timeout_s=self.timeout_s).fitting()
         self.lost |= {party: failure.cause for party, failure in replies.failures.items()}
         for party, reply in replies.items():
             try:
-                self._read(party, *made[party], reply)
+                self.read(party, len(self.smoothers), reply)
             except (MessageError, ModelError) as cause:
                 self.lost[party] = str(cause)
         return Epoch(num_steps=1, missed=dict.fromkeys(self.lost, 1), reasons=dict(self.lost))
 
     def labelled(self, party: str) -> Tensor:
         """(L,) its rows that are labelled and shared with a partner; of many a draw."""
-        rng = generator(self.seed, self.name, "labelled", secret=self._key)
+        rng = self.local.generator("labelled")
         return rows_labelled(self.train.samples[party], self.owner.labelled, rng)
 
     def question(self, party: str) -> tuple[Begin, Sealing]:
@@ -229,7 +226,7 @@ class Active(Driver):
             raise ConfigError(
                 f"only {len(rows_L)} labelled rows are shared with {party!r}; align or label more"
             )
-        rng = generator(self.seed, self.name, "asked about", secret=self._key)
+        rng = self.local.generator("asked about")
         samples_N = samples_R[rows_asked(samples_R, rows_L, self.max_rows, rng)]
         test_R = samples_N[:0] if self.test is None else self.test.samples[party]
         tested_U = test_R[test_R >= 0]
@@ -239,7 +236,7 @@ class Active(Driver):
             **sealing.wire,
             kernels=tuple(each.kernel for each in self.smoothers),
             ridges=tuple(each.ridge for each in self.smoothers),
-            seed=self.seed,
+            seed=self.local.seed,
             labelled_L=samples_R[rows_L],
             folds_L=self.owner.folds_R[rows_L],
             samples_N=samples_N,
@@ -247,22 +244,25 @@ class Active(Driver):
         )
         return message, sealing
 
-    def _read(self, party: str, asked: Begin, sealing: Sealing, reply: Answered) -> None:
-        """Keep what a partner answered, by row.
+    def read(self, party: str, num_smoothers: int, reply: Answered) -> None:
+        """Keep what a partner answered, by row, beside what it answered before.
 
         Raises:
             MessageError: it is not what was asked for.
         """
-        if len(reply.exponents) != len(asked.kernels):
+        if len(reply.exponents) != num_smoothers:
             raise MessageError(f"{reply.wire_name()}: not the numbers that were asked for")
+        asked, sealing = self.made[party]
         reader = sealing.reader(reply.exponents)
         num = len(asked.samples_N), len(asked.tested_U)
         z_NZ, z_UZ = reader.read(reply.numbers_PW.numpy(), sum(num)).split(num)  # M t
-        self.numbers[party] = placed(z_NZ, self.train.samples[party], asked.samples_N)
+        beside(self.numbers, party, placed(z_NZ, self.train.samples[party], asked.samples_N))
         if self.test is not None:
-            self.tested[party] = placed(z_UZ, self.test.samples[party], asked.tested_U)
-        self.keys[party] = torch.from_numpy(reader.key.secret)
-        self.answers[party] = asdict(reader.answers)
+            beside(self.tested, party, placed(z_UZ, self.test.samples[party], asked.tested_U))
+        before = self.answers.get(party, {"exponents": ()})["exponents"]
+        exponents = [*before, *reply.exponents]
+        self.answers[party] = asdict(reader.answers) | {"exponents": exponents}
+        self.keys[party], self.left[party] = torch.from_numpy(reader.key.secret), reply.left
 
     @property
     def partners(self) -> tuple[str, ...]:

@@ -23,9 +23,7 @@ from torch import Tensor
 from dovetail.errors import MessageError, ModelError
 from dovetail.federated import handles
 from dovetail.methods.apfed import sealed
-from dovetail.methods.apfed.asked_rows import placed
 from dovetail.methods.apfed.sealed_checks import MAX_SMOOTHERS, within_policy
-from dovetail.methods.apfed.sealed_numbers import Sealing
 from dovetail.models.learners import Fitted
 from dovetail.models.smoothers import Smoother, smoother_of
 from dovetail.network import Engine, Message
@@ -47,6 +45,8 @@ class More(Message):
 
 class Partner(sealed.Partner):
     """A partner that may be asked once more."""
+
+    finish_with = (sealed.Begin, More)
 
     @handles(most=1)
     def more(self, message: More) -> sealed.Answered:
@@ -91,29 +91,16 @@ class Active(sealed.Active):
         self.fill = fill
         self.more, self.asked_more = tuple(more), list[str]()
         self.alone: tuple[dict[str, Fitted], Fitted] | None = None
-        self.left: dict[str, int] = {}
-        self._made: dict[str, tuple[sealed.Begin, Sealing]] = {}
 
     def aligned(self) -> Tensor:
         """(R,) bool: rows of which a partner said something."""
         held = [~each.isnan().any(dim=1) for each in self.numbers.values()]
         return torch.stack(held).any(dim=0)
 
-    def question(self, party: str) -> tuple[sealed.Begin, Sealing]:
-        """The first one, which the second is about."""
-        self._made[party] = super().question(party)
-        return self._made[party]
-
-    def _read(
-        self, party: str, asked: sealed.Begin, sealing: Sealing, reply: sealed.Answered
-    ) -> None:
-        super()._read(party, asked, sealing, reply)
-        self.left[party] = reply.left
-
     def ask_more(self, network: Engine) -> None:
         """Ask everybody who answered, within its policy; who does not answer has said enough."""
         requests = {}
-        for party, (begin, _) in self._made.items():
+        for party, (begin, _) in self.made.items():
             smoothers = self.more[: self.left.get(party, 0) // begin.columns]
             if party in self.numbers and smoothers:
                 requests[party] = More(
@@ -123,22 +110,7 @@ class Active(sealed.Active):
         replies = network.ask(requests, sealed.Answered, timeout_s=self.timeout_s).fitting()
         for party, reply in replies.items():
             try:
-                self._add(party, requests[party], reply)
+                self.read(party, len(requests[party].kernels), reply)
             except (MessageError, ModelError):
                 continue
-
-    def _add(self, party: str, asked: More, reply: sealed.Answered) -> None:
-        begin, sealing = self._made[party]
-        if len(reply.exponents) != len(asked.kernels):
-            raise MessageError(f"{reply.wire_name()}: not the numbers that were asked for")
-        num = len(begin.samples_N), len(begin.tested_U)
-        reader = sealing.reader(reply.exponents)
-        z_NZ, z_UZ = reader.read(reply.numbers_PW.numpy(), sum(num)).split(num)
-        train = placed(z_NZ, self.train.samples[party], begin.samples_N)
-        self.numbers[party] = torch.cat([self.numbers[party], train], dim=1)
-        if self.test is not None:
-            tested = placed(z_UZ, self.test.samples[party], begin.tested_U)
-            self.tested[party] = torch.cat([self.tested[party], tested], dim=1)
-        before = self.answers[party]["exponents"]
-        self.answers[party] |= {"exponents": [*before, *reply.exponents]}
-        self.asked_more.append(party)
+            self.asked_more.append(party)

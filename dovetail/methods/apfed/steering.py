@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
+from dovetail.methods.apfed.asked_rows import rows_of
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
@@ -53,6 +54,7 @@ from dovetail.methods.facets.seen import MAX_ROWS
 from dovetail.methods.facets.steering import Poisoned, Steered, Threat
 from dovetail.methods.facets.views import scaled, whitened
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
+from dovetail.methods.section import encoder_spec
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.rows import NO_FOLD
@@ -247,7 +249,7 @@ def _ask_of(
             return engine.ask({party: request}, vertical.Codes).or_raise()[party].code_BD
 
         return ask, ask(samples, None)
-    if task.settings.distil.exchange == RELEASED or local_data.distil.release is not None:
+    if task.settings.distil.exchange == RELEASED or local_data.config.distil.release is not None:
         return None, torch.zeros(0, 0)
     begin = distil.Begin(("network",), 1, owner.task.num_outputs, seed)
     engine.ask({party: begin}, distil.Ready).or_raise()
@@ -279,7 +281,7 @@ def _regressed(
     chosen = {"its columns": components_KF, "single rows": torch.eye(len(known))[:, :most]}
     views = {}
     table = Table.of(owner.train.joined(), owner.name, owner.alignment)
-    rows = _rows_of(table.samples[party], known)
+    rows = rows_of(table.samples[party], known)
     for name, target_KT in chosen.items():
         targets_RT = torch.zeros(len(table.x_RF), target_KT.shape[1])
         targets_RT[rows] = target_KT.float()
@@ -287,9 +289,8 @@ def _regressed(
         folds_R[rows] = torch.arange(len(rows)) % 4
         gradients = Owner(table.x_RF, targets_RT, folds_R, loss=Values())
         table_of = Table(table.x_RF, {party: table.samples[party]})
-        active = sealed.Active(
-            owner.name, gradients, table_of, None, (Smoother("mean", _RIDGE),), seed=seed
-        )
+        smoothers, local = (Smoother("mean", _RIDGE),), Local(owner.name)
+        active = sealed.Active(gradients, table_of, None, smoothers, local, seed=seed)
         engine = {party: local_data.party(Local(party, device=task.device))}
         active.ask_all(InProcess(engine, driver=owner.name))
         if party in active.numbers:
@@ -300,14 +301,6 @@ def _regressed(
     views = {name: each[held] for name, each in views.items()}
     samples = table.samples[party][held]
     yield Steered(owner.name, party, views, samples, _REGRESSED, "steered numbers")
-
-
-def _rows_of(samples_R: Tensor, chosen: Tensor) -> Tensor:
-    """The rows of these samples."""
-    row_of = torch.full((int(samples_R.max()) + 1,), -1)
-    held = samples_R >= 0
-    row_of[samples_R[held]] = held.nonzero().flatten()
-    return row_of[chosen]
 
 
 def _bce(judged_B1: Tensor, truth: float) -> Tensor:
@@ -385,7 +378,7 @@ def _inverted(
         passive = _Inverting(
             local_data.shared,
             local_data.config.model_copy(update={"gradients": None}),
-            local_data.network,
+            encoder_spec(local_data.config.encoder),
             Local(party),
         )
         passive.steer((known, x_KF), factor * 0.1 / config.batch_size)

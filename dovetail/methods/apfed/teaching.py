@@ -128,7 +128,8 @@ def begin(active: Active, network: Engine) -> None:
     """
     active.new_members()
     active.begins += 1
-    message = Begin(active.config.teachers, active.members, active.owner.num_outputs, active.seed)
+    seed, num_outputs = active.local.seed, active.owner.num_outputs
+    message = Begin(active.config.teachers, active.members, num_outputs, seed)
     ready = network.ask(dict.fromkeys(active.partners, message), Ready).or_raise()
     for party, reply in ready.items():
         if len(reply.code_widths) != len(message.stacks) or not all(

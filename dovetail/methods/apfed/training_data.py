@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyData
-from dovetail.methods import apfed
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY, train_with_missing
@@ -18,7 +17,6 @@ from dovetail.methods.base import weighed
 from dovetail.methods.outcome import Observer, Outcome
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import DistilConfig
-from dovetail.settings.section import narrowed
 
 #: Variants that ask nobody, of those that party files allow.
 ASK_NOBODY = {"alone", *ALONE, *MISSING_PARTY}
@@ -43,9 +41,10 @@ def partner_data_of(training: Training) -> dict[str, PartnerData]:
     }
 
 
-def active_config(training: Training) -> apfed.Config:
+def active_config(training: Training) -> ApfedSection:
     """The active party's settings, with the run's weights of classes."""
-    return weighed(narrowed(training.settings, apfed.Config), training.run)
+    section: ApfedSection = training.settings
+    return weighed(section, training.run)
 
 
 def distilling(training: Training, local_data: LabelOwnerData, seed: int) -> Distilling:

@@ -223,12 +223,7 @@ class Vertical(ApfedVariant):
     """
 
     def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
-        section: ApfedSection = training.settings
-        alike = (
-            local_data
-            if local_data.from_file
-            else local_data.alike(section, encoder_spec(section.encoder))
-        )
+        alike = local_data if local_data.from_file else local_data.alike(training.settings)
         return replace(alike, side="vertical")
 
     def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> vertical.Owner:
@@ -361,13 +356,12 @@ class Sealed(Helped):
         work, section = distilling(training, local_data, seed), training.settings.sealed
         teacher = work.teacher()
         return second_question.Active(
-            work.name,
             teacher.owner,
             teacher.train,
             teacher.test,
             section.smoothers,
+            teacher.local,
             seed=work.seed,
-            secret=work.secret,
             timeout_s=section.timeout_s,
             max_rows=section.rows,
             more=section.second,
@@ -375,8 +369,8 @@ class Sealed(Helped):
         )
 
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
-        work = distilling(variant_run.training, owner_of(variant_run), variant_run.driver.seed)
         driver = variant_run.driver
+        work = distilling(variant_run.training, owner_of(variant_run), driver.local.seed)
         pays = partial(assisting.pays, work, driver)
         return assisting.rounds(driver, variant_run.network, variant_run.checkpoint, pays=pays)
 

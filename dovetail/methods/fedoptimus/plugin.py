@@ -18,7 +18,6 @@ from dovetail.methods.base import (
     SILENT,
     Loaded,
     Maker,
-    Parts,
     Progress,
     Run,
 )
@@ -164,7 +163,7 @@ class FedOptimus(Method):
 
     def load_sites(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
-    ) -> Parts:
+    ) -> Loaded:
         """Party files: each label owner is aligned with all data owners.
 
         Raises:
@@ -209,7 +208,7 @@ class FedOptimus(Method):
             dd.PartyData(name, site.table.ids) for name, site in {**holders, **labellers}.items()
         )
         label = next(iter(labellers.values())).table.label or ""
-        return OwnerHoldings(federation, None, task, {}, label, {**columns, **labels}), None, None
+        return Loaded(OwnerHoldings(federation, None, task, {}, label, {**columns, **labels}))
 
     def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
@@ -217,7 +216,7 @@ class FedOptimus(Method):
             return {}
         return members_of(site, allowed)
 
-    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
+    def load_driver(self, run: Run, driver: Any, *, where: str) -> Loaded:
         """What a coordinator has, once its parties are here and aligned: their names.
 
         Raises:
@@ -227,7 +226,7 @@ class FedOptimus(Method):
 
         elsewhere = relay_alignment(driver, where=where, print_line=driver.print)
         nobody = dd.Federation([])
-        return OwnerHoldings(nobody, None, dd.Classification(()), {}, "", {}, elsewhere), None, None
+        return Loaded(OwnerHoldings(nobody, None, dd.Classification(()), {}, "", {}, elsewhere))
 
     # --- A run ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.base import Loaded, Parts, Progress, Run
+from dovetail.methods.base import Loaded, Progress, Run
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
@@ -174,7 +174,7 @@ class Hyfem(Method):
         """What a variant is."""
         return LocalBaseline() if variant in BASELINES else HyfemVariant(variant)
 
-    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
+    def load_driver(self, run: Run, driver: Any, *, where: str) -> Loaded:
         """What a coordinator has, once its parties are here: no row, but all classes."""
         driver.wait()
         section = run.settings("hyfem", HyfemSection)
@@ -186,7 +186,7 @@ class Hyfem(Method):
         if section.label_scale is None and section.task is not None:  # each has a mean of its own
             kinds: dict[str, dd.Task] = {"survival": dd.Survival((), ()), "counts": dd.Counts(1.0)}
             task = kinds.get(section.task, dd.Amounts(1.0))
-        return Holdings[hyfem.HyfemData].nobody(task), None, None
+        return Loaded(Holdings[hyfem.HyfemData].nobody(task))
 
     def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, hyfem.HyfemData]:
         """Party -> what it has.

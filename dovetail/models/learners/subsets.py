@@ -67,11 +67,6 @@ class Subsets:
                 outputs.append(_outputs_of(self.stacked.top, parts, laser=self.laser))
         return mean_outputs(torch.cat(outputs, dim=1), regression=self.stacked.regression)
 
-    def probabilities(self, xs: Sequence[Tensor | None]) -> Tensor:
-        """(N, C), or values."""
-        outputs = self.outputs(xs)
-        return outputs if self.stacked.regression else outputs.softmax(dim=1)
-
 
 def fit_party_dropout(
     xs: Sequence[Tensor],

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models.learners.encoding import PiecewiseLinear
-from dovetail.models.learners.joint import Part
+from dovetail.models.learners.joint import Part, fold_means
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
 from dovetail.models.losses import Loss
@@ -211,17 +211,7 @@ class Stacked:
 
     def fold_outputs(self, xs: Sequence[Tensor]) -> Tensor:
         """(folds, N, C) the mean of each fold's copies."""
-        return torch.stack(
-            [
-                mean_outputs(each, regression=self.regression)
-                for each in self.member_outputs(xs).split(self.copies)
-            ]
-        )
-
-    def probabilities(self, xs: Sequence[Tensor]) -> Tensor:
-        """(N, C) of all members' mean, or values."""
-        outputs = mean_outputs(self.member_outputs(xs), regression=self.regression)
-        return outputs if self.regression else outputs.softmax(dim=1)
+        return fold_means(self.member_outputs(xs), self.copies, regression=self.regression)
 
 
 class EncodedTable:
