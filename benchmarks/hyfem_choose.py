@@ -24,7 +24,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.files import run_name
 from dovetail.methods.base import Loaded
-from dovetail.methods.hyfem.sections import HyfemSection
+from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.runs.partitions import Blocks
 from dovetail.runs.runfile import load_run
 

@@ -23,7 +23,8 @@ from dovetail.data import SharedRows
 from dovetail.federated import Local
 from dovetail.methods.apfed import distil as distil_run
 from dovetail.methods.apfed import teaching
-from dovetail.methods.apfed.stacks import Config, PartnerConfig
+from dovetail.methods.settings.apfed import DistilConfig as Config
+from dovetail.methods.settings.apfed import PartnerConfig
 from dovetail.models.learners import Best, Fitted, hard_targets, make_folds
 from dovetail.models.learners.distil import DistilConfig, Owner, choose_teacher, distil
 from dovetail.models.learners.rows import NO_FOLD, mean_loss

@@ -39,13 +39,7 @@ from dovetail.data.frames import table_from_frame
 from dovetail.data.task import fit_task
 from dovetail.errors import DovetailError
 from dovetail.models import Model, derive_seed
-from dovetail.models.learners import (
-    LEARNERS,
-    Rows,
-    best_of,
-    fit_all,
-    make_folds,
-)
+from dovetail.models.learners import LEARNERS, Rows, best_of, fit_all, make_folds
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.survival import c_index
 from dovetail.models.threads import one_thread

@@ -25,6 +25,7 @@ from dovetail.audit.run import audit
 from dovetail.data.coverage import from_partition
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
+from dovetail.methods import table
 from dovetail.network import Message
 from dovetail.runs import search, situations
 from dovetail.runs.runfile import RunFile, SearchSection, check_run
@@ -124,8 +125,8 @@ def looking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     def look(points: str, **changes: str) -> RunFile:
         install(folder, PACKAGE.replace('fedsgd = "own_method:FedSgd"', points))
         monkeypatch.syspath_prepend(folder)
-        monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
-        monkeypatch.setattr(methods, "_looked", False)
+        monkeypatch.setattr(table, "METHODS", dict(table.METHODS))
+        monkeypatch.setattr(table, "_looked", False)
         return check_run({**tomllib.loads(RUN), **changes}, where="run.toml")
 
     yield look

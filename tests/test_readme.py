@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from dovetail.methods.validation import validate
-from dovetail.node.partyfile import party_file
+from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
 
 ROOT = Path(__file__).parents[1]

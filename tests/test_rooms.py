@@ -65,10 +65,9 @@ SHORT_NAMES = {
 }
 
 #: All that settings may import, so that they are read at once.
-OF_SETTINGS = {"__future__", "collections", "dataclasses", "math", "pathlib", "re", "typing"} | {
-    "pydantic",
-    "dovetail.errors",
-    "dovetail.settings",
+OF_SETTINGS = {
+    *("__future__", "collections", "csv", "dataclasses", "math", "pathlib", "re", "typing"),
+    *("pydantic", "dovetail.errors", "dovetail.settings"),
 }
 
 PICKLERS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
@@ -123,9 +122,15 @@ def wrong_imports(tree: ast.AST, module: str, *, is_package: bool = False) -> li
     return wrong
 
 
+def method_in(name: str) -> str:
+    """The method whose module this is, in its folder or among the settings; "" of none."""
+    _, room, *rest = (*name.split("."), "", "")
+    return rest[rest[0] == "settings"] if room == "methods" else ""
+
+
 def knows_another(module: str, name: str) -> bool:
     """Whether a file of one method imports something of another's."""
-    room, other = (*module.split("."), "")[2], (*name.split("."), "", "")[2]
+    room, other = method_in(module), method_in(name)
     if room not in METHODS or other not in METHODS:
         return False
     return room != other and other not in BESIDE_METHOD.get(room, set())
@@ -133,10 +138,7 @@ def knows_another(module: str, name: str) -> bool:
 
 def methods_named(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
     """Methods whose modules a file imports."""
-    parts = (name.split(".") for name in imported(tree, module, is_package=is_package))
-    return {rest[2] for rest in parts if rest[:2] == ["dovetail", "methods"] and len(rest) > 2} & {
-        *METHODS
-    }
+    return {method_in(name) for name in imported(tree, module, is_package=is_package)} & {*METHODS}
 
 
 def test_no_other_room_names_a_method() -> None:

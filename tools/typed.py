@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, WrapValidator
 
 from dovetail import methods
-from dovetail.methods.party import PartySection
+from dovetail.methods.settings.party import PartySection
 from dovetail.node.engines import StreamSection
 from dovetail.runs.runfile import DataSection
 
@@ -126,7 +126,7 @@ def _text(kind: Any, title: str, written: dict[str, str]) -> str:
     if kind is type(None):
         return "None"
     if isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind)):
-        is_methods = kind.__module__.startswith(f"dovetail.methods.{title.lower()}")
+        is_methods = kind.__module__.startswith(f"dovetail.methods.settings.{title.lower()}")
         name = f"{title if is_methods else ''}{kind.__name__.removesuffix('Section')}"
         _write(name, kind, title, written)
         return name

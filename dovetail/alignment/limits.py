@@ -33,9 +33,6 @@ DAY_S = 24 * 3600.0
 #: Sets whose sizes differ by so many at most are told of.
 NEAR = 5
 
-#: The most alignments that a party takes part in with a driver in a day.
-MAX_ALIGNMENTS = 20
-
 _log = logging.getLogger(__name__)
 
 

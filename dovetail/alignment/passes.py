@@ -39,7 +39,6 @@ from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.limits import Guard
 from dovetail.alignment.matchkeys import KeyValues, check_agreed
 from dovetail.alignment.points import hashed_rows, random_points
-from dovetail.alignment.proofs import CHECKED
 from dovetail.alignment.psi import (
     ELSEWHERE,
     MAX_TOTAL_IDS,
@@ -61,6 +60,7 @@ from dovetail.data.many_rows import absent, inverse, picked, put, random_order
 from dovetail.data.stored import zeros
 from dovetail.errors import AlignmentError, MessageError, PartyError
 from dovetail.network import Engine
+from dovetail.settings.alignment import CHECKED
 
 # --- What the initiator executes -----------------------------------------------------------------
 

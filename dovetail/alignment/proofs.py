@@ -25,10 +25,6 @@ import numpy as np
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
 
-#: So many claims are checked, or all: of 10,000 shared ids they cost less than a twentieth of the
-#: alignment (``python -m benchmarks.psi``).
-CHECKED = 400
-
 #: Of many claims, one in so many is checked.
 ONE_IN = 50
 

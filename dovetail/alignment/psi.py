@@ -111,12 +111,13 @@ from torch import Tensor
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.points import hashed_ids, matches
-from dovetail.alignment.proofs import CHECKED, VALUE_BYTES, Questions, num_questions
+from dovetail.alignment.proofs import VALUE_BYTES, Questions, num_questions
 from dovetail.data import Alignment
 from dovetail.data.many_rows import absent, inverse, picked, put, random_order, rising
 from dovetail.data.stored import Pile
 from dovetail.errors import MessageError, PartyError
 from dovetail.network import Engine, Message, Pending, check_shape
+from dovetail.settings.alignment import CHECKED
 
 #: No message holds more ids than this: half a MiB of points, about half a second of work.
 MAX_IDS = 16_384

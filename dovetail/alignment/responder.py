@@ -16,7 +16,7 @@ from torch import Tensor
 from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.limits import Guard
 from dovetail.alignment.points import hashed_ids, matches
-from dovetail.alignment.proofs import CHECKED, VALUE_BYTES, Questions, num_questions
+from dovetail.alignment.proofs import VALUE_BYTES, Questions, num_questions
 from dovetail.alignment.psi import (
     MAX_IDS,
     MAX_TOTAL_IDS,
@@ -48,6 +48,7 @@ from dovetail.data.many_rows import absent, picked, put, random_order, repeats
 from dovetail.data.stored import Pile
 from dovetail.errors import AlignmentError, MessageError
 from dovetail.network import Message, check_shape
+from dovetail.settings.alignment import CHECKED
 
 
 @dataclass(eq=False)

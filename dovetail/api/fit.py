@@ -20,19 +20,13 @@ from dovetail.api.simulation import Simulation
 from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import PolicySection, Site
+from dovetail.methods.party import Site
+from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.validation import validate
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import Given
-from dovetail.runs.train import (
-    GIVEN,
-    Drive,
-    check_folder,
-    check_free,
-    open_driver,
-    train_seeds,
-)
+from dovetail.runs.train import GIVEN, Drive, check_folder, check_free, open_driver, train_seeds
 from dovetail.settings.models import Calibrate, ClassWeights, Compute, Threshold
 
 WHERE = "dovetail.fit"

@@ -35,12 +35,9 @@ from dovetail.models.model_folders import JOINT, kind_of, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import read_rows, usable_rows
 from dovetail.node.engines import CertifiedSection
-from dovetail.node.joint_prediction import (
-    Asker,
-    missing_text,
-    question_of,
-)
-from dovetail.node.partyfile import open_site, read_party
+from dovetail.node.joint_prediction import Asker, missing_text, question_of
+from dovetail.node.partyfile import open_site
+from dovetail.node.partysections import read_party_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +149,7 @@ def _read_usable(model: Model, source: Path, id_column: str | None, *, allow_uns
 
 def _ids_of(party: Path) -> tuple[str, ...]:
     """The columns that name a sample, by a party file."""
-    names = read_party(party).id
+    names = read_party_file(party).party.id
     return (names,) if isinstance(names, str) else names
 
 

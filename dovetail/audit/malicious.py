@@ -16,8 +16,8 @@ from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import Finding, finding
 from dovetail.methods.facets.scene import Scene
 from dovetail.methods.facets.steering import Poisoned, Steered
-from dovetail.methods.limits import NO_LIMITS
-from dovetail.methods.party import PolicySection
+from dovetail.methods.limits import NO_LIMITS, Limits
+from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.training import Training
 from dovetail.network.inprocess import overheard
 
@@ -29,7 +29,7 @@ def malicious(
     how, audited = settings or Settings(), audited_of(task.method)
     if audited is None:
         return
-    for limits in (PolicySection().limits, NO_LIMITS):
+    for limits in (Limits.of(PolicySection()), NO_LIMITS):
         lifted = limits == NO_LIMITS
         called = f"{variant}, steered{', no limits' if lifted else ''}"
         for each in audited.steered(task, scene, variant, seed, limits):

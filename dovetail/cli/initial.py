@@ -19,7 +19,7 @@ from dovetail.data.tables import is_table_path, read_table
 from dovetail.errors import ConfigError
 from dovetail.files import toml_tables
 from dovetail.methods.validation import validate
-from dovetail.node.partyfile import party_file
+from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
 from dovetail.settings.sources import is_query

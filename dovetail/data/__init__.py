@@ -10,7 +10,7 @@ from dovetail.data.agreed import (
     fit_rest,
     summarise,
 )
-from dovetail.data.blocks import Blocks, Share, blocks, read_assignment
+from dovetail.data.blocks import Blocks, blocks
 from dovetail.data.by_column import ByColumn, by_column
 from dovetail.data.common_unique import CommonUnique, common_unique
 from dovetail.data.databases import read_database
@@ -27,14 +27,7 @@ from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.shared import SharedRows
-from dovetail.data.tables import (
-    Column,
-    Table,
-    read_table,
-    stacked,
-    table_from_arrays,
-    write_table,
-)
+from dovetail.data.tables import Column, Table, read_table, stacked, table_from_arrays, write_table
 from dovetail.data.task import (
     Amounts,
     Classification,

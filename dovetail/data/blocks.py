@@ -14,7 +14,6 @@ CIFAR-10 for 5 classes of 10), so that two parties may share samples, unless ``d
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,23 +36,7 @@ from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification
 from dovetail.errors import ConfigError, DataError
-
-
-@dataclass(frozen=True)
-class Share:
-    """One party's part of the federation.
-
-    Attributes:
-        party: its name.
-        blocks: names, globs, or places from 1.
-        classes: places from 1 in the sorted classes.
-        rows: share of each class's training rows, in (0, 1].
-    """
-
-    party: str
-    blocks: tuple[str, ...]
-    classes: tuple[int, ...]
-    rows: float = 1.0
+from dovetail.settings.shares import Share, indices_of, read_assignment
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,62 +63,6 @@ class Blocks(Partitioned):
 #: Block name -> globs of its columns, or a region of the image; or a name of a usual cut.
 BlockNames = Mapping[str, Sequence[str] | ImageRegion]
 Cut = Literal["quadrants", "quadrants-channels"]
-
-
-def read_assignment(path: str | Path) -> list[Share]:
-    """The parties' shares in a CSV file; see the top of this file.
-
-    Raises:
-        DataError: a file that cannot be read as such a table.
-    """
-    path = Path(path)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = csv.DictReader(line for line in file if not line.startswith("#"))
-            rows = list(lines)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read the assignment {path}: {error}") from None
-    names = set(lines.fieldnames or ())
-    if not {"party", "blocks", "classes"} <= names <= {"party", "blocks", "classes", "rows"}:
-        raise DataError(
-            f"{path}: expected the columns party, blocks, classes and perhaps rows, "
-            f"got {list(lines.fieldnames or ())}"
-        )
-    shares = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            shares.append(
-                Share(
-                    row["party"].strip(),
-                    tuple(row["blocks"].split()),
-                    tuple(_indices(row["classes"])),
-                    float(row.get("rows") or 1.0),
-                )
-            )
-        except (AttributeError, TypeError, ValueError):  # None: a row with too few cells
-            raise DataError(
-                f"{path}, row {number}: expected a party's name, blocks such as '1 3' or names, "
-                f"classes such as '1-5', and a share of the rows, got {list(row.values())}"
-            ) from None
-    return shares
-
-
-def _indices(text: str) -> list[int]:
-    """'1-3 5' -> [1, 2, 3, 5].
-
-    Raises:
-        ValueError: anything else.
-    """
-    indices: list[int] = []
-    for token in text.split():
-        token_match = re.fullmatch(r"(\d+)(?:-(\d+))?", token)
-        if not token_match:
-            raise ValueError(token)
-        first, last = int(token_match[1]), int(token_match[2] or token_match[1])
-        if last < first:
-            raise ValueError(token)
-        indices += range(first, last + 1)
-    return indices
 
 
 def blocks(
@@ -318,7 +245,7 @@ def _held_blocks(shares: Sequence[Share], names: Sequence[str]) -> dict[str, tup
         for token in share.blocks:
             matching = [name for name in names if name == token or fnmatchcase(name, token)]
             if not matching and re.fullmatch(r"\d+(-\d+)?", token):
-                matching = [names[i - 1] for i in _indices(token) if 1 <= i <= len(names)]
+                matching = [names[i - 1] for i in indices_of(token) if 1 <= i <= len(names)]
             if not matching:
                 raise ConfigError(
                     f"party {share.party!r} is to have the block {token!r}; there are {names}"

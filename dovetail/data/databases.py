@@ -18,12 +18,7 @@ import numpy as np
 from dovetail.data.addresses import explained, without_password
 from dovetail.data.duck import literal, quoted
 from dovetail.data.lakes import read_lake
-from dovetail.data.tables import (
-    Table,
-    read_attached,
-    read_made,
-    table_from_arrays,
-)
+from dovetail.data.tables import Table, read_attached, read_made, table_from_arrays
 from dovetail.errors import DataError
 from dovetail.settings.sources import ADBC, is_lake_url, is_query
 

@@ -21,6 +21,7 @@ from dovetail.data.tables import Table, nearest
 from dovetail.data.task import Task, fit_task
 from dovetail.errors import ConfigError, DataError
 from dovetail.settings.labels import Kind
+from dovetail.settings.shares import names_of
 
 #: What it says of images.
 _DEALS = "columns splits tables (strips cuts images)"
@@ -42,13 +43,6 @@ class Partitioned:
     task: Task
     inputs: Mapping[str, Input]
     label: str
-
-
-def names_of(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
-    """Names as given, or so many of a kind."""
-    if isinstance(given, int):
-        return tuple(f"{kind}-{index}" for index in range(1, given + 1))
-    return tuple(given)
 
 
 def checked_names(given: int | Iterable[str], kind: str, *, key: str) -> tuple[str, ...]:

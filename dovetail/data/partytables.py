@@ -18,13 +18,7 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.stored import put_away
-from dovetail.data.tables import (
-    Column,
-    Table,
-    is_table_path,
-    nearest,
-    read_table,
-)
+from dovetail.data.tables import Column, Table, is_table_path, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.settings.encode import Asked, Encode

@@ -21,15 +21,7 @@ from dovetail.federated import group
 from dovetail.models import RandomStream, Secret, generator, key_of
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Message, State, noted
-from dovetail.privacy import (
-    Budget,
-    Releasing,
-    SecretSums,
-    Stepping,
-    epsilon,
-    released_to,
-    within,
-)
+from dovetail.privacy import Budget, Releasing, SecretSums, Stepping, epsilon, released_to, within
 from dovetail.settings.privacy import PrivateSteps, Release
 
 N = TypeVar("N", bound=nn.Module | None)

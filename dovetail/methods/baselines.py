@@ -39,13 +39,6 @@ from dovetail.models.learners import (
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.networks import network_input
 
-#: Variant -> what a table calls it.
-TITLES: Mapping[str, str] = {
-    "best-alone": "best local model (chosen on held-out rows)",
-    **{name: learner.title for name, learner in LEARNERS.items()},
-    "majority": "majority class, or mean",
-}
-
 #: More labelled rows than this, and one fold's models are enough to choose by.
 MANY_ROWS = 3000
 

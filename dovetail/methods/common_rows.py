@@ -15,8 +15,8 @@ from torch import Tensor
 from dovetail.data import Alignment, Minibatches
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local
-from dovetail.methods.epochs import EpochSettings
 from dovetail.methods.limits import Limits
+from dovetail.methods.settings.shared import EpochSettings
 from dovetail.models.optimizers import gradient_of
 from dovetail.network import Message, State
 

@@ -6,24 +6,11 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from dovetail.errors import PartyError, TrainingError
 from dovetail.federated import Epoch, LeftOut
 from dovetail.network import Engine
 
 _log = logging.getLogger(__name__)
-
-
-class EpochSettings(BaseModel):
-    """How many epochs and steps there are, and how long a step waits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    epochs: int = Field(default=30, ge=1)  # passes over the rows
-    batch_size: int = Field(default=64, ge=1)  # rows a step; N' of Eq. (14)
-    steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
-    timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
 
 
 #: Makes one step over an engine: its loss, and why parties had no part in it.

@@ -7,10 +7,9 @@ file says what must be alike, and whoever drives compares.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
@@ -19,14 +18,8 @@ from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
+from dovetail.methods.settings.shared import LabelScale
 from dovetail.settings.labels import label_columns
-
-#: Mean and scale of a number.
-Scale = tuple[float, Annotated[float, Field(gt=0)]]
-
-#: Mean and scale of a label that is a number, as a party file's ``label_scale`` says them; of
-#: several by the label's name.
-LabelScale = Scale | dict[str, Scale]
 
 _NUMBERS = ("regression", "quantiles", "multitarget")
 

@@ -13,25 +13,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.errors import ConfigError
+from dovetail.methods.settings.party import PolicySection
 from dovetail.network import Message, State
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.messages import means_of
 
 #: Labelled rows that take part in APFed-S at most.
 MAX_LABELLED = 3000
-
-
-class SealedLimits(BaseModel):
-    """What APFed-S may give one driver about each row."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    numbers_per_row: int = Field(default=12, ge=0)  # numbers about one row, over all runs
-    least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # labelled rows behind each
 
 
 class LimitError(ConfigError):
@@ -54,6 +45,11 @@ class Limits:
     max_uses: int = 0
     max_begins: int = 0
     max_codes: int = 0
+
+    @classmethod
+    def of(cls, policy: PolicySection) -> Limits:
+        """How often, and about how many samples at a time, a party of this policy answers."""
+        return cls(policy.min_rows, policy.max_uses, policy.max_begins, policy.max_codes)
 
     def write_into(self, reply: Message) -> Message:
         """The reply, with these limits in it if it is one that tells them."""

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from dovetail import data as dd
@@ -27,7 +27,6 @@ from dovetail.methods.released import released_columns
 from dovetail.models import Model, NetworkSpec
 from dovetail.network import Message
 from dovetail.settings.privacy import Once, PrivateSteps
-from dovetail.settings.section import Section
 
 H = TypeVar("H")
 
@@ -52,14 +51,6 @@ class Holdings(dd.Partitioned, Generic[H]):
 
 
 # --- What a party has ----------------------------------------------------------------------------
-
-
-class LocalSection(Section):
-    """A method's section of a party file, unless it has one of its own."""
-
-    test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows; they test only
-    # whether answers about samples are of the columns themselves; else of what is released once
-    exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)

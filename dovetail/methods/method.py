@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
@@ -26,7 +25,6 @@ from dovetail.methods.base import (
     Run,
     SavesModel,
 )
-from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.facets.audited import Audited
 from dovetail.methods.facets.fits import Fits
 from dovetail.methods.facets.invited import Invited
@@ -38,7 +36,6 @@ from dovetail.methods.facets.valued import Valued
 from dovetail.methods.local_data import (
     DRIVER,
     Holdings,
-    LocalSection,
     as_released,
     check_nobody_is_active,
     data_of_partition,
@@ -46,12 +43,13 @@ from dovetail.methods.local_data import (
 )
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.settings.record import BASELINES, FileRecord
+from dovetail.methods.settings.shared import LocalSection
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.network.checkpoint import StatefulParty
-from dovetail.settings.section import Section
 
 
-class Method:
+class Method(FileRecord):
     """A method's record: its settings, its parties, what drives it, and what others ask of it.
 
     One whose parties all have labels, while a coordinator has no data, has a ``Side`` and a
@@ -61,14 +59,9 @@ class Method:
     Other methods have a ``setup``, ``load_sites``, ``load_driver`` and ``members`` of their own.
 
     Attributes:
-        name: its section of both files.
-        Settings: the section of a run file; every key has a default.
-        PartySettings: the section of a party file, likewise; None: it has none.
-        variants: what can be trained, the method and its baselines -> what a table calls it.
+        name, Settings, PartySettings, variants, driven_by: as of ``FileRecord``.
         scores: other names under which its variants are scored -> what a table calls them.
         partitions: the kinds of partition that it is simulated on.
-        driven_by: who drives it over a network: the "active" party, or a "coordinator" without
-            data; None: it is trained in one process only.
         coordinator: what a coordinator is called in policies and ledgers.
         algorithms: the part of its messages' wire names before the dot -> what a policy calls it;
             those of its ``Side`` where it says none.
@@ -86,13 +79,8 @@ class Method:
     """
 
     decides: ClassVar[bool] = False
-    name: ClassVar[str]
-    Settings: ClassVar[type[BaseModel]] = Section
-    PartySettings: ClassVar[type[BaseModel] | None] = None
-    variants: ClassVar[Mapping[str, str]]
     scores: ClassVar[Mapping[str, str]] = {}
     partitions: ClassVar[Collection[str]]
-    driven_by: ClassVar[str | None] = None
     coordinator: ClassVar[str] = DRIVER
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
     Side: ClassVar[type[Party] | None] = None

@@ -10,9 +10,7 @@ from importlib.metadata import entry_points
 
 from dovetail.errors import ConfigError
 from dovetail.methods.method import Method
-
-#: Where a package says in its pyproject.toml that it has methods: name = "module:class".
-GROUP = "dovetail.methods"
+from dovetail.methods.settings.record import GROUP
 
 
 def installed() -> dict[str, Method]:

@@ -1,37 +1,25 @@
-"""What sections of run files and party files share: strict keys, party names, networks."""
+"""Networks in sections of run files and party files, and ids of runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     SerializerFunctionWrapHandler,
     ValidatorFunctionWrapHandler,
     WrapSerializer,
     WrapValidator,
 )
-from torch import nn
 
 from dovetail.errors import ConfigError, ModelError
-from dovetail.models import TABLE_3, TABLE_4, Convolutional, EncoderSpec, OwnNetwork, Perceptron
-from dovetail.settings.section import ADDRESS
+from dovetail.settings.models import check_convolutions, check_widths
+from dovetail.settings.section import Section
 
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-S = TypeVar("S", bound=BaseModel)
-
-
-def narrowed(settings: BaseModel, kind: type[S]) -> S:
-    """Of these settings what another kind has, such as the paper's of a section that has more."""
-    return kind(**settings.model_dump(include=set(kind.model_fields)))
+if TYPE_CHECKING:
+    from dovetail.models import EncoderSpec, OwnNetwork
 
 
 class ConvolutionalSection(Section):
@@ -46,23 +34,30 @@ class ConvolutionalSection(Section):
 EncoderName = Literal["table-3", "table-4"]
 AnyEncoder = EncoderName | tuple[int, ...] | ConvolutionalSection
 
-_ENCODERS: Mapping[EncoderName, EncoderSpec] = {"table-3": TABLE_3, "table-4": TABLE_4}
-
 
 def encoder_spec(field: AnyEncoder | OwnNetwork) -> EncoderSpec:
     """The encoder that a file names: widths, a table of the paper, or layers."""
-    if isinstance(field, OwnNetwork):
-        return field
-    if isinstance(field, str):
-        return _ENCODERS[field]
-    if isinstance(field, tuple):
-        return Perceptron(field)
-    return Convolutional(field.channels, field.kernels, field.strides, field.padding)
+    from dovetail.models import TABLE_3, TABLE_4, Convolutional, Perceptron
+
+    match field:
+        case "table-3":
+            return TABLE_3
+        case "table-4":
+            return TABLE_4
+        case tuple():
+            return Perceptron(field)
+        case ConvolutionalSection():
+            return Convolutional(field.channels, field.kernels, field.strides, field.padding)
+    assert not isinstance(field, str)
+    return field
 
 
 def _can_be_built(field: AnyEncoder) -> AnyEncoder:
     try:
-        encoder_spec(field)
+        if isinstance(field, tuple):
+            check_widths(field)
+        elif isinstance(field, ConvolutionalSection):
+            check_convolutions(field.channels, field.kernels, field.strides, field.padding)
     except ConfigError as error:
         raise ValueError(str(error)) from None
     return field
@@ -70,33 +65,39 @@ def _can_be_built(field: AnyEncoder) -> AnyEncoder:
 
 def own_network(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
     """A network that is given from Python, or that was in this process; else what a file says."""
-    if isinstance(field, OwnNetwork):
-        return field
-    if isinstance(field, nn.Module) or callable(field):
-        return OwnNetwork.given(field)
-    if isinstance(field, Mapping) and set(field) == {"own"}:
-        try:
-            return OwnNetwork.again(str(field["own"]))
-        except ModelError as error:
-            raise ValueError(str(error)) from None
-    return rest(field)
+    again = isinstance(field, Mapping) and set(field) == {"own"}
+    if not (again or callable(field) or _is_own(field)):
+        return rest(field)
+    from dovetail.models import OwnNetwork
+
+    if not again:
+        return field if _is_own(field) else OwnNetwork.given(field)
+    try:
+        return OwnNetwork.again(str(field["own"]))
+    except ModelError as error:
+        raise ValueError(str(error)) from None
 
 
 def own_installed(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
     """The same, or an import path of an installed package."""
-    if isinstance(field, str) and ":" in field:
-        try:
-            return OwnNetwork.installed(field)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-    return own_network(field, rest)
+    if not isinstance(field, str) or ":" not in field:
+        return own_network(field, rest)
+    from dovetail.models import OwnNetwork
+
+    try:
+        return OwnNetwork.installed(field)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def own_written(field: Any, rest: SerializerFunctionWrapHandler) -> Any:
     """Its name, by which this process knows it again."""
-    if not isinstance(field, OwnNetwork):
-        return rest(field)
-    return {"own": field.name}
+    return {"own": field.name} if _is_own(field) else rest(field)
+
+
+def _is_own(field: Any) -> bool:
+    """Whether it is an ``OwnNetwork``, which only who has read torch can have made."""
+    return getattr(field, "kind", None) == "own"
 
 
 EncoderField = Annotated[
@@ -126,28 +127,6 @@ _Refused = Annotated[str, AfterValidator(_no_network)]
 GivenNetwork = Annotated[_Refused, WrapValidator(own_network), WrapSerializer(own_written)]
 #: Of a party's own file: also an import path.
 InstalledNetwork = Annotated[_Refused, WrapValidator(own_installed), WrapSerializer(own_written)]
-
-
-def _party_name(name: str) -> str:
-    if not re.fullmatch(r"\w[\w .-]{0,99}", name):
-        raise ValueError(
-            "a party's name begins with a letter or digit and has letters, digits, blanks, dots "
-            f"and dashes only, got {name!r}"
-        )
-    return name
-
-
-#: Also the name of a folder, in a run's models/.
-PartyName = Annotated[str, AfterValidator(_party_name)]
-
-
-def _address(text: str) -> str:
-    if not ADDRESS.fullmatch(text):
-        raise ValueError(f"expected HOST:PORT, for example 0.0.0.0:7443, got {text!r}")
-    return text
-
-
-Address = Annotated[str, AfterValidator(_address)]
 
 
 #: A run's id is part of file names.

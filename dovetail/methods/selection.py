@@ -74,15 +74,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
 from dovetail.federated import Party, handles
+from dovetail.methods.settings.shared import MAX_ROWS
+from dovetail.methods.settings.shared import SelectionConfig as Config
 from dovetail.models import generator
 from dovetail.network import Engine, Integers, Message, Values
 from dovetail.network.engine import R
@@ -92,32 +93,11 @@ _log = logging.getLogger(__name__)
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
-#: The most rows that are drawn: distances of all pairs lie in memory, 300 MB an owner at this many.
-MAX_ROWS = 5000
-
 #: The fewest data owners that can be told apart by sums over groups of two or more.
 MASKED_OWNERS = 3
 
 #: Sums of distances stay below 2^61: as exact as float64 makes each, and far from overflow.
 _SUM_BITS = 61
-
-
-class Config(BaseModel):
-    """Settings of a selection; the coordinator's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    neighbours: int = Field(default=3, ge=1)  # k
-    rows: int = Field(default=500, ge=2, le=MAX_ROWS)  # N: drawn from each label owner's shard
-    queries: int | None = Field(default=None, ge=1)  # Q; None: every row is one
-    group_size: int = Field(default=2, ge=1)  # owners of a group
-    groups: int = Field(default=2, ge=0)  # groups of this size that each owner is in
-    share: float = Field(default=0.5, gt=0, le=1)  # P: share of the data owners that is kept
-    # "forward" adds owners one by one, by what each tells beyond those before it (choosing.py)
-    order: Literal["relevance", "forward"] = "relevance"
-    secure: bool = False  # sum partial distances under masks (privacy.masks)
-    growth: float = Field(default=1.5, gt=1, le=10)  # of the depth t, from one exchange to the next
-    timeout_s: float | None = Field(default=None, gt=0)  # how long an exchange waits for an answer
 
 
 # --- What crosses the boundary -----------------------------------------------------------------

@@ -7,28 +7,16 @@ randomised (``privacy/labels.py``), and count by class.
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.data import Classification, PartyData, Task
 from dovetail.data.stored import put_tensor_away
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
+from dovetail.methods.settings.shared import TargetSettings
 from dovetail.models import network_input
 from dovetail.models.decisions import class_weights, on, supervised_loss
 from dovetail.privacy import potential_energy, randomised
-from dovetail.settings.models import ClassWeights
-
-
-class TargetSettings(BaseModel):
-    """What is done with labels before and beside the loss."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
-    label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
-    label_stages: int = Field(default=1, ge=1, le=20)  # T of LP-MST; of 1 the prior is even
-    spread: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # codes of a class apart
 
 
 class Targets:

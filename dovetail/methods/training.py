@@ -19,7 +19,6 @@ from dovetail.data import Task
 from dovetail.errors import ConfigError
 from dovetail.federated import Driver, Local, Party, Played, train
 from dovetail.methods.base import Loaded, Run
-from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import LocalRows, train_baselines
 from dovetail.methods.local_data import DRIVER
 from dovetail.methods.outcome import (
@@ -31,6 +30,7 @@ from dovetail.methods.outcome import (
     metrics_of,
     score_party,
 )
+from dovetail.methods.settings.record import BASELINES
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold, fit_threshold
 from dovetail.models.owners import Bottom

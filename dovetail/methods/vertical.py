@@ -44,15 +44,11 @@ from dovetail.data import Alignment, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
 from dovetail.methods.common_rows import CommonRows, due, leaves, released
-from dovetail.methods.epochs import Epochs, EpochSettings
+from dovetail.methods.epochs import Epochs
 from dovetail.methods.limits import NO_LIMITS, limits_of
-from dovetail.methods.targets import Targets, TargetSettings
-from dovetail.models import (
-    Extractor,
-    Head,
-    network_input,
-    output_shape,
-)
+from dovetail.methods.settings.shared import EpochSettings, TargetSettings
+from dovetail.methods.targets import Targets
+from dovetail.models import Extractor, Head, network_input, output_shape
 from dovetail.models.optimizers import Optimizer, follow_back, head_apart
 from dovetail.network import Checkpoint, Engine, Message, Numbers, Samples, State
 from dovetail.settings.models import HeadConfig, OptimizerConfig

@@ -1,13 +1,6 @@
 """Layers and networks that algorithms share, and the form in which a model is kept."""
 
-from dovetail.models.blocks import (
-    BlocksNetwork,
-    BlocksSpec,
-    Extractor,
-    ResNet,
-    SmallCnn,
-    Unchanged,
-)
+from dovetail.models.blocks import BlocksNetwork, BlocksSpec, Extractor, ResNet, SmallCnn, Unchanged
 from dovetail.models.columns import Column, Columns, ColumnsSpec
 from dovetail.models.networks import (
     TABLE_3,

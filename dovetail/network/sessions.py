@@ -29,14 +29,7 @@ from dovetail.network.engine import Engine, Replies
 from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.messages import (
-    MAX_MESSAGE_BYTES,
-    Data,
-    Message,
-    Opened,
-    decode,
-    encode,
-)
+from dovetail.network.messages import MAX_MESSAGE_BYTES, Data, Message, Opened, decode, encode
 from dovetail.network.printable import printable
 from dovetail.settings.section import Precision
 

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from dovetail.federated import MAX_USES
-from dovetail.methods.limits import LimitError, Uses, asked_for
-from dovetail.methods.party import Algorithm, PolicySection
+from dovetail.methods.limits import LimitError, Limits, Uses, asked_for
+from dovetail.methods.party import Algorithm
+from dovetail.methods.settings.party import PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, State
 from dovetail.network.costs import releases_of
@@ -252,7 +253,9 @@ class Guard:
         self._asked_bytes = 0
         self._uses: Uses | None = None
         if algorithm.samples:
-            self._uses = Uses(limits.policy.limits, {"train": torch.from_numpy(limits.used(key))})
+            self._uses = Uses(
+                Limits.of(limits.policy), {"train": torch.from_numpy(limits.used(key))}
+            )
         self._forgotten = False  # ``Restore`` has found nothing
         self.heard = False
 

@@ -1,14 +1,11 @@
-"""The party file: what a party holds, what it agrees to, and its own settings of each method."""
+"""A party file is opened: its table is read, and its policy knows all messages."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, create_model, model_validator
 
 from dovetail import data as dd
 from dovetail import methods
@@ -17,11 +14,12 @@ from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, MissingColumnError
 from dovetail.files import did_you_mean, read_toml
 from dovetail.methods.method import protocols
-from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
+from dovetail.methods.party import Algorithm, Policy, Site, algorithm
+from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.validation import validate
+from dovetail.node.partysections import party_file, party_values
 from dovetail.node.site_folder import site_folder_of
 from dovetail.settings.encode import is_file
-from dovetail.settings.section import Section
 
 
 def algorithms() -> Mapping[str, Algorithm]:
@@ -37,45 +35,24 @@ def algorithms() -> Mapping[str, Algorithm]:
     }
 
 
-class _PartyFile(Section):
-    """A whole party file, but for the methods' sections."""
+def _check_words(policy: PolicySection, known: Mapping[str, Algorithm], *, where: str) -> None:
+    """Refuse a policy that names what there is not.
 
-    party: PartySection
-    policy: PolicySection = PolicySection()
-
-    @model_validator(mode="after")
-    def _known_words(self) -> _PartyFile:
-        every, policy = algorithms().values(), self.policy
-        named = list(dict.fromkeys(each.policy for each in every))
-        messages = [name for each in every for name in each.messages]
-        for key, what, words, known in (
-            ("algorithms", "algorithm", policy.algorithms, named),
-            ("messages", "message", policy.messages or (), messages),
-        ):
-            for word in words:
-                if word not in known:
-                    raise ValueError(
-                        f"policy.{key}: {word!r} is no {what}; there are {', '.join(known)}"
-                        f"{did_you_mean(word, known)}"
-                    )
-        return self
-
-
-def party_file() -> type[_PartyFile]:
-    """The party file with a section for each method that has settings at a party."""
-    return _of_sections(
-        tuple(
-            (name, method.PartySettings)
-            for name, method in methods.every().items()
-            if method.PartySettings is not None
-        )
-    )
-
-
-@cache
-def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[_PartyFile]:
-    fields: Any = {name: (section, section()) for name, section in sections}
-    return create_model("PartyFile", __base__=_PartyFile, **fields)
+    Raises:
+        ConfigError: naming the word and those that there are.
+    """
+    named = list(dict.fromkeys(each.policy for each in known.values()))
+    messages = [name for each in known.values() for name in each.messages]
+    for key, what, words, there in (
+        ("algorithms", "algorithm", policy.algorithms, named),
+        ("messages", "message", policy.messages or (), messages),
+    ):
+        for word in words:
+            if word not in there:
+                raise ConfigError(
+                    f"{where}: policy.{key}: {word!r} is no {what}; there are {', '.join(there)}"
+                    f"{did_you_mean(word, there)}"
+                )
 
 
 def open_sites(
@@ -126,24 +103,7 @@ def open_site(path: Path) -> Site:
         ConfigError: a file that cannot be read, or does not fit.
         DataError: a table that cannot be used, naming the party.
     """
-    return make_site(_values(path), path=path, where=str(path), folder=path.parent)
-
-
-def read_party(path: Path) -> PartySection:
-    """[party] of one party file, whose table is not read.
-
-    Raises:
-        ConfigError: a file that cannot be read, or does not fit.
-    """
-    file: _PartyFile = validate(party_file(), _values(path), where=str(path))
-    return file.party
-
-
-def _values(path: Path) -> dict[str, Any]:
-    values = read_toml(path)
-    if "party" not in values:
-        raise ConfigError(f"{path} is no party file: it has no [party] table")
-    return values
+    return make_site(party_values(path), path=path, where=str(path), folder=path.parent)
 
 
 def make_site(
@@ -168,6 +128,8 @@ def make_site(
         DataError: a table that cannot be used, naming the party.
     """
     file: Any = validate(party_file(), values, where=where)
+    known = algorithms()
+    _check_words(file.policy, known, where=where)
     sections = {
         name: getattr(file, name)
         for name, method in methods.every().items()
@@ -192,7 +154,7 @@ def make_site(
         encode=party.encode,
         store=path.with_name(f"{path.stem}.site") / "encoded.sqlite",
     )
-    return Site(path, party, Policy(file.policy, algorithms()), sections, rows, where)
+    return Site(path, party, Policy(file.policy, known), sections, rows, where)
 
 
 def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:

@@ -1,7 +1,5 @@
-"""Scores, tabulates or draws a run."""
+"""Scores, tabulates or draws a run; the names below are imported when first used."""
 
-from dovetail.methods.outcome import Outcome
-from dovetail.models.metrics import headline, mean_and_spread, score
-from dovetail.network.retry import write_text
-from dovetail.runs.one_seed import run
-from dovetail.runs.runfolder import RunFolder, finished, summarise, versions
+from dovetail.lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

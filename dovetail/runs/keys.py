@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dovetail import methods
-from dovetail.node.partyfile import party_file
+from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import run_file
 
 

@@ -7,19 +7,22 @@ file's [data]: one class, which also deals the rows out.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from dovetail import data as dd
-from dovetail.data.partitions import names_of
 from dovetail.errors import ConfigError
-from dovetail.methods.base import DataKeys
 from dovetail.methods.validation import sentence
+from dovetail.settings.labels import Kind
 from dovetail.settings.section import PartyName, Section
+from dovetail.settings.shares import Share, names_of, read_assignment
+
+if TYPE_CHECKING:
+    from dovetail import data as dd
+    from dovetail.methods.base import DataKeys
 
 
 def _globs(given: Any) -> Any:
@@ -44,8 +47,8 @@ class Partition(Section):
     """
 
     of_tables: ClassVar[bool] = True  # else of images only
-    of: ClassVar[tuple[dd.Kind, ...]] = ()  # labels that it splits; none: all
-    split: ClassVar[Callable[..., dd.Partitioned]]
+    of: ClassVar[tuple[Kind, ...]] = ()  # labels that it splits; none: all
+    split: ClassVar[str]  # the function of ``data/``
     #: Key of [data] -> what ``split`` calls it.
     shared: ClassVar[Mapping[str, str]] = {
         "categorical": "categorical",
@@ -94,7 +97,10 @@ class Partition(Section):
                 f"{kind} splits rows with labels of {' and '.join(self.of)}, not {section.task}"
             )
         shared = {name: getattr(section, key) for key, name in self.shared.items()}
-        return type(self).split(train, test, **keys, **shared)
+        from dovetail import data
+
+        dealt: dd.Partitioned = getattr(data, self.split)(train, test, **keys, **shared)
+        return dealt
 
     def _keys(self) -> dict[str, Any]:
         return dict(self)
@@ -107,7 +113,7 @@ class Strips(Partition):
     """
 
     of_tables = False
-    split = staticmethod(dd.strips)
+    split = "strips"
     shared: ClassVar[Mapping[str, str]] = {"task": "kind"}
 
     kind: Literal["strips"] = Field(init=False)  # what is cut
@@ -128,7 +134,7 @@ class Columns(Partition):
     For APFed.
     """
 
-    split = staticmethod(dd.columns)
+    split = "columns"
     shared: ClassVar[Mapping[str, str]] = {**Partition.shared, "split_seed": "seed"}
 
     kind: Literal["columns"] = Field(init=False)  # what is split
@@ -153,7 +159,7 @@ class CommonUnique(Partition):
     For CHFL.
     """
 
-    split = staticmethod(dd.common_unique)
+    split = "common_unique"
 
     kind: Literal["common-unique"] = Field(init=False)  # what is split
     # how many, or their names
@@ -171,7 +177,7 @@ class CommonUnique(Partition):
 class ByColumn(Partition):
     """A table with a column that names each row's party; for CHFL and HyFEM."""
 
-    split = staticmethod(dd.by_column)
+    split = "by_column"
 
     kind: Literal["by-column"] = Field(init=False)  # what is split
     column: str = Field(kw_only=False)  # names the party; not a feature
@@ -201,7 +207,7 @@ class Blocks(Partition):
     """Blocks and classes by party: images cut into regions, or named columns. For HyFEM."""
 
     of = ("classification",)
-    split = staticmethod(dd.blocks)
+    split = "blocks"
     shared: ClassVar[Mapping[str, str]] = {
         key: name for key, name in Partition.shared.items() if key != "task"
     }
@@ -222,10 +228,10 @@ class Blocks(Partition):
     def _keys(self) -> dict[str, Any]:
         return {**super()._keys(), "assignment": self._shares()}
 
-    def _shares(self) -> list[dd.Share]:
+    def _shares(self) -> list[Share]:
         if isinstance(self.assignment, str | Path):
-            return dd.read_assignment(self.assignment)
-        return [dd.Share(**share.model_dump()) for share in self.assignment]
+            return read_assignment(self.assignment)
+        return [Share(**share.model_dump()) for share in self.assignment]
 
 
 def shares(path: Path) -> list[dict[str, Any]]:
@@ -239,14 +245,14 @@ def shares(path: Path) -> list[dict[str, Any]]:
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(share).items()
         }
-        for share in dd.read_assignment(path)
+        for share in read_assignment(path)
     ]
 
 
 class Owners(Partition):
     """Columns or strips over data owners, labels over label owners. For FedOptimus."""
 
-    split = staticmethod(dd.owners)
+    split = "owners"
 
     kind: Literal["owners"] = Field(init=False)  # what is split
     # a number, names, or name -> globs of its columns

@@ -18,7 +18,8 @@ from dovetail.models.shown import markdown_page
 from dovetail.network import Message
 from dovetail.node.driver import coordinator_name
 from dovetail.node.engines import ElsewhereSection
-from dovetail.node.partyfile import algorithms, read_party
+from dovetail.node.partyfile import algorithms
+from dovetail.node.partysections import read_party_file
 from dovetail.node.proposal import (
     ONE_OF,
     MessageType,
@@ -234,7 +235,7 @@ def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
             f"{where}: {run.method!r} is driven by the party with labels, which signs, too; name "
             'its file, parties = ["bank.toml"]'
         )
-    driver = read_party(Path(run.parties[0])).name
+    driver = read_party_file(Path(run.parties[0])).party.name
     return driver, (driver, *section.partners)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
 
@@ -17,12 +17,12 @@ from dovetail.methods.validation import validate
 from dovetail.node.engines import EngineSection, InProcessSection
 from dovetail.runs.partitions import AnyPartition, shares
 from dovetail.runs.samplers import Kind as Sampling
-from dovetail.runs.track import Kind
-from dovetail.settings.labels import Kind as DataKind
-from dovetail.settings.labels import Label, with_task
+from dovetail.settings.labels import Kind, Label, with_task
 from dovetail.settings.models import Calibrate, ClassWeights, Compute, Threshold
 from dovetail.settings.section import Section
 from dovetail.settings.sources import is_query
+
+TrackerName = Literal["tensorboard", "mlflow"]
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -38,7 +38,7 @@ class DataSection(Section):
     label: Label | None = None
     id: str | None = None  # the column that names each sample; none: the row's number
     # what the label is (docs/tasks.md); a label of several columns says it by itself
-    task: DataKind = "classification"
+    task: Kind = "classification"
     test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
     test_source: str | None = None  # another file, with the test rows
     split_column: str | None = None  # rows with "test" in it are the test rows
@@ -81,7 +81,7 @@ class SearchSection(Section):
 class TrackSection(Section):
     """Where to watch the run."""
 
-    to: tuple[Kind, ...] = ()  # trackers
+    to: tuple[TrackerName, ...] = ()  # trackers
     uri: str | None = None  # of MLflow; None: its own default
     experiment: str = "dovetail"  # MLflow's experiment
 
@@ -211,10 +211,24 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     Raises:
         ConfigError: what does not fit, naming the file and the key.
     """
+    return check_run(_values(path, recipe, overrides), where=str(path))
+
+
+def read_settings(path: Path, *, overrides: tuple[str, ...] = ()) -> RunFile:
+    """The settings of a run file, without asking its method, which would read torch.
+
+    Raises:
+        ConfigError: a key or value that does not fit.
+    """
+    return validate(run_file(), _values(path, None, overrides), where=str(path))
+
+
+def _values(path: Path, recipe: str | None, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The tables of a run file, with a recipe and overrides applied, and paths as from here."""
     values = read_run(path)
     check_is_run(values, path)
     if recipe is not None:
-        recipes = check_run(values, where=str(path)).recipes
+        recipes = validate(run_file(), values, where=str(path)).recipes
         if recipe not in recipes:
             names = ", ".join(sorted(recipes)) or "none"
             raise ConfigError(f"{path} has no recipe {recipe!r}; its recipes: {names}")
@@ -243,7 +257,7 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
             engine[key] = str((path.parent / engine[key]).resolve())
     if isinstance(engine, dict) and isinstance(engine.get("place"), str):
         engine["place"] = place_of(path.parent, engine["place"])
-    return check_run(values, where=str(path))
+    return values
 
 
 def place_of(folder: Path, place: str) -> str:
@@ -273,7 +287,7 @@ def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
 
 def run_file() -> type[RunFile]:
     """The run file with a section for each method."""
-    every = methods.every()
+    every = methods.records()
     if taken := every.keys() & RunFile.model_fields.keys():
         raise ConfigError(f"no method can be called {sorted(taken)[0]!r}: run files have that key")
     return _of_sections(tuple((name, each.Settings) for name, each in every.items()))

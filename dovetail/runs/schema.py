@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from dovetail import __version__, methods
-from dovetail.node.partyfile import party_file
+from dovetail.node.partysections import party_file
 from dovetail.runs.keys import comments_of, first_line
 from dovetail.runs.runfile import run_file
 

@@ -13,8 +13,8 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Driver, Loaded, Progress
-from dovetail.methods.limits import SealedLimits
 from dovetail.methods.party import Site
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.methods.training import Training
 from dovetail.models import generator
 from dovetail.models.devices import device

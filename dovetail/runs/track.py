@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import number
-
-Kind = Literal["tensorboard", "mlflow"]
+from dovetail.runs.runfile import TrackerName
 
 #: What a kind needs, of the extra ``track``.
-_MODULES: Mapping[Kind, tuple[str, ...]] = {
+_MODULES: Mapping[TrackerName, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
 }
@@ -41,7 +40,7 @@ class Tracker(Protocol):
         """Let go; a run that has not finished is marked as stopped."""
 
 
-def check(kinds: tuple[Kind, ...]) -> None:
+def check(kinds: tuple[TrackerName, ...]) -> None:
     """Refuse what is not installed.
 
     Raises:
@@ -280,7 +279,7 @@ class Tracks:
 
     def __init__(
         self,
-        kinds: tuple[Kind, ...],
+        kinds: tuple[TrackerName, ...],
         folder: Path,
         settings: Mapping[str, Any],
         *,
@@ -293,7 +292,7 @@ class Tracks:
     ) -> None:
         check(kinds)
         self._warn = warn
-        self._trackers: dict[Kind, Tracker] = {}
+        self._trackers: dict[TrackerName, Tracker] = {}
         for kind in dict.fromkeys(kinds):
             tracker: Tracker
             if kind == "tensorboard":
@@ -322,7 +321,7 @@ class Tracks:
         for kind in tuple(self._trackers):
             self._do(kind, "finish", result)
 
-    def _do(self, kind: Kind, what: str, *arguments: Mapping[str, Any]) -> None:
+    def _do(self, kind: TrackerName, what: str, *arguments: Mapping[str, Any]) -> None:
         if kind not in self._trackers:
             return
         try:
@@ -335,4 +334,4 @@ class Tracks:
             )
 
 
-assert _MODULES.keys() == {*get_args(Kind)}
+assert _MODULES.keys() == {*get_args(TrackerName)}

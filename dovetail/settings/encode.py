@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from dovetail.settings.section import Section
 
 
-class Encode(BaseModel):
+class Encode(Section):
     """How one column is read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # text: words, or a model's; picture: files by name; hash, frequency: of many values; number: of
     # a date its days alone; category: one feature a value

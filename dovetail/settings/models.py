@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -17,6 +17,13 @@ Compute = Literal["float32", "bf16"]
 
 #: Names of the learners, as files write them.
 LearnerName = Literal["linear", "boosting", "network"]
+
+#: Learner -> what a table calls it.
+LEARNER_TITLES: Mapping[str, str] = {
+    "linear": "linear, local",
+    "boosting": "boosted trees, local",
+    "network": "network, local",
+}
 
 #: What kernels see of pictures.
 Pictures = Literal["patches", "flat"]

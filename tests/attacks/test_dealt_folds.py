@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 from dovetail.data import Alignment, Classification, PartyData
 from dovetail.methods.apfed.distilling import Distilling
-from dovetail.methods.apfed.stacks import Config
+from dovetail.methods.settings.apfed import DistilConfig as Config
 from dovetail.models import Secret, derive_seed
 from dovetail.models.learners.distil import DistilConfig
 

@@ -16,7 +16,7 @@ from letter_boxes import Post, until
 from processes import Answer, Question
 from torch import ones
 
-from dovetail.methods.party import PolicySection
+from dovetail.methods.settings.party import PolicySection
 from dovetail.network.mailbox.folder import Folder
 from dovetail.network.mailbox.letters import MAX_EXTRA_BYTES
 from dovetail.network.mailbox.sending import Mailbox

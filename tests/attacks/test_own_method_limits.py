@@ -25,7 +25,7 @@ from dovetail.methods.base import Asked
 from dovetail.methods.limits import LimitError
 from dovetail.methods.local_data import LocalData, as_released
 from dovetail.methods.method import Method, protocols
-from dovetail.methods.party import PolicySection
+from dovetail.methods.settings.party import PolicySection
 from dovetail.network import Floats, Message, Samples
 from dovetail.network.checkpoint import Restore, Restored
 from dovetail.network.quota import Quota

@@ -24,11 +24,11 @@ from dovetail.federated import Local
 from dovetail.files import split_cell
 from dovetail.methods import apfed, fedoptimus, hyfem, selection, vertical
 from dovetail.methods.apfed import distil, inference
-from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus import predicting
-from dovetail.methods.limits import LimitError
-from dovetail.methods.party import PolicySection
+from dovetail.methods.limits import LimitError, Limits
+from dovetail.methods.settings.apfed import ApfedSection
+from dovetail.methods.settings.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
 from dovetail.network import InProcess, Message
 from dovetail.network.checkpoint import Restore, Restored, Save
@@ -401,7 +401,7 @@ def test_every_run_file_that_ships_keeps_to_what_a_site_agrees_to() -> None:
     for file in files:
         recipes = tomllib.loads(split_cell(file)[0].read_text()).get("recipes", {})
         runs += [load_run(file, recipe=recipe) for recipe in (None, *recipes)]
-    limits = PolicySection().limits
+    limits = Limits.of(PolicySection())
     asked = 0
     for run in runs:
         settings = run.settings("apfed", ApfedSection)

@@ -16,9 +16,9 @@ from dovetail.data import SharedRows
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.local_data import PartnerData
-from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.facets.views import whitened
 from dovetail.methods.limits import LimitError, Limits, Uses, asked_for, code_rank
+from dovetail.methods.settings.apfed import PassiveFields
 from dovetail.models import Perceptron
 from dovetail.network import InProcess
 from dovetail.settings.models import OptimizerConfig

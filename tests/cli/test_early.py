@@ -1,36 +1,24 @@
-"""What is told before libraries are read, and that they are not.
-
-    python tests/cli/test_early.py
-
-writes ``dovetail/cli/keys.json`` anew after settings have changed.
-"""
+"""What is told before libraries are read, and that they are not."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
 
-import duckdb
 import pytest
-from pydantic import BaseModel
 
 from dovetail import cli
 from dovetail.cli import precheck
 from dovetail.cli.main import COMMANDS, module_of
-from dovetail.errors import ConfigError, DataError, DovetailError
-from dovetail.methods import METHODS, variants
+from dovetail.errors import ConfigError, DataError
+from dovetail.methods import variants
 from dovetail.node import partyfile
-from dovetail.runs import runfile
 
-KEYS = Path(cli.__file__).parent / "keys.json"
-
-#: Libraries that take long to read, and the room that reads them.
-HEAVY = {"torch", "sklearn", "duckdb", "numpy", "pandas", "grpc", "dovetail.methods"}
+#: Libraries that take long to read.
+HEAVY = {"torch", "sklearn", "scipy", "lightgbm", "duckdb", "numpy", "pandas", "grpc"}
 
 RUN = """
 method = "apfed"
@@ -50,45 +38,22 @@ encoder = [8]
 PARTY = '[party]\nname = "lab"\ntable = "lab.csv"\nid = "patient"\n'
 
 
-def keys_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The keys that a table of this model can have, and those below them."""
-    assert model.model_config.get("extra") == "forbid"
-    return {name: _below(field.annotation) for name, field in model.model_fields.items()}
+READ = f"""
+import sys
+from dovetail.methods import variants
+from dovetail.methods.settings import RECORDS
+from dovetail.node.partysections import party_file
+from dovetail.runs.runfile import run_file
+for file in (run_file(), party_file()):
+    file.model_json_schema()
+    assert not [name for name in RECORDS if name not in file.model_fields]
+print(*variants(), *sorted({HEAVY!r} & sys.modules.keys()))
+"""
 
 
-def _below(annotation: Any) -> dict[str, Any] | None:
-    """The keys of all alternatives; None where any key goes, or where there is no table."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return keys_of(annotation)
-    if get_origin(annotation) not in (Union, UnionType):
-        inner = get_args(annotation)
-        return _below(inner[0]) if hasattr(annotation, "__metadata__") else None
-    merged: dict[str, Any] = {}
-    for each in get_args(annotation):
-        if get_origin(each) in (dict, Mapping):
-            return None
-        for key, below in (_below(each) or {}).items():
-            both = isinstance(below, dict) and isinstance(merged.get(key), dict)
-            merged[key] = {**merged[key], **below} if both else below
-    return merged or None
-
-
-def all_keys() -> dict[str, Any]:
-    """What ``keys.json`` is to hold: of Dovetail's own methods."""
-    table = {name: METHODS[name] for name in ("apfed", "chfl", "hyfem", "fedoptimus", "survival")}
-    run = tuple((name, method.Settings) for name, method in table.items())
-    party_sections = tuple(
-        (name, m.PartySettings) for name, m in table.items() if m.PartySettings is not None
-    )
-    return {
-        "run": keys_of(runfile._of_sections(run)),
-        "party": keys_of(partyfile._of_sections(party_sections)),
-        "methods": [*variants()],
-    }
-
-
-def test_the_keys_told_early_are_those_of_the_settings() -> None:
-    assert json.loads(KEYS.read_text()) == all_keys(), "python tests/cli/test_early.py writes them"
+def test_settings_of_all_methods_are_read_without_a_library() -> None:
+    done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*variants()]
 
 
 def test_the_list_of_commands_says_what_their_functions_say() -> None:
@@ -189,41 +154,35 @@ def test_a_mistake_reads_no_library(
     assert "Traceback" not in err
 
 
-def check_words(
-    error: type[DovetailError],
-    late: Callable[[Path], object],
-    soon: Callable[[Path], None],
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both refuse this file in the same words."""
-    with pytest.raises(error) as full:
-        late(path)
-    monkeypatch.setattr(precheck, "_is_late", lambda: False)
-    with pytest.raises(error) as quick:
-        soon(path)
-    assert str(quick.value) == str(full.value)
-
-
-def test_a_mistake_is_told_early_in_the_words_it_has_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_a_run_file_is_told_with_what_was_meant(tmp_path: Path) -> None:
     changes = [
-        ("encoder = [8]", "encodr = [8]"),
-        ("encoder = [8]", "encoder = { channels = [3], kernel = [1], strides = [1] }"),
-        ('active = "clinic"', 'active = "clinic"\nactiv = "lab"'),
-        ("[apfed]", "[apfd]"),
-        ("test = 0.25", "tset = 0.25"),
-        ('method = "apfed"', 'method = "apfedd"'),
+        ("encoder = [8]", "encodr = [8]", "unknown key 'apfed.encodr'; did you mean 'encoder'?"),
+        (
+            "encoder = [8]",
+            "encoder = { channels = [3], kernel = [1], strides = [1] }",
+            "unknown key 'apfed.encoder.kernel'; did you mean 'kernels'?",
+        ),
+        ("encoder = [8]", "encoder = [0]", "apfed.encoder: an encoder needs one or more positive"),
+        (
+            'active = "clinic"',
+            'active = "clinic"\nactiv = "lab"',
+            "unknown key 'data.partition.activ'; did you mean 'active'?",
+        ),
+        ("[apfed]", "[apfd]", "unknown key 'apfd'; did you mean 'apfed'?"),
+        ("test = 0.25", "tset = 0.25", "unknown key 'data.tset'; did you mean 'test'?"),
+        ("test = 0.25", "test = 2", "data.test: input should be less than 1, got 2"),
+        ('method = "apfed"', 'method = "apfedd"', "got 'apfedd'; did you mean 'apfed-d'?"),
     ]
-    for old, new in changes:
-        path = tmp_path / "run.toml"
+    path = tmp_path / "run.toml"
+    for old, new, words in changes:
         path.write_text(RUN.replace(old, new))
-        check_words(ConfigError, runfile.load_run, precheck.check_run, path, monkeypatch)
+        with pytest.raises(ConfigError) as told:
+            precheck.check_run(path)
+        assert str(path) in str(told.value)
+        assert words in str(told.value)
 
 
-def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precheck, "_is_late", lambda: False)
+def test_every_run_file_here_passes() -> None:
     root = Path(cli.__file__).parent.parent.parent
     files = [path for path in root.glob("runs/**/*.toml") if "\n[[grid]]" not in path.read_text()]
     assert len(files) > 3
@@ -231,10 +190,7 @@ def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         precheck.check_run(path)
 
 
-def test_ids_that_may_be_the_same_are_left_to_who_reads_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precheck, "_is_late", lambda: False)
+def test_ids_that_may_be_the_same_are_left_to_who_reads_the_table(tmp_path: Path) -> None:
     path = tmp_path / "lab.toml"
     path.write_text(PARTY)
     for ids in (["1", "01"], ["1.0", "1"], ["?", "?"], ["b 1", " b 1"], ["", ""], ["b1", "b2"]):
@@ -251,19 +207,17 @@ def test_ids_that_may_be_the_same_are_left_to_who_reads_the_table(
         ("patient,age\n1,2\n", ("lab.csv", "nowhere.csv")),
         ("patient,age\n1,2\n", ("lab.csv", "nowhere.parquet")),
         ("patient,age\n1,2\n2,2\n1,2\n", ("", "")),
-        ("patient,age\nb1,2\nb1,2\nb1,2\n", ("lab.csv", "lab.parquet")),
+        ("patient,age\nb1,2\nb1,2\nb1,2\n", ("", "")),
     ],
 )
 def test_a_table_is_told_early_in_the_words_it_has_later(
-    table: str, change: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: str, change: tuple[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "lab.csv").write_text(table)
-    if table:
-        duckdb.read_csv(str(tmp_path / "lab.csv")).write_parquet(str(tmp_path / "lab.parquet"))
     path = tmp_path / "lab.toml"
     path.write_text(PARTY.replace(*change))
-    check_words(DataError, partyfile.open_site, precheck.check_party, path, monkeypatch)
-
-
-if __name__ == "__main__":
-    KEYS.write_text(json.dumps(all_keys(), indent=1) + "\n")
+    with pytest.raises(DataError) as late:
+        partyfile.open_site(path)
+    with pytest.raises(DataError) as soon:
+        precheck.check_party(path)
+    assert str(soon.value) == str(late.value)

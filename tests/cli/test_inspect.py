@@ -16,7 +16,7 @@ import torch
 from dovetail import data as dd
 from dovetail.data.coverage import Part
 from dovetail.methods.apfed.fits import message_sizes
-from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
+from dovetail.methods.settings.apfed import ApfedSection, PassiveFields
 from dovetail.runs import situations as methods
 
 pytestmark = pytest.mark.usefixtures("brief_expectation")

@@ -26,15 +26,12 @@ from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, 
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.federated import Local
 from dovetail.methods import apfed, limits, vertical
-from dovetail.methods.apfed.sections import PassiveFields
+from dovetail.methods.party import Site
+from dovetail.methods.settings.apfed import PassiveFields
+from dovetail.methods.settings.party import PolicySection
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message, Party, decode, encode
-from dovetail.network.certificates import (
-    Authority,
-    certificate_pem,
-    key_pem,
-    new_key,
-)
+from dovetail.network.certificates import Authority, certificate_pem, key_pem, new_key
 from dovetail.network.checkpoint import REQUESTS, Restore, Restored, Save, Saved
 from dovetail.network.control import Failed
 from dovetail.network.credentials import Credentials
@@ -42,7 +39,8 @@ from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream
 from dovetail.node.join import describe
-from dovetail.node.partyfile import PolicySection, Site, open_site, party_file
+from dovetail.node.partyfile import open_site
+from dovetail.node.partysections import party_file
 from dovetail.node.runs import Runs
 from dovetail.node.secret import run_key, site_secret
 from dovetail.node.site_folder import Refusals, SiteFolder

@@ -19,13 +19,7 @@ from dovetail.methods.apfed.plugin import partner_data, party_fields
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training
 from dovetail.node.partyfile import open_site
-from dovetail.privacy import (
-    Account,
-    Releasing,
-    Stepping,
-    epsilon,
-    most_releases,
-)
+from dovetail.privacy import Account, Releasing, Stepping, epsilon, most_releases
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
 from dovetail.settings.privacy import PrivateSteps, Release

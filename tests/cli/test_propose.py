@@ -18,15 +18,10 @@ from dovetail import methods
 from dovetail.cli.proposals import show
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.chfl.plugin import ChflSection
 from dovetail.methods.chfl.variant_settings import variant_config
+from dovetail.methods.settings.chfl import ChflSection
 from dovetail.models.saved import load
-from dovetail.network.certificates import (
-    Authority,
-    certificate_pem,
-    key_pem,
-    new_key,
-)
+from dovetail.network.certificates import Authority, certificate_pem, key_pem, new_key
 from dovetail.network.credentials import Credentials
 from dovetail.network.ledger import verify
 from dovetail.network.renewal import Certified

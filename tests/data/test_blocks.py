@@ -14,15 +14,14 @@ from dovetail.data import (
     Column,
     Dataset,
     ImageRegion,
-    Share,
     TableEncoder,
     blocks,
     input_from_json,
     quadrants,
-    read_assignment,
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.settings.shares import Share, read_assignment
 
 RUNS = Path(__file__).parents[2] / "runs" / "hyfem"
 

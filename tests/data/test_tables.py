@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.data import (
-    read_table,
-    table_from_arrays,
-    tables,
-    write_table,
-)
+from dovetail.data import read_table, table_from_arrays, tables, write_table
 from dovetail.errors import DataError
 from dovetail.settings.sources import is_query
 

@@ -15,8 +15,9 @@ from dovetail.errors import ConfigError, MessageError, PartyError
 from dovetail.federated import Epoch, Local
 from dovetail.methods import METHODS
 from dovetail.methods.apfed import distil, teaching
-from dovetail.methods.apfed.stacks import Config, PartnerConfig
 from dovetail.methods.limits import Limited, Limits
+from dovetail.methods.settings.apfed import DistilConfig as Config
+from dovetail.methods.settings.apfed import PartnerConfig
 from dovetail.models import RandomStream
 from dovetail.models.learners import NO_FOLD, Rows, fit_stacked, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner

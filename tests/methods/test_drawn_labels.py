@@ -10,7 +10,7 @@ import torch
 
 from dovetail.data import Alignment, Classification, PartyData
 from dovetail.methods.apfed import distilling
-from dovetail.methods.apfed.stacks import Config
+from dovetail.methods.settings.apfed import DistilConfig as Config
 from dovetail.models.learners.distil import DistilConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.methods.fedoptimus.sections import FedOptimusSection
+from dovetail.methods.settings.fedoptimus import FedOptimusSection
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 from dovetail.data import Classification, Minibatches, PartyData
 from dovetail.federated import Local, train
-from dovetail.methods.hyfem.hyfem import Config, Coordinator, Member
+from dovetail.methods.hyfem.hyfem import Coordinator, Member
 from dovetail.methods.hyfem.local_data import HyfemData
+from dovetail.methods.settings.hyfem import Config
 from dovetail.models import Perceptron, derive_seed, generator
 from dovetail.network import InProcess
 

@@ -12,7 +12,8 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.errors import PartyError
 from dovetail.federated import Local
 from dovetail.methods.apfed import distil, teaching
-from dovetail.methods.apfed.stacks import Config, PartnerConfig
+from dovetail.methods.settings.apfed import DistilConfig as Config
+from dovetail.methods.settings.apfed import PartnerConfig
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner
 from dovetail.network import InProcess

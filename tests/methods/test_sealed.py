@@ -29,7 +29,7 @@ from dovetail.methods.apfed import (
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, Whole, row_digests
-from dovetail.methods.limits import SealedLimits
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import load_bottom
 from dovetail.models.kept_smoothing import SmoothingSpec
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds

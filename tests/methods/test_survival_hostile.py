@@ -19,16 +19,9 @@ import dovetail as dt
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local
-from dovetail.methods.survival import (
-    Begin,
-    Counted,
-    Description,
-    GiveKey,
-    GiveShare,
-    Ready,
-    cox,
-)
-from dovetail.methods.survival.local_data import MemberSection, Times
+from dovetail.methods.settings.survival import MemberSection
+from dovetail.methods.survival import Begin, Counted, Description, GiveKey, GiveShare, Ready, cox
+from dovetail.methods.survival.local_data import Times
 from dovetail.privacy import from_fixed, total
 
 LABEL = {"time": "days", "event": "died"}

@@ -9,12 +9,7 @@ import torch
 
 from dovetail.data import Classification, Regression
 from dovetail.errors import ConfigError
-from dovetail.models.decisions import (
-    Decision,
-    choose,
-    class_weights,
-    decision_of,
-)
+from dovetail.models.decisions import Decision, choose, class_weights, decision_of
 from dovetail.settings.models import CostGoal, RecallGoal
 
 TWO = Classification(("no", "yes"))

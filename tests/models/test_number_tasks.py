@@ -8,13 +8,7 @@ import torch
 from sklearn.linear_model import GammaRegressor, PoissonRegressor
 from sklearn.metrics import mean_gamma_deviance, mean_pinball_loss, mean_poisson_deviance
 
-from dovetail.data import (
-    Quantiles,
-    Task,
-    encode_labels,
-    fit_task,
-    task_from_json,
-)
+from dovetail.data import Quantiles, Task, encode_labels, fit_task, task_from_json
 from dovetail.errors import DataError
 from dovetail.models.learners import Boosting, Learner, Linear, Network, Rows
 from dovetail.models.losses import Gamma, Loss, Pinball, Poisson, loss_of, targets_of

@@ -10,14 +10,7 @@ import torch
 from sklearn import metrics
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
-from dovetail.data import (
-    Counts,
-    MultiTarget,
-    Task,
-    encode_labels,
-    fit_task,
-    task_from_json,
-)
+from dovetail.data import Counts, MultiTarget, Task, encode_labels, fit_task, task_from_json
 from dovetail.errors import DataError, ModelError
 from dovetail.models.learners import Boosting, Learner, Linear, Network, Rows, best_of, fit_all
 from dovetail.models.learners.assisted_teacher import fit_teacher

@@ -10,12 +10,7 @@ from sklearn.kernel_ridge import KernelRidge
 from torch import Tensor
 
 from dovetail.errors import ModelError
-from dovetail.models.smoothers import (
-    Kernels,
-    Smoother,
-    Smoothing,
-    spread_out,
-)
+from dovetail.models.smoothers import Kernels, Smoother, Smoothing, spread_out
 from dovetail.settings.models import Kernel
 
 KINDS = get_args(Kernel)

@@ -50,7 +50,8 @@ Departures from the paper:
     - A passive party that does not answer as asked is left out of that step, and asked again in
       the next.
 
-What the paper has not are layers, each in a file of its own; ``layers.py`` has their settings:
+What the paper has not are layers, each in a file of its own; ``methods/settings/apfed.py`` has
+their settings beside the paper's:
     - missing labels, partial overlap, partners' limits, ``projection`` (``questions.py``)
     - rows of partners' gradients that are out of bounds (``bound.py``)
     - ``balance`` in place of Eq. (9) (``unify.py``); DP-SGD (``private.py``)
@@ -80,39 +81,16 @@ from dovetail.errors import PartyError
 from dovetail.federated import Epoch, Local, Party, handles
 from dovetail.methods.apfed import bound, unify
 from dovetail.methods.apfed.code_losses import CODE_LOSSES
-from dovetail.methods.apfed.layers import Layers, PassiveLayers
 from dovetail.methods.apfed.networks import PartnerSpec, SoloNetwork, partner_network
 from dovetail.methods.apfed.owner import LabelOwner
 from dovetail.methods.apfed.questions import Partner
 from dovetail.methods.limits import NO_LIMITS, limits_of
+from dovetail.methods.settings.apfed import Config, Layers, PassiveConfig, PassiveLayers
 from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, follow_back, network_input
 from dovetail.models.optimizers import Optimizer, gradient_of, head_apart
 from dovetail.models.tiles import in_tiles
 from dovetail.network import Checkpoint, Engine, InProcess, Message, Numbers, Replies, Samples
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Config(Layers):
-    """The active party's settings: of the paper, and of layers, which are off."""
-
-    trade_off: Weight | Mapping[str, Weight] = 1.0  # lambda_p, Eq. (8); one for all, or by party
-
-
-class PassiveConfig(PassiveLayers):
-    """A passive party's own settings; they never leave it."""
-
-    # Eq. (16) or Eq. (12); vicreg and clustering (section 6.3 names one) are not the paper's.
-    loss: Literal["contrastive", "reconstruction", "vicreg", "clustering"] = "contrastive"
-    temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
-    # Eq. (15): a shorter code counts as one of this norm. Of zeros (all ReLUs off) there is no
-    # cosine. With 0.01, rows of zeros of the demo get up to 600 times the gradient that the task
-    # gives a row: far below ``clip``, which accuses; with 1e-12, the cosine as printed, far above.
-    min_norm: float = Field(default=1e-2, gt=0, le=1, exclude_if=lambda norm: norm == 1e-2)
-    # of Eq. (12): the mean absolute or the mean squared error
-    norm: Literal["l1", "l2"] = Field(default="l2", exclude_if=lambda norm: norm == "l2")
-
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

@@ -55,10 +55,11 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, LeftOut, Local, Party, handles
-from dovetail.methods.apfed.stacks import RELEASED, Config, PartnerConfig
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.methods.released import Release
+from dovetail.methods.settings.apfed import RELEASED, PartnerConfig
+from dovetail.methods.settings.apfed import DistilConfig as Config
 from dovetail.models import Bottom, follow_back, generator
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec, fold_means

@@ -21,11 +21,9 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.local_data import LabelOwnerData
-from dovetail.methods.apfed.stacks import Config
 from dovetail.methods.baselines import (
     CONSTANTS,
     NOTHING_ELSE,
-    TITLES,
     features,
     held_out_decision,
     judged_rows,
@@ -39,24 +37,13 @@ from dovetail.methods.outcome import (
     numbers,
     score_party,
 )
+from dovetail.methods.settings.apfed import DistilConfig as Config
+from dovetail.methods.settings.record import BASELINES as TITLES
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import FittedThreshold
-from dovetail.models.learners import (
-    LEARNERS,
-    NO_FOLD,
-    Fitted,
-    best_of,
-    fit_all,
-    make_folds,
-)
-from dovetail.models.learners.distil import (
-    DistilConfig,
-    Owner,
-    Teacher,
-)
-from dovetail.models.learners.distil import (
-    distil as distilled,
-)
+from dovetail.models.learners import LEARNERS, NO_FOLD, Fitted, best_of, fit_all, make_folds
+from dovetail.models.learners.distil import DistilConfig, Owner, Teacher
+from dovetail.models.learners.distil import distil as distilled
 from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.recovered import recovered_share

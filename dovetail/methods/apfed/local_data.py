@@ -19,10 +19,11 @@ from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, second_question
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
-from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
+from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.methods.released import released_columns
 from dovetail.methods.section import encoder_spec
+from dovetail.methods.settings.apfed import ApfedSection, PassiveFields
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Secret, derive_seed
 from dovetail.models.learners import hold_out
 from dovetail.settings.models import OptimizerConfig

@@ -13,12 +13,12 @@ from dovetail.errors import PartyError
 from dovetail.federated import Driver, Epoch, Local
 from dovetail.methods.apfed.best import BestEpoch
 from dovetail.methods.apfed.bound import Bound
-from dovetail.methods.apfed.layers import Layers
 from dovetail.methods.apfed.networks import SoloNetwork
 from dovetail.methods.apfed.private import Solo
 from dovetail.methods.apfed.questions import Questions
 from dovetail.methods.apfed.unify import Balanced, Unify
 from dovetail.methods.epochs import Epochs, warn_of
+from dovetail.methods.settings.apfed import Layers
 from dovetail.methods.targets import Targets
 from dovetail.models import Model, RandomStream, network_input
 from dovetail.models.optimizers import Apart, Optimizer

@@ -13,12 +13,7 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
 from dovetail.files import did_you_mean
 from dovetail.methods import apfed, vertical
-from dovetail.methods.aligning import (
-    align_sites,
-    check_shared,
-    label_owner,
-    stored_alignment,
-)
+from dovetail.methods.aligning import align_sites, check_shared, label_owner, stored_alignment
 from dovetail.methods.apfed import distil, inference, sealed_inference, second_question
 from dovetail.methods.apfed.audited import ApfedAudited
 from dovetail.methods.apfed.fits import ApfedFits
@@ -37,7 +32,6 @@ from dovetail.methods.apfed.partners import (
 )
 from dovetail.methods.apfed.private import check_variant
 from dovetail.methods.apfed.reported import REPORTED
-from dovetail.methods.apfed.sections import VARIANT_NAMES, ApfedSection, PassiveFields
 from dovetail.methods.apfed.training_data import ASK_NOBODY, TOGETHER
 from dovetail.methods.apfed.valued import ApfedValued
 from dovetail.methods.apfed.variants import VARIANTS
@@ -53,9 +47,10 @@ from dovetail.methods.base import (
 )
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
-from dovetail.methods.limits import NO_LIMITS
+from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.settings.apfed import ApfedRecord, ApfedSection, PassiveFields
 from dovetail.methods.training import Training, Variant
 from dovetail.models import Head, OwnNetwork
 from dovetail.models.learners import LEARNERS
@@ -205,14 +200,10 @@ class ApfedKeys(Keys):
         return passive_fields(run, where=where)
 
 
-class Apfed(Method):
+class Apfed(ApfedRecord, Method):
     """APFed, and classic vertical learning beside it."""
 
     decides = True
-    name = "apfed"
-    Settings = ApfedSection
-    PartySettings = PassiveFields
-    variants = VARIANT_NAMES
     scores: ClassVar[Mapping[str, str]] = {
         "tvfl-0": "classic vertical, partners gone: zeros",
         "tvfl-a": "classic vertical, partners gone: average",
@@ -222,7 +213,6 @@ class Apfed(Method):
         "laser-gone": "LASER, partners gone",
     }
     partitions = ("strips", "columns")
-    driven_by = "active"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "apfed": algorithm("apfed", apfed.Passive),
         "vertical": algorithm("tvfl", vertical.Member),
@@ -412,7 +402,7 @@ class Apfed(Method):
                 shared=shared,
                 test=tests,
                 input=data.inputs.get(name),
-                limits=NO_LIMITS if run.data else loaded.sites[name].policy.section.limits,
+                limits=NO_LIMITS if run.data else Limits.of(loaded.sites[name].policy.section),
                 sealed_limits=None if run.data else loaded.sites[name].policy.section.sealed,
                 from_file=run.data is None,
             )

@@ -19,8 +19,8 @@ from dovetail.data import Alignment, Minibatches
 from dovetail.data.stored import put_tensor_away
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
-from dovetail.methods.apfed.layers import Layers
 from dovetail.methods.limits import Limits
+from dovetail.methods.settings.apfed import Layers
 from dovetail.network import Message, State
 
 M = TypeVar("M", bound=Message)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dovetail.errors import MessageError, PartyError
 from dovetail.methods.apfed import distil
-from dovetail.methods.apfed.stacks import RELEASED
 from dovetail.methods.limits import limits_of
+from dovetail.methods.settings.apfed import RELEASED
 from dovetail.models import derive_seed
 from dovetail.models.learners import LEARNERS, Rows, first_fold_only, make_folds
 from dovetail.network import Engine, check_shape

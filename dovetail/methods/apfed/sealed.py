@@ -45,7 +45,7 @@ from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed_checks import UNLIMITED, Asked, checked, counted_left
 from dovetail.methods.apfed.sealed_numbers import Multiplying, Sealing, row_digests
 from dovetail.methods.baselines import features
-from dovetail.methods.limits import SealedLimits
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom
 from dovetail.models.learners.assisted import targets
 from dovetail.models.learners.distil import Owner

@@ -16,12 +16,11 @@ from dovetail.data import SharedRows
 from dovetail.errors import MessageError, PartyError
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.baselines import features
-from dovetail.methods.limits import MAX_LABELLED, SealedLimits
+from dovetail.methods.limits import MAX_LABELLED
+from dovetail.methods.settings.apfed import MAX_SMOOTHERS
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models.smoothers import Smoother, smoother_of
 from dovetail.privacy import encrypted
-
-#: Smoothers of one run.
-MAX_SMOOTHERS = 12
 
 #: Of a partner that is simulated; labels of each class may be few there, too.
 UNLIMITED = SealedLimits(numbers_per_row=10**6)

@@ -34,8 +34,8 @@ from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_diges
 from dovetail.methods.base import Asked, Maker
 from dovetail.methods.baselines import features
 from dovetail.methods.inference import Kept, kept_at
-from dovetail.methods.limits import SealedLimits
 from dovetail.methods.party import Site
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom
 from dovetail.models.kept_smoothing import KeptSmoothing, SmoothingSpec
 from dovetail.models.learners.assisted_joint import AssistedSpec

@@ -23,7 +23,8 @@ from torch import Tensor
 from dovetail.errors import MessageError, ModelError
 from dovetail.federated import handles
 from dovetail.methods.apfed import sealed
-from dovetail.methods.apfed.sealed_checks import MAX_SMOOTHERS, within_policy
+from dovetail.methods.apfed.sealed_checks import within_policy
+from dovetail.methods.settings.apfed import MAX_SMOOTHERS
 from dovetail.models.learners import Fitted
 from dovetail.models.smoothers import Smoother, smoother_of
 from dovetail.network import Engine, Message

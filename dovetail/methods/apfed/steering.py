@@ -46,15 +46,16 @@ from dovetail.methods.apfed.asked_rows import rows_of
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
-from dovetail.methods.apfed.stacks import RELEASED
 from dovetail.methods.apfed.training_data import label_owner_data, partner_data_of
 from dovetail.methods.facets import steering
 from dovetail.methods.facets.scene import Scene
 from dovetail.methods.facets.seen import MAX_ROWS
 from dovetail.methods.facets.steering import Poisoned, Steered, Threat
 from dovetail.methods.facets.views import scaled, whitened
-from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
+from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.section import encoder_spec
+from dovetail.methods.settings.apfed import RELEASED
+from dovetail.methods.settings.shared import SealedLimits
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.rows import NO_FOLD

@@ -11,10 +11,10 @@ from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyD
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY, train_with_missing
-from dovetail.methods.apfed.sections import ApfedSection
-from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
 from dovetail.methods.outcome import Observer, Outcome
+from dovetail.methods.settings.apfed import ApfedSection
+from dovetail.methods.settings.apfed import DistilConfig as DistilTeacher
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import DistilConfig
 

@@ -18,7 +18,6 @@ from dovetail.methods.apfed import assisting, distilled, second_question, teachi
 from dovetail.methods.apfed.distilling import ALONE, Distilling, Help, finish
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData, labels_of
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
-from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.training_data import (
     ASK_NOBODY,
     active_config,
@@ -31,6 +30,7 @@ from dovetail.methods.apfed.training_data import (
 from dovetail.methods.limits import limited
 from dovetail.methods.outcome import Observer, Outcome, Scores
 from dovetail.methods.section import encoder_spec
+from dovetail.methods.settings.apfed import ApfedSection
 from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.methods.training import Roundless, Training, Variant, VariantRun
 from dovetail.models import Head, Model, Unchanged

@@ -66,30 +66,12 @@ from dovetail.federated.federation import Federation
 from dovetail.federated.local import Local
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings
 from dovetail.methods.chfl.local_data import ChflData
-from dovetail.models import (
-    Column,
-    ColumnsSpec,
-    Model,
-    Optimizer,
-    RandomStream,
-)
+from dovetail.methods.settings.chfl import Config
+from dovetail.models import Column, ColumnsSpec, Model, Optimizer, RandomStream
 from dovetail.models.decisions import Supervised
 from dovetail.models.vectors import vector_of, write_vector
 from dovetail.network import Message, Replies, Weights
 from dovetail.settings.models import OptimizerConfig
-
-
-class Config(OptimizerConfig):
-    """The paper's settings; the coordinator's, sent to every member."""
-
-    optimizer: Literal["sgd", "adam"] = "adam"  # V-A3
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    widths: tuple[int, ...] = Field(default=(512, 256, 128), min_length=1)  # V-A2
-    mu: float = Field(default=1.0, ge=0, le=1)  # mu, IV-C
-    rounds: int = Field(default=30, ge=1)  # T
-    local_epochs: int = Field(default=5, ge=1)  # E, V-A3
-    batch_size: int = Field(default=64, ge=1)  # V-A3
-
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

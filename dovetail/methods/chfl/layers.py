@@ -60,6 +60,7 @@ from dovetail.methods.chfl import (
     Trained,
 )
 from dovetail.methods.chfl.local_data import ChflData, Prepared
+from dovetail.methods.settings.chfl import RunConfig as Config
 from dovetail.models import ColumnsSpec, Model, generator, pull
 from dovetail.models.decisions import Supervised, class_weights, on
 from dovetail.models.optimizers import Optimizer
@@ -70,21 +71,12 @@ from dovetail.privacy import MIN_MEMBERS, SecretSums
 from dovetail.settings.models import Choose, ClassWeights, ThresholdSettings
 from dovetail.settings.privacy import PrivateSteps
 
-#: What ``by_party`` may set.
-LOCAL_SETTINGS = frozenset({"learning_rate", "mu"})
-
-#: The same with ``secure``, of which the sum that the coordinator sees does not depend.
-LOCAL_IN_SECRET = frozenset({"mu"})
-
 #: The gates that are tried: what the private tower's logits are multiplied by.
 GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 #: So many rows' worth of belief that the common tower is enough: chosen on held-out rows of four
 #: hospitals (benchmarks/chfl_gate.py), where 0 and 10 left more parties below their common tower.
 GATE_ROWS = 30
-
-#: Training rows up to which the private tower's weight decay is what is set; whole batches of them.
-DECAY_ROWS = 256
 
 #: The widest layer, and the most layers, that a member counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**24, 1000
@@ -94,74 +86,6 @@ A = TypeVar("A", Average, Finish)
 
 
 # --- Settings ------------------------------------------------------------------------------------
-
-
-class Config(chfl.Config):
-    """Settings of a run; the coordinator's, sent to every member."""
-
-    method: Literal["chfl", "common", "local", "simple"] = "chfl"  # V-A2, V-B5
-    # Of the private tower, of DECAY_ROWS rows or fewer; None: as of the common one.
-    unique_weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    zero_start: bool = False  # the private tower's last layer and U begin at zero
-    gate: bool = False  # how much the private tower counts is chosen on validation rows
-    weights: Literal["even", "samples"] = "even"  # line 7: 1/K; or N_k / sum N
-    participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
-    proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
-    secure: bool = False  # sum the common towers under masks (privacy.masks)
-    # With secure, more than this share of the members must answer, and a lost one costs its own
-    # part; none: it costs the round (privacy.dropout).
-    quorum: float | None = Field(default=None, ge=0.5, lt=1, exclude_if=lambda value: value is None)
-    private: PrivateSteps | None = None  # how common towers are trained (privacy.steps)
-    choose: Choose = "mean"  # which round's parameters are kept
-    patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
-    max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
-    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
-    # what parties decide on validation rows; a run's threshold and calibrate
-    decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
-    timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
-    # Member -> learning_rate and mu of its own; V-A3 has each tune them.
-    by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if min(self.widths) < 1:
-            raise ValueError(f"widths must be positive, got {self.widths}")
-        if self.method == "local" and (self.secure or self.proximal or self.participation < 1):
-            raise ValueError(
-                "method 'local' sends nothing: secure, proximal, participation are off"
-            )
-        for name, settings in self.by_party.items():
-            if wrong := settings.keys() - LOCAL_SETTINGS:
-                raise ValueError(f"by_party sets {sorted(LOCAL_SETTINGS)}, not {wrong} ({name})")
-            if self.secure and not settings.keys() <= LOCAL_IN_SECRET:
-                raise ValueError(
-                    f"by_party sets a learning_rate of {name}, and with secure all have one: who "
-                    "hardly learns has weights that the coordinator knows, and the sum tells "
-                    "another's"
-                )
-            self.of(name)
-        return self
-
-    @property
-    def sends(self) -> bool:
-        """Whether common towers leave their members as they are."""
-        return self.method != "local" and not self.secure
-
-    def of(self, member: str) -> Config:
-        """What this member is told: no other's settings."""
-        values = self.model_dump(exclude={"by_party"})
-        return Config(**{**values, **self.by_party.get(member, {})})
-
-    def of_unique(self, num_batches: int) -> Config:
-        """With which the private tower's optimizer is built, of so many batches a pass.
-
-        Its decay is a belief held before any row was seen, and means of losses are over rows: of
-        more than ``DECAY_ROWS`` it counts in proportion less.
-        """
-        if self.unique_weight_decay is None:
-            return self
-        share = min(1.0, DECAY_ROWS / (num_batches * self.batch_size))
-        return self.model_copy(update={"weight_decay": self.unique_weight_decay * share})
 
 
 # --- Messages of a sum in secret -----------------------------------------------------------------

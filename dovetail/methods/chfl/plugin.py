@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dovetail import data as dd
@@ -17,15 +16,12 @@ from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import Party
 from dovetail.methods.base import Loaded, Progress, Run, deciding, weighed
-from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.audited import ChflAudited
 from dovetail.methods.chfl.fits import REPORTED, ChflFits
-from dovetail.methods.chfl.search import SearchSection
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.variant_settings import (
     POOLED,
-    UNIQUE_WEIGHT_DECAY,
     chosen,
     pool,
     trained_model,
@@ -34,7 +30,6 @@ from dovetail.methods.chfl.variant_settings import (
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.labels import (
-    LabelScale,
     check_labels,
     common_labels,
     draw_share,
@@ -44,68 +39,18 @@ from dovetail.methods.local_data import DRIVER, Holdings, check_settings, check_
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import GivenNetwork, InstalledNetwork
+from dovetail.methods.settings.chfl import (
+    LOCAL_SETTINGS,
+    VARIANT_NAMES,
+    ChflRecord,
+    ChflSection,
+    MemberSection,
+)
+from dovetail.methods.settings.record import BASELINES
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
 from dovetail.network import Checkpoint, Engine
-from dovetail.settings.privacy import QUORUM, PrivateSteps
-from dovetail.settings.section import PartyName, Section, narrowed
-
-#: What can be trained, and what a table calls it. "chfl" has lateral connections, "chfl-mu0" only
-#: the sum of both columns' outputs; "chfl-gate" is CHFL with what users have and the paper has not;
-#: "common" is FedAvg on the common columns, "fedprox" the same with FedProx's term; "local" is each
-#: party alone with all its columns; "simple" is section V-B5; "pooled" has everybody's rows in one
-#: place, common columns only.
-VARIANT_NAMES: Mapping[str, str] = {
-    "chfl": "CHFL, predicts alone",
-    "chfl-mu0": "CHFL without lateral connections",
-    "chfl-gate": "CHFL, gated, own column from zero",
-    "common": "common columns, FedAvg",
-    "local": "each party alone",
-    "fedprox": "common columns, FedProx",
-    "simple": "simple method of V-B5",
-    "pooled": "pooled rows, common columns",
-}
-
-
-class ChflSection(chfl.Config):
-    """Settings of the method and its baselines.
-
-    Widths, weight decay, gate, start and the round's choice are for a user's tables; the paper's
-    are ``chfl.Config``'s.
-    """
-
-    widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
-    weight_decay: float = Field(default=1e-3, ge=0, allow_inf_nan=False)  # of weights, in a step
-    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
-    # Of the own column's weights, where its rows are few; of more than 256 in proportion less.
-    unique_weight_decay: float | None = Field(
-        default=UNIQUE_WEIGHT_DECAY, ge=0, allow_inf_nan=False
-    )
-    zero_start: bool = True  # the own column's last layer and U begin at zero
-    gate: bool = True  # how much the own column counts is chosen on validation rows
-    choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
-    # from Python: the network of every party's own column in this process; None: widths
-    encoder: GivenNetwork | None = None
-    search: SearchSection = SearchSection()
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
-
-
-class MemberSection(Section):
-    """[chfl] of a party file: what it offers, and which of its rows only test."""
-
-    common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
-    validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
-    test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
-    # of numbers: mean and scale of all members' labels, of several by name
-    label_scale: LabelScale | None = None
-    secure: bool = False  # take part only where common columns are summed in secret
-    members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
-    # a sum that outlives lost members opens for more than this share of them
-    quorum: float = Field(default=QUORUM, ge=0.5, lt=1)
-    private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
-    # the network of its own column: an import path of an installed package; None: widths of the run
-    encoder: InstalledNetwork | None = None
+from dovetail.settings.section import narrowed
 
 
 def data_of_site(site: Site, task: dd.Task | None = None) -> chfl.ChflData:
@@ -188,7 +133,7 @@ class ChflVariant(Variant):
         plain = deciding(weighed(narrowed(section, chfl.Config), run), run)
         made = variant_config(plain, name, given)
         values = {**made.model_dump(mode="json"), "by_party": {}}
-        for key in chfl.LOCAL_SETTINGS:
+        for key in LOCAL_SETTINGS:
             set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
             if set_apart:
                 values[key] = {"one_of": [values[key], *set_apart]}
@@ -275,14 +220,10 @@ class ChflProposed(Proposed):
                 yield f"sums       its common column in secret only, with {whom}"
 
 
-class Chfl(Method):
+class Chfl(ChflRecord, Method):
     """CHFL."""
 
     decides = True
-    name = "chfl"
-    Settings = ChflSection
-    PartySettings = MemberSection
-    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
     partitions = ("common-unique", "by-column")
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"chfl": algorithm("chfl", chfl.Member)}

@@ -8,32 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from dovetail.errors import ConfigError
 from dovetail.federated import train
-from dovetail.methods.chfl.layers import Config, Coordinator, Round
+from dovetail.methods.chfl.layers import Coordinator, Round
+from dovetail.methods.settings.chfl import RunConfig as Config
 from dovetail.network import Engine
-from dovetail.settings.section import Section
-
-
-class SearchSection(Section):
-    """Values to choose from on validation rows; nothing is chosen where there are none."""
-
-    learning_rate: tuple[float, ...] = ()  # of all columns
-    mu: tuple[float, ...] = ()  # of the lateral connections
-    proximal: tuple[float, ...] = ()  # the pull to the server's weights
-    rounds: int = Field(default=10, ge=1)  # of each trial
-    seed: int | None = Field(default=None, ge=0)  # choose once, for all seeds of the run
-    each: bool = False  # each party takes what is best on its own rows; else all the best mean
-
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Field -> values."""
-        return {
-            name: values
-            for name in ("learning_rate", "mu", "proximal")
-            if (values := getattr(self, name))
-        }
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,14 @@ from dovetail.alignment.stored import trial_variant
 from dovetail.data import PartyData, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.chfl.search import SearchSection, Trial, search_grid
+from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.outcome import Observer
+from dovetail.methods.settings.chfl import (
+    LOCAL_IN_SECRET,
+    LOCAL_SETTINGS,
+    UNIQUE_WEIGHT_DECAY,
+    SearchSection,
+)
 from dovetail.methods.training import Training
 from dovetail.models import Model
 from dovetail.network import Checkpoint, Engine
@@ -31,9 +37,6 @@ _METHODS: Mapping[str, str] = {
     "simple": "simple",
     "pooled": "local",
 }
-
-#: What users have: chosen on held-out rows, see the documentation.
-UNIQUE_WEIGHT_DECAY = 1e-2
 
 #: The only party of the baseline "pooled".
 POOLED = "pooled"
@@ -120,7 +123,7 @@ def chosen(
         tried = plain.model_copy(update={"rounds": search.rounds})
         search_seed = seed if search.seed is None else search.seed
         trials = search_grid(tried, grid, start, seed=search_seed, observe=note)
-        apart = chfl.LOCAL_IN_SECRET if plain.secure else chfl.LOCAL_SETTINGS
+        apart = LOCAL_IN_SECRET if plain.secure else LOCAL_SETTINGS
         best = local_best(trials, apart) if search.each else dict(trials[0].changed)
         if search.seed is not None:
             best_by_variant[variant] = best
@@ -129,9 +132,7 @@ def chosen(
     return best
 
 
-def local_best(
-    trials: Sequence[Trial], apart: Collection[str] = chfl.LOCAL_SETTINGS
-) -> dict[str, Any]:
+def local_best(trials: Sequence[Trial], apart: Collection[str] = LOCAL_SETTINGS) -> dict[str, Any]:
     """What each party would take of these, by its own rows (V-A3); all others by the mean."""
     first, *_ = trials
     shared = {name: v for name, v in first.changed.items() if name not in apart}

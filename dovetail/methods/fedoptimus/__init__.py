@@ -70,27 +70,10 @@ from dovetail.methods.fedoptimus import messages
 from dovetail.methods.fedoptimus.data_owner import DataParty
 from dovetail.methods.fedoptimus.requests import Averaging, Requests
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer, weighted_mean
-from dovetail.methods.fedoptimus.settings import Abilities
 from dovetail.methods.fedoptimus.times import TimesDriver, TimesLabels
+from dovetail.methods.settings.fedoptimus import Abilities, Config
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Engine, Integers, Message, Numbers
-
-
-class Config(Abilities):
-    """The paper's symbols; ``Abilities`` has the other settings of a run."""
-
-    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta, section 3.2
-    epochs: int = Field(default=100, ge=1)  # section 3.2
-    batch_size: int = Field(default=128, ge=1)  # section 3.2
-    sync_every: int = Field(default=5, ge=1)  # K: local steps between averages, section 3.2
-    iterate_average: int = Field(default=1, ge=1)  # K of line 8; 1 averages nothing
-    beta: float = Field(default=0.9, ge=0, lt=1)  # beta, section 3.2; mu in Algorithm 1
-    server_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # eta^g
-    alpha: float = Field(default=0.99, gt=0, le=1)  # 1 - gamma, section 3.2
-    share: float = Field(default=1.0, gt=0, le=1)  # P_t: share of the data owners in a round
-    embedding: int = Field(default=64, ge=1)  # E
-    top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
-
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

@@ -25,13 +25,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.errors import ConfigError, PartyError
-from dovetail.methods.selection import (
-    Config,
-    Scores,
-    Session,
-    check_asked,
-    score,
-)
+from dovetail.methods.selection import Scores, Session, check_asked, score
+from dovetail.methods.settings.shared import SelectionConfig as Config
 from dovetail.models.randomness import derive_seed
 from dovetail.network import Engine, State
 

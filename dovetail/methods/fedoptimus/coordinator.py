@@ -32,8 +32,9 @@ from dovetail.methods.fedoptimus.messages import (
 )
 from dovetail.methods.fedoptimus.requests import Averaging, Requests, check_finite, num_bytes
 from dovetail.methods.fedoptimus.server import ServerOptimizer
-from dovetail.methods.fedoptimus.settings import MAX_WIDTH, Abilities
+from dovetail.methods.fedoptimus.settings import MAX_WIDTH
 from dovetail.methods.outcome import goodness_of_error
+from dovetail.methods.settings.fedoptimus import Abilities
 from dovetail.models import RandomStream, Secret, derive_key, generator, key_of
 from dovetail.models.vectors import vector_of
 from dovetail.network import Engine, State, check_shape

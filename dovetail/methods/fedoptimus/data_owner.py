@@ -16,7 +16,8 @@ from dovetail.methods.fedoptimus.masked import UNASKED, Summing, SummingSettings
 from dovetail.methods.fedoptimus.messages import BeginData, Embed, Embeddings, FinishData, Finished
 from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.server import ServerOptimizer, weighted_mean
-from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
+from dovetail.methods.fedoptimus.settings import A, settings_of
+from dovetail.methods.settings.fedoptimus import Abilities
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,

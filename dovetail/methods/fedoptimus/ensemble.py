@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Task
-from dovetail.methods.fedoptimus.settings import Abilities
+from dovetail.methods.settings.fedoptimus import Abilities
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.owners import MembersTop
 

@@ -16,7 +16,7 @@ from dovetail.data import Classification, Task
 from dovetail.errors import MessageError
 from dovetail.methods.fedoptimus.messages import Embed, Measure, Measured, Validate
 from dovetail.methods.fedoptimus.requests import Requests, check_finite
-from dovetail.methods.fedoptimus.settings import Abilities
+from dovetail.methods.settings.fedoptimus import Abilities
 from dovetail.models.decisions import supervised_loss
 from dovetail.network import check_shape
 

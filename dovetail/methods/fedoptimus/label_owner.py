@@ -27,8 +27,9 @@ from dovetail.methods.fedoptimus.messages import (
     Validate,
 )
 from dovetail.methods.fedoptimus.requests import check_finite
-from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
+from dovetail.methods.fedoptimus.settings import A, settings_of
 from dovetail.methods.limits import LimitError
+from dovetail.methods.settings.fedoptimus import Abilities
 from dovetail.models import Model, RandomStream, derive_seed
 from dovetail.models.decisions import FittedThreshold, class_weights, fit_threshold, on
 from dovetail.models.learners import hold_out

@@ -10,26 +10,17 @@ import numpy as np
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data import (
-    Input,
-    SharedRows,
-    Task,
-)
+from dovetail.data import Input, SharedRows, Task
 from dovetail.data.party import labelled_rows
-from dovetail.errors import (
-    ConfigError,
-)
+from dovetail.errors import ConfigError
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus.masked import UNASKED, SummingSettings
-from dovetail.methods.fedoptimus.sections import OwnerSection, bottom
-from dovetail.methods.labels import (
-    draw_share,
-)
+from dovetail.methods.fedoptimus.sections import bottom
+from dovetail.methods.labels import draw_share
 from dovetail.methods.local_data import Holdings
 from dovetail.methods.party import Site
-from dovetail.models.owners import (
-    BottomSpec,
-)
+from dovetail.methods.settings.fedoptimus import OwnerSection
+from dovetail.models.owners import BottomSpec
 from dovetail.privacy import Budget
 from dovetail.settings.privacy import Release
 

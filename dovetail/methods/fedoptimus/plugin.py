@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.errors import (
-    ConfigError,
-)
+from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
 from dovetail.methods import fedoptimus, selection
 from dovetail.methods.base import (
@@ -21,7 +19,6 @@ from dovetail.methods.base import (
     Progress,
     Run,
 )
-from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.fedoptimus import predicting
@@ -35,7 +32,7 @@ from dovetail.methods.fedoptimus.local_data import (
     is_label_owner,
     labels_of,
 )
-from dovetail.methods.fedoptimus.sections import FedOptimusSection, OwnerSection, bottom
+from dovetail.methods.fedoptimus.sections import bottom
 from dovetail.methods.fedoptimus.sides import side_of
 from dovetail.methods.fedoptimus.simulated import holdings
 from dovetail.methods.fedoptimus.site import members_of
@@ -49,16 +46,10 @@ from dovetail.methods.labels import (
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.settings.fedoptimus import VARIANT_NAMES, FedOptimusRecord, FedOptimusSection
+from dovetail.methods.settings.record import BASELINES
 from dovetail.methods.training import Variant
 from dovetail.settings.section import narrowed
-
-#: What can be trained, and what a table calls it.
-VARIANT_NAMES: Mapping[str, str] = {
-    "fedoptimus": "FedOptimus, predicts with data owners",
-    "classic": "one label owner with all labels (classic vertical)",
-    "alone": "each label owner alone, all data owners",
-    "pooled": "pooled (all columns and labels in one place)",
-}
 
 
 class OwnersProposed(Proposed):
@@ -80,16 +71,11 @@ class OwnersProposed(Proposed):
                 yield "           and for one that drives a prediction, of the rows that it names"
 
 
-class FedOptimus(Method):
+class FedOptimus(FedOptimusRecord, Method):
     """FedOptimus."""
 
     decides = True
-    name = "fedoptimus"
-    Settings = FedOptimusSection
-    PartySettings = OwnerSection
-    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
     partitions = ("owners",)
-    driven_by = "coordinator"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "fedoptimus": algorithm("fedoptimus", fedoptimus.DataOwner, fedoptimus.LabelOwner),
         "predicting": algorithm("fedoptimus", predicting.Inference),

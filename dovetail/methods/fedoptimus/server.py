@@ -14,27 +14,13 @@ Letters: N copies, P parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
+from dovetail.methods.settings.fedoptimus import ServerSettings
 from dovetail.models.vectors import vector_of
 from dovetail.network import State
-from dovetail.settings.models import OptimizerConfig
-
-
-class ServerSettings(OptimizerConfig):
-    """Which steps are taken on an average; the paper's constants are the page's."""
-
-    beta: float
-    server_learning_rate: float
-    alpha: float
-    server: Literal["average", "fedavgm"] = "fedavgm"  # lines 11 and 12
-    slowmo: Literal["off", "interpolate", "initial", "momentum"] = "interpolate"  # line 13
-    slow_momentum: float = Field(default=0.5, ge=0, lt=1)  # beta of Wang et al. 2019, Alg. 1
-    slow_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # alpha, ibid.
 
 
 def fedavgm(

@@ -21,18 +21,9 @@ from torch import Tensor
 
 from dovetail.alignment import relay
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
-from dovetail.errors import (
-    AlignmentError,
-    ConfigError,
-    MessageError,
-    PartyError,
-)
+from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import (
-    Asked,
-    Maker,
-    SavesModel,
-)
+from dovetail.methods.base import Asked, Maker, SavesModel
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.local_data import (
     SELECTED,
@@ -45,7 +36,6 @@ from dovetail.methods.fedoptimus.local_data import (
     is_label_owner,
     labels_of,
 )
-from dovetail.methods.fedoptimus.sections import OwnerSection
 from dovetail.methods.fedoptimus.sides import chooser_of, described_top, side_of
 from dovetail.methods.inference import kept_at
 from dovetail.methods.labels import (
@@ -53,9 +43,8 @@ from dovetail.methods.labels import (
 )
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
-from dovetail.models.owners import (
-    Bottom,
-)
+from dovetail.methods.settings.fedoptimus import OwnerSection
+from dovetail.models.owners import Bottom
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import StatefulParty
 

@@ -9,11 +9,7 @@ from typing import Any
 from dovetail import data as dd
 from dovetail.federated import Driver
 from dovetail.methods import fedoptimus, selection
-from dovetail.methods.base import (
-    Run,
-    deciding,
-    weighed,
-)
+from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.coordinator import Choose
@@ -25,7 +21,6 @@ from dovetail.methods.fedoptimus.local_data import (
     columns_in,
     labels_in,
 )
-from dovetail.methods.fedoptimus.sections import FedOptimusSection
 from dovetail.methods.fedoptimus.sides import chooser_of, described_top
 from dovetail.methods.fedoptimus.simulated import local_rows, separate, side_by_side, together
 from dovetail.methods.fedoptimus.variant_settings import (
@@ -36,12 +31,11 @@ from dovetail.methods.fedoptimus.variant_settings import (
     variant_config,
 )
 from dovetail.methods.outcome import Observer, Scores
+from dovetail.methods.settings.fedoptimus import FedOptimusSection
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
-from dovetail.models.owners import (
-    Bottom,
-)
+from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Composite, Engine
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.settings.section import narrowed

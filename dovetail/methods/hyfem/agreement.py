@@ -42,12 +42,7 @@ from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.models import RandomStream, matching
-from dovetail.models.blocks import (
-    BlocksNetwork,
-    BlocksSpec,
-    Extractor,
-    classifier,
-)
+from dovetail.models.blocks import BlocksNetwork, BlocksSpec, Extractor, classifier
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.networks import Shape, network_input
 from dovetail.models.slices import Layout, ServerModel

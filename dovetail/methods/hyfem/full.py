@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dovetail.methods.hyfem.calibration import CalibratingCoordinator
-from dovetail.methods.hyfem.hyfem import Config
 from dovetail.methods.hyfem.inviting import InvitingCoordinator
 from dovetail.methods.hyfem.last_rounds import AveragingCoordinator
-from dovetail.methods.hyfem.settings import Settings
 from dovetail.methods.hyfem.several import SeveralMember
 from dovetail.methods.hyfem.times import TimesCoordinator
 from dovetail.methods.hyfem.variants import VariantCoordinator, VariantMember
+from dovetail.methods.settings.hyfem import Config, Settings
 
 
 class Member(SeveralMember, VariantMember):

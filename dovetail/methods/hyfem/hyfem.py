@@ -67,12 +67,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dovetail.federated import Federation, end, handles
 from dovetail.federated import Round as BaseRound
 from dovetail.methods.hyfem.agreement import Agreeing, Begin, Holder, Ready
+from dovetail.methods.settings.hyfem import Config
 from dovetail.models import derive_seed, matching, pull
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.matching import Assignments
@@ -80,28 +80,10 @@ from dovetail.models.optimizers import Optimizer
 from dovetail.models.slices import split_blocks
 from dovetail.models.vectors import load_weights, weights_of
 from dovetail.network import Message, Values
-from dovetail.settings.models import ScheduledConfig
-from dovetail.settings.privacy import PrivateSteps
 
 # Theta and w, each as one vector: block after block, layer after layer.
 Extractors = Annotated[Tensor, Values(torch.float32, "E", means="weights")]
 Classifier = Annotated[Tensor, Values(torch.float32, "W", means="weights")]
-
-
-class Config(ScheduledConfig, matching.MatchingConfig):
-    """The paper's symbols, one setting for all parties; those of Algorithm 3 are the matching's."""
-
-    learning_rate: float = Field(default=0.05, gt=0, allow_inf_nan=False)  # eta
-    momentum: float = Field(default=0.0, ge=0, lt=1)  # the paper: none
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # the paper: none
-    rounds: int = Field(default=128, ge=1)  # T
-    local_steps: int = Field(default=32, ge=1)  # Q
-    batch_size: int = Field(default=64, ge=1)  # rows a step
-    mu_1: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # pull of extractors, Eq. (4)
-    mu_2: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # of classifiers, Eq. (5)
-    restart: bool = True  # Alg. 2 line 2; False: Eq. (22a)
-    private: PrivateSteps | None = None  # how weights that are sent are trained (privacy.steps)
-    timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
 
 
 # --- What crosses the boundary -----------------------------------------------------------------

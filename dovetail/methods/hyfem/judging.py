@@ -14,8 +14,8 @@ from dovetail.data import Classification
 from dovetail.errors import MessageError
 from dovetail.federated import handles
 from dovetail.methods.hyfem.serving import ServedCoordinator, ServedMember
-from dovetail.methods.hyfem.settings import Settings
 from dovetail.methods.outcome import goodness
+from dovetail.methods.settings.hyfem import Settings
 from dovetail.models import derive_seed
 from dovetail.models.learners import hold_out
 from dovetail.network import Engine, Message

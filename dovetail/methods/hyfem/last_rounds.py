@@ -9,7 +9,7 @@ import torch
 
 from dovetail.federated import Federation
 from dovetail.methods.hyfem.hyfem import Coordinator, Round
-from dovetail.methods.hyfem.settings import Settings
+from dovetail.methods.settings.hyfem import Settings
 from dovetail.models.slices import ServerModel
 
 

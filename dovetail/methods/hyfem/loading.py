@@ -13,9 +13,9 @@ from dovetail.data.common_unique import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
 from dovetail.methods.hyfem.local_data import HyfemData
-from dovetail.methods.hyfem.sections import MemberSection
 from dovetail.methods.labels import check_labels, draw_share, local_task, own_baseline
 from dovetail.methods.party import Site
+from dovetail.methods.settings.hyfem import MemberSection
 
 
 def data_of_site(site: Site, task: dd.Task | None = None) -> HyfemData:

@@ -10,20 +10,13 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
 from dovetail.methods.base import Loaded, Progress, Run
-from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.hyfem.audited import HyfemAudited
 from dovetail.methods.hyfem.fits import REPORTED, HyfemFits
 from dovetail.methods.hyfem.inviting import part_of
 from dovetail.methods.hyfem.loading import data_by_column, data_of_partition, data_of_site
-from dovetail.methods.hyfem.sections import (
-    HyfemSection,
-    MemberSection,
-    extractor,
-    run_extractors,
-    widths_of,
-)
+from dovetail.methods.hyfem.sections import extractor, run_extractors, widths_of
 from dovetail.methods.hyfem.variant_settings import (
     SERVER,
     HyfemVariant,
@@ -34,18 +27,10 @@ from dovetail.methods.labels import check_labels, common_task, scaled
 from dovetail.methods.local_data import Holdings, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.settings.hyfem import VARIANT_NAMES, HyfemRecord, HyfemSection
+from dovetail.methods.settings.record import BASELINES
 from dovetail.methods.training import LocalBaseline, Variant
 from dovetail.settings.section import narrowed
-
-#: What can be trained, and what a table calls it.
-VARIANT_NAMES: Mapping[str, str] = {
-    "hyfem": "HyFEM, predicts alone",
-    "standalone": "each party alone, all its blocks",
-    "pooled": "pooled (all blocks and rows in one place)",
-    "fedavg": "common blocks, FedAvg",
-    "fedprox": "common blocks, FedProx",
-    "fedper": "shared extractors, own classifiers (FedPer)",
-}
 
 
 class HyfemProposed(Proposed):
@@ -59,14 +44,10 @@ class HyfemProposed(Proposed):
             yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{clause}"
 
 
-class Hyfem(Method):
+class Hyfem(HyfemRecord, Method):
     """HyFEM."""
 
     decides = True
-    name = "hyfem"
-    Settings = HyfemSection
-    PartySettings = MemberSection
-    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
     scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
     partitions = ("blocks", "by-column")
     Side = hyfem.Member

@@ -1,53 +1,23 @@
-"""[hyfem] of a run file, for the server and all parties, and of a party's own file."""
+"""What sections of HyFEM name: extractors of blocks, and widths of classifiers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, WrapSerializer, WrapValidator
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods.hyfem.local_data import HyfemData
-from dovetail.methods.hyfem.settings import Settings
-from dovetail.methods.labels import LabelScale
-from dovetail.methods.section import own_network, own_written
+from dovetail.methods.settings.hyfem import (
+    ExtractorField,
+    HyfemSection,
+    ResNetSection,
+    SmallCnnSection,
+)
 from dovetail.models import OwnNetwork, Perceptron
 from dovetail.models.blocks import Extractor, ResNet, SmallCnn, Unchanged
-from dovetail.settings.privacy import PrivateSteps
-from dovetail.settings.section import PartyName, Section
-
-
-class SmallCnnSection(Section):
-    """A small CNN of one's own."""
-
-    kind: Literal["small-cnn"]  # which network
-    channels: tuple[int, ...] = (16, 32)  # of each layer
-    kernel: int = 3  # its width
-    pool: int = 2  # of each layer's max pooling
-    centred: bool = False  # whether pixels are brought from 0..1 to -1..1
-
-
-class ResNetSection(Section):
-    """A ResNet-18 or -34 of one's own."""
-
-    kind: Literal["resnet-18", "resnet-34"]  # which network
-    width: int = 64  # channels of the first stage
-    stem: Literal["small", "large"] = "small"  # a small first layer for small images
-
-
-ExtractorField = (
-    Literal["small-cnn", "resnet-18", "resnet-34", "unchanged"]
-    | tuple[int, ...]
-    | SmallCnnSection
-    | ResNetSection
-)
-
-
-AnyExtractor = Annotated[ExtractorField, WrapValidator(own_network), WrapSerializer(own_written)]
 
 
 def extractor(field: ExtractorField | OwnNetwork) -> Extractor:
@@ -71,28 +41,6 @@ def extractor(field: ExtractorField | OwnNetwork) -> Extractor:
             return ResNet(field.width, field.stem, field.kind)
     assert isinstance(field, tuple)
     return Perceptron(field)
-
-
-class HyfemSection(Settings):
-    """Settings of the method and its baselines."""
-
-    # Block (names take *) -> its extractor, by the longest name that matches; else a small CNN for
-    # images, and one layer of 32 for columns.
-    extractors: dict[str, AnyExtractor] = Field(default_factory=dict)
-    # Hidden widths of a party's classifier: of all, or by party, "*" being all others.
-    widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
-    # Of the whole federation, where parties have files of their own; () is all that these have.
-    classes: tuple[str | int, ...] = ()
-    # Of labels that are numbers, over a network, in the place of classes: as in the parties' files.
-    label_scale: LabelScale | None = None
-    # Over a network, in the place of classes: labels that are yes or no each, in parties' order.
-    labels: tuple[str, ...] = ()
-    # Over a network, in the place of classes: what labels are; quantiles have a label_scale, too.
-    task: Literal["survival", "counts", "amounts", "quantiles"] | None = None
-    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
-    # How the rate goes over the rounds: a constant one makes the server swing.
-    schedule: Literal["constant", "cosine"] = "cosine"
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 
 
 def widths_of(
@@ -151,19 +99,6 @@ def extractors_of(
         except ConfigError as error:
             raise ConfigError(f"{where}: the extractor of block {block!r}: {error}") from None
     return extractors
-
-
-class MemberSection(Section):
-    """[hyfem] of a party file: its classifier, all classes there are, and which rows only test."""
-
-    widths: tuple[int, ...] = (64,)  # hidden widths
-    classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
-    # of numbers: mean and scale of all parties' labels, of several by name
-    label_scale: LabelScale | None = None
-    test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
-    private: PrivateSteps | None = None  # how its weights are trained; None: as the run says
-    # Whether it tells its features' means and covariances by class, for a run's calibrate.
-    moments: bool = False
 
 
 def run_extractors(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dovetail.errors import TrainingError
 from dovetail.methods.hyfem.hyfem import Coordinator, Member
-from dovetail.methods.hyfem.settings import Settings
+from dovetail.methods.settings.hyfem import Settings
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.slices import flattened

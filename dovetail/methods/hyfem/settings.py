@@ -1,44 +1,8 @@
-"""Settings of HyFEM and its layers, and what the methods are that it contains (Remark 3).
-
-    layer            settings                                              in the paper
-    the page         ``hyfem.Config``                                      its symbols
-    variants.py      start, classifier, weights, match_rounds,             Remarks 3.2, 3.4
-                     class_weights, scale_blocks, loss_weights,
-                     held_classes
-    last_rounds.py   average_last                                          no
-    judging.py       decide                                                no
-    several.py       class_weights, of several labels                      no
-    calibration.py   calibrate                                             no: Luo et al. 2021
-    inviting.py      none                                                  Remark 2
-
-The defaults leave out what is not in the paper.
-"""
+"""What the methods are that HyFEM contains (Remark 3): its settings, less what they have not."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
-from dovetail.methods.hyfem.hyfem import Config
-from dovetail.settings.models import ClassWeights, ThresholdSettings
-
-
-class Settings(Config):
-    """One setting for all parties."""
-
-    average_last: int = Field(default=1, ge=1)  # the model is the mean over so many last rounds
-    scale_blocks: bool = False  # features count as if a party held all blocks
-    calibrate: bool = False  # the classifier is refitted on draws of classes' features (CCVR)
-    start: Literal["server", "own"] = "server"  # own: classifiers begin apart at each party
-    weights: Literal["size", "even"] = "size"  # p_m = |N_m| / |N|, or 1/M
-    classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
-    match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
-    class_weights: bool = False  # weigh output rows by the samples of their class or label
-    held_classes: bool = False  # a party's loss compares only classes that it has rows of
-    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
-    # what parties decide on validation rows; a run's threshold and calibrate
-    decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
+from dovetail.methods.settings.hyfem import Settings
 
 
 def alone(config: Settings) -> Settings:

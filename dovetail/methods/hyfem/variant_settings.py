@@ -14,10 +14,11 @@ from dovetail.data import Input, TableEncoder, Task
 from dovetail.federated import Driver, Federation, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
-from dovetail.methods.hyfem.sections import HyfemSection, run_extractors
+from dovetail.methods.hyfem.sections import run_extractors
 from dovetail.methods.labels import OWN_BASELINE
 from dovetail.methods.outcome import Observer, Scores
 from dovetail.methods.separately import Separately
+from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.methods.training import Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor

@@ -26,7 +26,7 @@ from dovetail.data import Classification
 from dovetail.federated import Federation
 from dovetail.methods.hyfem.agreement import Begin, Hello, Ready
 from dovetail.methods.hyfem.hyfem import Coordinator, Finish, Member, Round, Train
-from dovetail.methods.hyfem.settings import Settings
+from dovetail.methods.settings.hyfem import Settings
 from dovetail.models import matching
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.decisions import class_weights, on

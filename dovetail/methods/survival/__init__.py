@@ -48,24 +48,13 @@ from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Driver as BaseDriver
 from dovetail.federated import Federation, Local, Round, handles, read_settings, secret_mean
 from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
+from dovetail.methods.settings.survival import Settings
 from dovetail.methods.survival.local_data import Times
 from dovetail.models.kaplan_meier import Counts, counts
 from dovetail.network import Doubles, Engine, Message, Weights
 from dovetail.privacy import MIN_MEMBERS, SecretSums
 from dovetail.settings.privacy import PrivateSteps
 from dovetail.settings.section import Section
-
-
-class Settings(Section):
-    """[survival] of a run file."""
-
-    group: str | None = None  # a column of all parties, whose values are compared; None: one curve
-    columns: tuple[str, ...] = ()  # of method = "cox": numbers that all parties have
-    times: tuple[float, ...] = ()  # where intervals end; none: agreed by quantiles of events
-    least: int = Field(default=5, ge=1)  # intervals with fewer events, but some, are joined
-    secure: bool = True  # counts are summed in secret, by three parties or more
-    private: PrivateSteps | None = None  # noise that each party adds to its counts
-
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

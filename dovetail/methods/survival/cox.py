@@ -35,7 +35,7 @@ from scipy.stats import norm
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Federation, Round, handles
 from dovetail.methods import survival
-from dovetail.methods.survival import Settings
+from dovetail.methods.settings.survival import Settings
 from dovetail.models.kaplan_meier import Counts
 from dovetail.network import Doubles, Message, State
 

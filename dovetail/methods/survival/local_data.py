@@ -8,27 +8,14 @@ from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from dovetail.alignment.times import offered_ends
 from dovetail.data import Survival, Table
 from dovetail.errors import PartyError
-from dovetail.settings.privacy import PrivateSteps
-from dovetail.settings.section import PartyName, Section
+from dovetail.methods.settings.survival import MemberSection
 
 #: Values of a column that names groups.
 MOST_GROUPS = 8
-
-
-class MemberSection(Section):
-    """[survival] of a party file: what it lets be counted."""
-
-    min_events: int = Field(default=5, ge=0)  # no finer intervals than one for so many own events
-    columns: tuple[str, ...] = ("*",)  # that runs group by or regress on; names take *
-    times: tuple[float, ...] = ()  # the only ends of intervals that it counts to; none: any
-    secure: bool = True  # count only where counts are summed in secret
-    members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
-    private: PrivateSteps | None = None  # noise on its counts; None: as the run says
 
 
 @dataclass(frozen=True, eq=False)

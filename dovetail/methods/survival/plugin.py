@@ -15,8 +15,9 @@ from dovetail.methods.labels import check_labels
 from dovetail.methods.local_data import DRIVER
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.settings.survival import MemberSection, SurvivalRecord
 from dovetail.methods.survival import cox
-from dovetail.methods.survival.local_data import MemberSection, Times
+from dovetail.methods.survival.local_data import Times
 from dovetail.methods.training import Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.cox import cox_model
@@ -39,16 +40,9 @@ class Curves(Variant):
         return {DRIVER: cox_model(variant_run.driver.result(), party=DRIVER, about=about)}
 
 
-class Survival(Method):
+class Survival(SurvivalRecord, Method):
     """Kaplan and Meier's curves and the log-rank test of several parties' rows."""
 
-    name = "survival"
-    Settings = survival.Settings
-    PartySettings = MemberSection
-    variants: ClassVar[Mapping[str, str]] = {
-        "kaplan-meier": "Kaplan and Meier's curves",
-        "cox": "Cox regression",
-    }
     partitions = ()
     Side = cox.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"survival": algorithm("survival", cox.Member)}

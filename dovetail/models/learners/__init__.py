@@ -2,13 +2,7 @@
 
 from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.boosting import Boosting, Trees
-from dovetail.models.learners.choice import (
-    LEARNERS,
-    Best,
-    best_of,
-    fit_all,
-    held_out_loss,
-)
+from dovetail.models.learners.choice import LEARNERS, Best, best_of, fit_all, held_out_loss
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import (

@@ -78,5 +78,3 @@ class Learner(Protocol):
 
 class Chosen(Learner, Protocol):
     """A learner that files name."""
-
-    title: ClassVar[str]  # what a table calls it

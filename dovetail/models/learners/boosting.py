@@ -70,7 +70,6 @@ class Boosting:
     """
 
     name: ClassVar[str] = "boosting"
-    title: ClassVar[str] = "boosted trees, local"
 
     trees: tuple[Trees, ...] | None = None
     max_trees: int = 4000

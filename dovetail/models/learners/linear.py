@@ -37,7 +37,6 @@ class Linear:
     """
 
     name: ClassVar[str] = "linear"
-    title: ClassVar[str] = "linear, local"
 
     penalties: tuple[float, ...] = _PENALTIES
     max_iterations: int = 200

@@ -21,7 +21,6 @@ class Network:
     """The learner: a perceptron and a linear part on piecewise-linear bins, several averaged."""
 
     name: ClassVar[str] = "network"
-    title: ClassVar[str] = "network, local"
 
     config: StackedConfig = field(default_factory=StackedConfig)
 

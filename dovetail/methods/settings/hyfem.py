@@ -1,0 +1,151 @@
+"""What files say of HyFEM: [hyfem] of a run file, for the server and all; and of a party file.
+
+The paper's is ``Config``; ``Settings`` has its layers', which are off; the section has a user's
+defaults.
+
+    layer            settings                                              in the paper
+    the page         ``hyfem.Config``                                      its symbols
+    variants.py      start, classifier, weights, match_rounds,             Remarks 3.2, 3.4
+                     class_weights, scale_blocks, loss_weights,
+                     held_classes
+    last_rounds.py   average_last                                          no
+    judging.py       decide                                                no
+    several.py       class_weights, of several labels                      no
+    calibration.py   calibrate                                             no: Luo et al. 2021
+    inviting.py      none                                                  Remark 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, WrapSerializer, WrapValidator
+
+from dovetail.methods.section import own_network, own_written
+from dovetail.methods.settings.record import BASELINES, FileRecord
+from dovetail.methods.settings.shared import LabelScale
+from dovetail.settings.models import (
+    ClassWeights,
+    MatchingConfig,
+    ScheduledConfig,
+    ThresholdSettings,
+)
+from dovetail.settings.privacy import PrivateSteps
+from dovetail.settings.section import PartyName, Section
+
+#: What can be trained, and what a table calls it.
+VARIANT_NAMES: Mapping[str, str] = {
+    "hyfem": "HyFEM, predicts alone",
+    "standalone": "each party alone, all its blocks",
+    "pooled": "pooled (all blocks and rows in one place)",
+    "fedavg": "common blocks, FedAvg",
+    "fedprox": "common blocks, FedProx",
+    "fedper": "shared extractors, own classifiers (FedPer)",
+}
+
+
+class Config(ScheduledConfig, MatchingConfig):
+    """The paper's symbols, one setting for all parties; those of Algorithm 3 are the matching's."""
+
+    learning_rate: float = Field(default=0.05, gt=0, allow_inf_nan=False)  # eta
+    momentum: float = Field(default=0.0, ge=0, lt=1)  # the paper: none
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # the paper: none
+    rounds: int = Field(default=128, ge=1)  # T
+    local_steps: int = Field(default=32, ge=1)  # Q
+    batch_size: int = Field(default=64, ge=1)  # rows a step
+    mu_1: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # pull of extractors, Eq. (4)
+    mu_2: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # of classifiers, Eq. (5)
+    restart: bool = True  # Alg. 2 line 2; False: Eq. (22a)
+    private: PrivateSteps | None = None  # how weights that are sent are trained (privacy.steps)
+    timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
+
+
+class Settings(Config):
+    """One setting for all parties."""
+
+    average_last: int = Field(default=1, ge=1)  # the model is the mean over so many last rounds
+    scale_blocks: bool = False  # features count as if a party held all blocks
+    calibrate: bool = False  # the classifier is refitted on draws of classes' features (CCVR)
+    start: Literal["server", "own"] = "server"  # own: classifiers begin apart at each party
+    weights: Literal["size", "even"] = "size"  # p_m = |N_m| / |N|, or 1/M
+    classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
+    match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
+    class_weights: bool = False  # weigh output rows by the samples of their class or label
+    held_classes: bool = False  # a party's loss compares only classes that it has rows of
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
+    # what parties decide on validation rows; a run's threshold and calibrate
+    decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class SmallCnnSection(Section):
+    """A small CNN of one's own."""
+
+    kind: Literal["small-cnn"]  # which network
+    channels: tuple[int, ...] = (16, 32)  # of each layer
+    kernel: int = 3  # its width
+    pool: int = 2  # of each layer's max pooling
+    centred: bool = False  # whether pixels are brought from 0..1 to -1..1
+
+
+class ResNetSection(Section):
+    """A ResNet-18 or -34 of one's own."""
+
+    kind: Literal["resnet-18", "resnet-34"]  # which network
+    width: int = 64  # channels of the first stage
+    stem: Literal["small", "large"] = "small"  # a small first layer for small images
+
+
+ExtractorField = (
+    Literal["small-cnn", "resnet-18", "resnet-34", "unchanged"]
+    | tuple[int, ...]
+    | SmallCnnSection
+    | ResNetSection
+)
+
+AnyExtractor = Annotated[ExtractorField, WrapValidator(own_network), WrapSerializer(own_written)]
+
+
+class HyfemSection(Settings):
+    """Settings of the method and its baselines."""
+
+    # Block (names take *) -> its extractor, by the longest name that matches; else a small CNN for
+    # images, and one layer of 32 for columns.
+    extractors: dict[str, AnyExtractor] = Field(default_factory=dict)
+    # Hidden widths of a party's classifier: of all, or by party, "*" being all others.
+    widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
+    # Of the whole federation, where parties have files of their own; () is all that these have.
+    classes: tuple[str | int, ...] = ()
+    # Of labels that are numbers, over a network, in the place of classes: as in the parties' files.
+    label_scale: LabelScale | None = None
+    # Over a network, in the place of classes: labels that are yes or no each, in parties' order.
+    labels: tuple[str, ...] = ()
+    # Over a network, in the place of classes: what labels are; quantiles have a label_scale, too.
+    task: Literal["survival", "counts", "amounts", "quantiles"] | None = None
+    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
+    # How the rate goes over the rounds: a constant one makes the server swing.
+    schedule: Literal["constant", "cosine"] = "cosine"
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
+
+
+class MemberSection(Section):
+    """[hyfem] of a party file: its classifier, all classes there are, and which rows only test."""
+
+    widths: tuple[int, ...] = (64,)  # hidden widths
+    classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
+    # of numbers: mean and scale of all parties' labels, of several by name
+    label_scale: LabelScale | None = None
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
+    private: PrivateSteps | None = None  # how its weights are trained; None: as the run says
+    # Whether it tells its features' means and covariances by class, for a run's calibrate.
+    moments: bool = False
+
+
+class HyfemRecord(FileRecord):
+    """HyFEM."""
+
+    name = "hyfem"
+    Settings = HyfemSection
+    PartySettings = MemberSection
+    variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}
+    driven_by = "coordinator"

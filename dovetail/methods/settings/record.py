@@ -1,0 +1,40 @@
+"""What files say of a method: the part of its record that is read without a library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from dovetail.settings.models import LEARNER_TITLES
+from dovetail.settings.section import Section
+
+#: Where a package says in its pyproject.toml that it has methods: name = "module:class".
+GROUP = "dovetail.methods"
+
+#: What a party can train alone beside any method, and what a table calls it (``baselines.py``).
+BASELINES: Mapping[str, str] = {
+    "best-alone": "best local model (chosen on held-out rows)",
+    **LEARNER_TITLES,
+    "majority": "majority class, or mean",
+}
+
+
+class FileRecord:
+    """Names, settings and variants of a method; ``Method`` has the rest of its record.
+
+    Attributes:
+        name: its section of both files.
+        Settings: the section of a run file; every key has a default.
+        PartySettings: the section of a party file, likewise; None: it has none.
+        variants: what can be trained, the method and its baselines -> what a table calls it.
+        driven_by: who drives it over a network: the "active" party, or a "coordinator" without
+            data; None: it is trained in one process only.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[BaseModel]] = Section
+    PartySettings: ClassVar[type[BaseModel] | None] = None
+    variants: ClassVar[Mapping[str, str]]
+    driven_by: ClassVar[str | None] = None
