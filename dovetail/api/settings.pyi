@@ -378,6 +378,12 @@ class Encode(TypedDict, total=False):
     pixels: int
 
 
+class TeacherWeights(TypedDict, total=False):
+    weights: str
+    weights_licence: str
+    use: Literal['commercial', 'non-commercial']
+
+
 class PartyKeys(TypedDict, total=False):
     query: str | None
     folders: Sequence[str]
@@ -396,6 +402,7 @@ class PartyKeys(TypedDict, total=False):
     match_truth: str | None
     index_date: str | None
     compute: str | None
+    tabicl: TeacherWeights | None
     revoked: str | None
 
 

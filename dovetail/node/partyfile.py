@@ -137,6 +137,15 @@ def make_site(
     }
     party = file.party
     keep_in(party.name, site_folder_of(path))
+    if party.tabicl is not None:
+        weights = (folder or Path()) / party.tabicl.weights
+        if not weights.is_file():
+            raise ConfigError(
+                f"{where}: party.tabicl names the weights {weights}, which is no file; nothing is "
+                "downloaded: get the file from TabICL's authors, or leave party.tabicl out"
+            )
+        named = party.tabicl.model_copy(update={"weights": str(weights)})
+        party = party.model_copy(update={"tabicl": named})
     rows = dd.read_party_table(
         party.name,
         party.table if table is None else table,
@@ -168,6 +177,7 @@ def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:
         named = [str(party[key]) for key in ("table", "images") if key in party]
         models = (str(each.get("model", "")) for each in party.get("encode", {}).values())
         named += [model for model in models if is_file(model)]
+        named += [str(each["weights"]) for each in [party.get("tabicl", {})] if "weights" in each]
         for file in (path, *(path.parent / each for each in named)):
             try:
                 with file.open("rb") as opened:

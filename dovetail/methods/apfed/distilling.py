@@ -41,7 +41,7 @@ from dovetail.methods.settings.apfed import DistilConfig as Config
 from dovetail.methods.settings.record import BASELINES as TITLES
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import FittedThreshold
-from dovetail.models.learners import LEARNERS, NO_FOLD, Fitted, best_of, fit_all, make_folds
+from dovetail.models.learners import NO_FOLD, Fitted, best_of, fit_all, make_folds
 from dovetail.models.learners.distil import DistilConfig, Owner, Teacher
 from dovetail.models.learners.distil import distil as distilled
 from dovetail.models.learners.joint import JointSpec, WithPartners
@@ -233,12 +233,12 @@ def train_alone(work: Distilling, variant: str, observe: Observer) -> Outcome:
     owner = work.owner()
     rows = judged_rows(owner.labelled_rows())
     outcome, decision = Outcome(), None
-    names = tuple(LEARNERS) if variant == "best-alone" else (variant,)
+    names = tuple(work.learners) if variant == "best-alone" else (variant,)
     if variant in CONSTANTS:
         constant = CONSTANTS[variant](rows)
         outputs = None if work.test is None else constant.expand(work.test.num_rows, -1)
     else:
-        learners = [LEARNERS[name] for name in names]
+        learners = [work.learners[name] for name in names]
         fitted = fit_all(learners, rows, seed=work.seed, encode_on=owner.x_RF)
         best = best_of(fitted, rows)
         decision = held_out_decision(work.decision_settings, work.task, best, rows)
@@ -293,7 +293,7 @@ class Help:
 def own_models(work: Distilling, owner: Owner) -> tuple[dict[str, Fitted], Fitted]:
     """Every learner of own columns, and the best."""
     rows = judged_rows(owner.labelled_rows())
-    fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
+    fitted = fit_all(list(work.learners.values()), rows, seed=work.seed, encode_on=owner.x_RF)
     return fitted, best_of(fitted, rows)
 
 

@@ -7,7 +7,8 @@ driver is made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,12 +21,14 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, second_question
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.limits import NO_LIMITS, Limits
+from dovetail.methods.party import Site
 from dovetail.methods.released import released_columns
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.settings.apfed import ApfedSection, PassiveFields
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Secret, derive_seed
-from dovetail.models.learners import hold_out
+from dovetail.models.learners import LEARNERS, Learner, hold_out
+from dovetail.models.learners.in_context import InContext
 from dovetail.settings.models import OptimizerConfig
 from dovetail.settings.privacy import Once, Release
 from dovetail.settings.section import narrowed
@@ -181,6 +184,7 @@ class LabelOwnerData:
             are none, or no variant asks about them. Partners' rows may be any number of 0 or more
             that says "elsewhere", and -1 where they have none; samples are numbered alike in both.
         secret: of the site; None in simulation.
+        learners: name -> what learns from its own columns.
     """
 
     train: PartyData
@@ -191,6 +195,7 @@ class LabelOwnerData:
     alignment: Alignment
     test_alignment: Alignment | None
     secret: Secret | None = None
+    learners: Mapping[str, Learner] = field(default_factory=lambda: LEARNERS)
 
     @property
     def name(self) -> str:
@@ -249,3 +254,12 @@ class LabelOwnerData:
         labelled = self.train.labelled_rows()
         kept = labelled[~torch.isin(labelled, rows)]
         return replace(self, train=self.train.with_labels_on(kept))
+
+
+def learners_of(site: Site | None) -> Mapping[str, Learner]:
+    """What learns from the columns of a label owner; its own file may name one more."""
+    named = None if site is None else site.party.tabicl
+    if named is None:
+        return LEARNERS
+    taught = InContext(Path(named.weights), named.weights_licence)
+    return {**LEARNERS, taught.name: taught}

@@ -21,6 +21,7 @@ from dovetail.methods.apfed.local_data import (
     LabelOwnerData,
     PartnerData,
     Side,
+    learners_of,
 )
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.numbers import NumbersGiven
@@ -54,6 +55,7 @@ from dovetail.methods.settings.apfed import ApfedRecord, ApfedSection, PassiveFi
 from dovetail.methods.training import Training, Variant
 from dovetail.models import Head, OwnNetwork
 from dovetail.models.learners import LEARNERS
+from dovetail.models.learners.in_context import InContext
 from dovetail.models.model_folders import JOINT
 from dovetail.network.checkpoint import StatefulParty
 
@@ -209,6 +211,7 @@ class Apfed(ApfedRecord, Method):
         "tvfl-a": "classic vertical, partners gone: average",
         "tvfl-r": "classic vertical, partners gone: random",
         "joint": "joint model, partners present",
+        InContext.name: InContext.title,
         "party-dropout-gone": "party dropout, partners gone",
         "laser-gone": "LASER, partners gone",
     }
@@ -391,6 +394,7 @@ class Apfed(ApfedRecord, Method):
                     alignment=alignment,
                     test_alignment=tested,
                     secret=loaded.secret,
+                    learners=learners_of(loaded.sites.get(name)),
                 )
                 continue
             shared = dd.SharedRows(name, party_data.joined(), alignment.rows[name])

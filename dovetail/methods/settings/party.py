@@ -13,6 +13,7 @@ from dovetail.settings.encode import Encode
 from dovetail.settings.labels import Kind, Label, with_task
 from dovetail.settings.section import PartyName, Section
 from dovetail.settings.sources import is_database_url
+from dovetail.settings.teachers import TeacherWeights
 
 if TYPE_CHECKING:
     from dovetail.alignment import MatchKey
@@ -56,6 +57,8 @@ class PartySection(Section):
     # The party's own Ray cluster, for blinding ids, encoding texts and pictures, fitting learners
     # and multiplying ciphertexts: "auto", HOST:PORT or ray://HOST:PORT; none: this machine.
     compute: str | None = None
+    # Weights of TabICL, which teach a student of this party's columns, if it drives APFed.
+    tabicl: TeacherWeights | None = None
     # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
     # where there is one.
     revoked: str | None = None
