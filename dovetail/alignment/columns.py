@@ -26,26 +26,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from dovetail import data as dd
 from dovetail.alignment.times import MOST_ENDS, agree_times, rounded_up
-from dovetail.data import (
-    CategorySummary,
-    Classification,
-    FixedSummary,
-    MultiLabel,
-    MultiTarget,
-    NumberSummary,
-    Quantiles,
-    Summary,
-    Survival,
-    Table,
-    TableEncoder,
-    Task,
-    agree,
-    common_first,
-    fit_rest,
-    shared_json,
-    spelled_alike,
-)
 from dovetail.data.survival import MOST_INTERVALS
 from dovetail.errors import ConfigError, DataError, MessageError, ModelError
 from dovetail.network import Doubles, Integers, Message
@@ -78,7 +60,7 @@ class Description(Message):
     category_counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, summaries: Mapping[str, Summary], task: Task, num_rows: int) -> Self:
+    def of(cls, summaries: Mapping[str, dd.Summary], task: dd.Task, num_rows: int) -> Self:
         """The description of these columns and labels.
 
         Args:
@@ -89,10 +71,10 @@ class Description(Message):
         listed = [
             (index, category, count)
             for index, summary in enumerate(summaries.values())
-            if isinstance(summary, CategorySummary)
+            if isinstance(summary, dd.CategorySummary)
             for category, count in summary.counts.items()
         ]
-        numbers = [s if isinstance(s, NumberSummary) else None for s in summaries.values()]
+        numbers = [s if isinstance(s, dd.NumberSummary) else None for s in summaries.values()]
         return cls(
             tuple(summaries),
             tuple(map(_kind, summaries.values())),
@@ -123,31 +105,31 @@ class Description(Message):
         if not all(0 <= index < num for index in self.category_columns):
             raise MessageError(f"{self.wire_name()}: a category is of a column that is none")
 
-    def summaries(self, names: Sequence[str]) -> dict[str, Summary]:
+    def summaries(self, names: Sequence[str]) -> dict[str, dd.Summary]:
         """Column -> what the party's rows add to its encoding."""
-        summaries: dict[str, Summary] = {}
+        summaries: dict[str, dd.Summary] = {}
         for name in names:
             index = self.columns.index(name)
             missing = int(self.missing_C[index])
             if self.kinds[index].startswith("{"):
-                summaries[name] = FixedSummary(self.kinds[index], missing)
+                summaries[name] = dd.FixedSummary(self.kinds[index], missing)
             elif self.kinds[index] == "categories":
                 listed = zip(
                     self.categories, self.category_columns, self.category_counts, strict=True
                 )
                 counts = {category: count for category, column, count in listed if column == index}
-                summaries[name] = CategorySummary(counts, missing)
+                summaries[name] = dd.CategorySummary(counts, missing)
             else:
                 mean, squares = float(self.means_C[index]), float(self.squares_C[index])
                 count = int(self.counts_C[index])
-                summaries[name] = NumberSummary(count, missing, mean, squares)
+                summaries[name] = dd.NumberSummary(count, missing, mean, squares)
         return summaries
 
 
-def _kind(summary: Summary) -> str:
-    if isinstance(summary, FixedSummary):
+def _kind(summary: dd.Summary) -> str:
+    if isinstance(summary, dd.FixedSummary):
         return summary.how
-    return "numbers" if isinstance(summary, NumberSummary) else "categories"
+    return "numbers" if isinstance(summary, dd.NumberSummary) else "categories"
 
 
 # --- What the driver executes --------------------------------------------------------------------
@@ -202,7 +184,7 @@ def agree_on(
                 )
     try:
         summaries = {party: offered.summaries(common) for party, offered in described.items()}
-        encoder = agree(summaries, max_categories=max_categories)
+        encoder = dd.agree(summaries, max_categories=max_categories)
     except DataError as error:
         raise ConfigError(str(error)) from None
     encoding = encoder.to_json()
@@ -256,7 +238,7 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
             texts = {
                 name: [each.strip('"') for each in names] for name, names in classes_of.items()
             }
-            alike = "".join(f"; {each}" for each in spelled_alike(texts))
+            alike = "".join(f"; {each}" for each in dd.spelled_alike(texts))
             raise ConfigError(
                 f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
                 f"one of {first!r} and {party!r}; give both the same classes{alike}"
@@ -271,23 +253,23 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
 # --- What a party executes -----------------------------------------------------------------------
 
 
-def classes_of(task: Task) -> tuple[str, ...]:
+def classes_of(task: dd.Task) -> tuple[str, ...]:
     """What must be the same at all parties: the classes, or how a number is standardised; of
     several labels these of each."""
-    if isinstance(task, Classification):
+    if isinstance(task, dd.Classification):
         return tuple(json.dumps(name) for name in task.classes)
-    if isinstance(task, Survival):
+    if isinstance(task, dd.Survival):
         ends = rounded_up(np.array(task.cuts)).tolist()
         return (json.dumps({"kind": "survival", "ends": ends}),)
-    if isinstance(task, MultiLabel):
+    if isinstance(task, dd.MultiLabel):
         return tuple(json.dumps({"label": name}) for name in task.labels)
-    if isinstance(task, MultiTarget):
+    if isinstance(task, dd.MultiTarget):
         each = zip(task.labels, task.means, task.scales, strict=True)
         return tuple(json.dumps({"label": n, "mean": m, "scale": s}) for n, m, s in each)
-    if isinstance(task, Quantiles):
+    if isinstance(task, dd.Quantiles):
         scale = {"mean": task.mean, "scale": task.scale}
         return tuple(json.dumps({"quantile": share, **scale}) for share in task.shares)
-    return (json.dumps(shared_json(task)),)
+    return (json.dumps(dd.shared_json(task)),)
 
 
 def agreed_times(agreed: str) -> tuple[float, ...]:
@@ -320,14 +302,14 @@ def _several(class_names: Iterable[str]) -> list[str]:
 
 
 def encoder_of(
-    table: Table,
+    table: dd.Table,
     common: Sequence[str],
     agreed: str,
     *,
     categorical: Sequence[str] = (),
     max_categories: int = 100,
     party: str,
-) -> tuple[TableEncoder, int]:
+) -> tuple[dd.TableEncoder, int]:
     """What encodes a party's rows, common columns first, and how many features are of these.
 
     Args:
@@ -339,12 +321,12 @@ def encoder_of(
         MessageError: an encoding that is none of these columns.
     """
     try:
-        shared = TableEncoder("all", ())
+        shared = dd.TableEncoder("all", ())
         if common:
-            shared = TableEncoder.from_json(json.loads(agreed)).on_site(table)
+            shared = dd.TableEncoder.from_json(json.loads(agreed)).on_site(table)
     except (ValueError, DataError, ModelError) as error:
         raise MessageError(f"the agreed encoding cannot be read ({error})") from None
     if shared.columns != tuple(common):
         raise MessageError("the agreed encoding is not of the common columns")
-    rest = fit_rest(table, common, categorical, max_categories, party=party)
-    return common_first(shared, rest, party=party).watching(table), shared.num_features
+    rest = dd.fit_rest(table, common, categorical, max_categories, party=party)
+    return dd.common_first(shared, rest, party=party).watching(table), shared.num_features

@@ -35,25 +35,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.alignment import psi
 from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.limits import Guard
 from dovetail.alignment.matchkeys import KeyValues, check_agreed
 from dovetail.alignment.points import hashed_rows, random_points
-from dovetail.alignment.psi import (
-    ELSEWHERE,
-    MAX_TOTAL_IDS,
-    MODES,
-    Aligned,
-    Begin,
-    Initiator,
-    Overlap,
-    Pace,
-    Pass,
-    PassCount,
-    PassDone,
-    Passing,
-    Ready,
-)
 from dovetail.alignment.responder import Responder, Run
 from dovetail.data import Alignment
 from dovetail.data.many_rows import absent, inverse, picked, put, random_order
@@ -68,8 +54,8 @@ from dovetail.settings.alignment import CHECKED
 def align_by_keys(
     engine: Engine,
     keys: Sequence[KeyValues],
-    **pace: Unpack[Pace],
-) -> Aligned:
+    **pace: Unpack[psi.Pace],
+) -> psi.Aligned:
     """The initiator's rows by shared sample, and who shares which; as ``psi.align`` of ids.
 
     Args:
@@ -89,34 +75,36 @@ def align_by_keys(
     rows = {engine.driver: torch.from_numpy(rows_S)}
     num_ids = {engine.driver: num_rows}
     overlap: dict[str, int] = {}
-    passes: dict[str, tuple[PassDone, ...]] = {}
+    passes: dict[str, tuple[psi.PassDone, ...]] = {}
     for party in engine.parties:
         rows[party] = torch.from_numpy(absent(num_rows, engine.driver))
         left_N = np.ones(num_rows, dtype=bool)
         done = []
         for index, key in enumerate(keys):
-            asked = Pass(index, len(keys), str(key.key), num_rows)
+            asked = psi.Pass(index, len(keys), str(key.key), num_rows)
             num_ids[party] = _begun(engine, party, asked, pace.get("timeout_s"))
             usable, ambiguous = key.usable(left_N)
-            initiator = Initiator(engine, parties=(party,), **pace)
+            initiator = psi.Initiator(engine, parties=(party,), **pace)
             points = hashed_rows(key.values, usable, engine.driver, initiator.workers)
             pairs = initiator.compare_points("intersection", points)
             samples_K = initiator.send_indices(pairs, sample_of_row[usable])[party]
-            put(rows[party].numpy(), samples_K.numpy(), ELSEWHERE)
+            put(rows[party].numpy(), samples_K.numpy(), psi.ELSEWHERE)
             missing = int((left_N & (key.values == b"")).sum())
             left_N[rows_S[samples_K.numpy()]] = False
             counts = str(key.key), len(usable), ambiguous, missing, len(samples_K)
-            done.append(PassDone(*counts, pairs[party].num_theirs, samples_K))
+            done.append(psi.PassDone(*counts, pairs[party].num_theirs, samples_K))
         passes[party] = tuple(done)
         overlap[party] = int((rows[party] >= 0).sum())
-    return Aligned(Alignment(MappingProxyType(rows)), num_ids, overlap, MappingProxyType(passes))
+    return psi.Aligned(
+        Alignment(MappingProxyType(rows)), num_ids, overlap, MappingProxyType(passes)
+    )
 
 
 def count_by_keys(
     engine: Engine,
     keys: Sequence[KeyValues],
-    **pace: Unpack[Pace],
-) -> dict[str, Overlap]:
+    **pace: Unpack[psi.Pace],
+) -> dict[str, psi.Overlap]:
     """Partner -> how many rows it has and how many are shared, by key; which ones, nobody learns.
 
     Arguments and errors are those of ``align_by_keys``.
@@ -133,11 +121,11 @@ def count_by_keys(
         done = []
         num_theirs = 0
         for index, key in enumerate(keys):
-            asked = Pass(index, len(keys), str(key.key), num_rows)
+            asked = psi.Pass(index, len(keys), str(key.key), num_rows)
             num_theirs_now = _begun(engine, party, asked, pace.get("timeout_s"))
             if index == 0:
                 num_theirs = num_theirs_now
-            initiator = Initiator(engine, parties=(party,), order_N=order_N, **pace)
+            initiator = psi.Initiator(engine, parties=(party,), order_N=order_N, **pace)
             usable, ambiguous = key.usable(everybody)
             points = random_points(num_rows, engine.driver, initiator.workers)
             put(points, usable, hashed_rows(key.values, usable, engine.driver, initiator.workers))
@@ -158,22 +146,24 @@ def count_by_keys(
             left_N[mine_K[new]] = False
             left_M[their_K[new]] = False
             done.append(
-                PassCount(str(key.key), len(usable), ambiguous, key.missing, int(new.sum()))
+                psi.PassCount(str(key.key), len(usable), ambiguous, key.missing, int(new.sum()))
             )
         shared = sum(each.num_shared for each in done)
-        counts[party] = Overlap(num_theirs, shared, tuple(done))
+        counts[party] = psi.Overlap(num_theirs, shared, tuple(done))
     return counts
 
 
-def _begun(engine: Engine, party: str, asked: Pass, timeout_s: float | None) -> int:
+def _begun(engine: Engine, party: str, asked: psi.Pass, timeout_s: float | None) -> int:
     """How many rows a partner says it has, when it begins a pass.
 
     Raises:
         PartyError: it refused, or says what cannot be.
     """
-    num_rows = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()[party].num_rows
-    if not 0 <= num_rows <= MAX_TOTAL_IDS:
-        raise PartyError(party, f"says it has {num_rows} rows; expected 0 to {MAX_TOTAL_IDS:,}")
+    num_rows = (
+        engine.ask({party: asked}, psi.Passing, timeout_s=timeout_s).or_raise()[party].num_rows
+    )
+    if not 0 <= num_rows <= psi.MAX_TOTAL_IDS:
+        raise PartyError(party, f"says it has {num_rows} rows; expected 0 to {psi.MAX_TOTAL_IDS:,}")
     return num_rows
 
 
@@ -200,7 +190,7 @@ class KeyResponder(Responder):
         name: str,
         keys: Sequence[KeyValues],
         *,
-        modes: Sequence[str] = MODES,
+        modes: Sequence[str] = psi.MODES,
         min_ids: int = 0,
         max_ids: int | None = None,
         checked: int = CHECKED,
@@ -244,7 +234,7 @@ class KeyResponder(Responder):
         fresh._forget()
         return fresh
 
-    def _pass(self, message: Pass, sender: str = "the initiator") -> Passing:
+    def _pass(self, message: psi.Pass, sender: str = "the initiator") -> psi.Passing:
         """A pass begins: its rows are those that are left and have a key of their own."""
         if message.num_passes != len(self._keys):
             raise AlignmentError(
@@ -272,7 +262,7 @@ class KeyResponder(Responder):
         self._pass_index, self._opened = message.place, True
         self._usable_K, _ = self._keys[message.place].usable(self._left_M)
         self._points_M32 = picked(self._points[message.place], self._usable_K, self.name)
-        return Passing(self._num_rows)
+        return psi.Passing(self._num_rows)
 
     def _enter_all(self) -> None:
         """All rows enter a pass of a count; a random point stands for one without a key.
@@ -285,14 +275,14 @@ class KeyResponder(Responder):
         self._points_M32 = padded
 
     def _check_size(self, num_rows: int, sender: str) -> None:
-        most = MAX_TOTAL_IDS if self._max_ids is None else self._max_ids
+        most = psi.MAX_TOTAL_IDS if self._max_ids is None else self._max_ids
         if not max(0, self._smallest) <= num_rows <= most:
             raise AlignmentError(
                 f"{sender} has {num_rows} rows; this party compares itself with sets of "
                 f"{max(0, self._smallest)} to {most} (policy.min_ids, policy.max_ids in its file)"
             )
 
-    def _begin(self, begin: Begin) -> Ready:
+    def _begin(self, begin: psi.Begin) -> psi.Ready:
         if not self._opened:
             raise AlignmentError(
                 f"{begin.initiator!r} compares ids, this party match keys; both files must list "
@@ -320,16 +310,16 @@ class KeyResponder(Responder):
             self._settled = self._pass_index
         return ready
 
-    def _order(self, begin: Begin) -> np.ndarray:
+    def _order(self, begin: psi.Begin) -> np.ndarray:
         return self._order_M if begin.mode == "cardinality" else super()._order(begin)
 
-    def _mixed(self, begin: Begin) -> np.ndarray:
+    def _mixed(self, begin: psi.Begin) -> np.ndarray:
         return self._mixed_N
 
-    def _mode_of(self, begin: Begin) -> str:
+    def _mode_of(self, begin: psi.Begin) -> str:
         return f"{begin.mode}, key {self._pass_index + 1}"  # its sets are compared with this key's
 
-    def _samples_of(self, begin: Begin) -> int:
+    def _samples_of(self, begin: psi.Begin) -> int:
         return self._num_samples
 
     def _rows_of(self, indices_K: np.ndarray) -> np.ndarray:

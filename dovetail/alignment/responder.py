@@ -13,36 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.alignment import psi
 from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.limits import Guard
 from dovetail.alignment.points import hashed_ids, matches
 from dovetail.alignment.proofs import VALUE_BYTES, Questions, num_questions
-from dovetail.alignment.psi import (
-    MAX_IDS,
-    MAX_TOTAL_IDS,
-    MODES,
-    Aligned,
-    Begin,
-    Blinded,
-    Doubled,
-    GetBlinded,
-    GetDoubled,
-    GetProve,
-    Pass,
-    Passing,
-    Places,
-    Proofs,
-    Prove,
-    Proving,
-    Ready,
-    Received,
-    batches_of,
-    questions_in,
-    size_of,
-    slice_of,
-    times_secret,
-    wrong_in,
-)
 from dovetail.data import Alignment
 from dovetail.data.many_rows import absent, picked, put, random_order, repeats
 from dovetail.data.stored import Pile
@@ -55,7 +30,7 @@ from dovetail.settings.alignment import CHECKED
 class Run:
     """A responder's side of one run."""
 
-    begin: Begin
+    begin: psi.Begin
     secret: bytes
     order_M: np.ndarray  # index -> row
     whose: str  # in its folder large files lie
@@ -63,7 +38,7 @@ class Run:
     doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
     num_blinded: int = 0  # batches of phase 3 that left
     num_doubled: int = 0  # batches of phase 4 that left
-    proving: Proving | None = None  # phase 5
+    proving: psi.Proving | None = None  # phase 5
     num_shared: int | None = None  # as the first batch of phase 6 says
     num_claims: int = 0  # batches of phase 6 that came
     rows_S: Tensor | None = None  # claimed, and not yet proven
@@ -98,7 +73,17 @@ class Responder:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
     """
 
-    accepts = (Pass, Begin, Blinded, GetBlinded, GetDoubled, Prove, Places, GetProve, Proofs)
+    accepts = (
+        psi.Pass,
+        psi.Begin,
+        psi.Blinded,
+        psi.GetBlinded,
+        psi.GetDoubled,
+        psi.Prove,
+        psi.Places,
+        psi.GetProve,
+        psi.Proofs,
+    )
 
     #: Whether an alignment is several runs, each after a ``Pass``.
     has_passes = False
@@ -109,7 +94,7 @@ class Responder:
         ids: Sequence[Any] | np.ndarray,
         *,
         lower: bool = False,
-        modes: Sequence[str] = MODES,
+        modes: Sequence[str] = psi.MODES,
         min_ids: int = 0,
         max_ids: int | None = None,
         checked: int = CHECKED,
@@ -164,49 +149,49 @@ class Responder:
         return self._rows_S
 
     def handle(self, message: Message) -> Message:
-        if isinstance(message, Pass):
+        if isinstance(message, psi.Pass):
             return self._pass(message)
-        if isinstance(message, Begin):
+        if isinstance(message, psi.Begin):
             return self._begin(message)
         if self._run is None:
             raise MessageError(f"expected psi.Begin first, got {message.wire_name()}")
         match message:
-            case Blinded():
+            case psi.Blinded():
                 return self._double(self._run, message)
-            case GetBlinded():
+            case psi.GetBlinded():
                 return self._blind(self._run, message.batch)
-            case GetDoubled():
+            case psi.GetDoubled():
                 return self._doubled(self._run, message.batch)
-            case Prove():
+            case psi.Prove():
                 return self._prove(self._run, message)
-            case Places():
+            case psi.Places():
                 return self._share(self._run, message)
-            case GetProve():
+            case psi.GetProve():
                 return self._question(self._run, message.batch)
-            case Proofs():
+            case psi.Proofs():
                 return self._believe(self._run, message)
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
-    def _pass(self, message: Pass) -> Passing:
+    def _pass(self, message: psi.Pass) -> psi.Passing:
         """Another kind of alignment, which this party has no keys for."""
         raise AlignmentError(
             "the initiator compares match keys, this party ids; both files must list the same in "
             "party.match"
         )
 
-    def _mode_of(self, begin: Begin) -> str:
+    def _mode_of(self, begin: psi.Begin) -> str:
         """What the guard compares sets within."""
         return begin.mode
 
-    def _order(self, begin: Begin) -> np.ndarray:
+    def _order(self, begin: psi.Begin) -> np.ndarray:
         """The order in which its own points leave: index -> row."""
         return random_order(self.num_ids, self.name)
 
-    def _mixed(self, begin: Begin) -> np.ndarray:
+    def _mixed(self, begin: psi.Begin) -> np.ndarray:
         """In counting, the order in which the initiator's come back."""
         return random_order(begin.num_ids, self.name)
 
-    def _samples_of(self, begin: Begin) -> int:
+    def _samples_of(self, begin: psi.Begin) -> int:
         """How many samples there are to be numbered."""
         return begin.num_ids
 
@@ -218,7 +203,7 @@ class Responder:
         """The rows that a run has proven."""
         self._rows_S = run.rows_S
 
-    def _begin(self, begin: Begin) -> Ready:
+    def _begin(self, begin: psi.Begin) -> psi.Ready:
         """Phase 1."""
         if begin.mode not in self._modes:
             raise AlignmentError(
@@ -240,19 +225,19 @@ class Responder:
                 f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
                 f"sets of {self._min_ids} or more"
             )
-        if begin.num_ids > MAX_TOTAL_IDS:
+        if begin.num_ids > psi.MAX_TOTAL_IDS:
             raise AlignmentError(
                 f"{begin.initiator!r} has {begin.num_ids} ids; an alignment takes at most "
-                f"{MAX_TOTAL_IDS}, so align in parts"
+                f"{psi.MAX_TOTAL_IDS}, so align in parts"
             )
         if self._max_ids is not None and begin.num_ids > self._max_ids:
             raise AlignmentError(
                 f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
                 f"sets of at most {self._max_ids} (policy.max_ids in its file allows more)"
             )
-        if not 1 <= begin.batch_size <= MAX_IDS:
+        if not 1 <= begin.batch_size <= psi.MAX_IDS:
             raise MessageError(
-                f"{begin.wire_name()}: expected a batch size in 1..{MAX_IDS}, "
+                f"{begin.wire_name()}: expected a batch size in 1..{psi.MAX_IDS}, "
                 f"got {begin.batch_size}"
             )
         if self._guard is not None:
@@ -267,21 +252,21 @@ class Responder:
         )
         if not begin.num_ids:
             self._run.doubled_N16 = self._run.doubled.rows()  # no batch of phase 2 will come
-        return Ready(self.num_ids)
+        return psi.Ready(self.num_ids)
 
-    def _double(self, run: Run, message: Blinded) -> Received:
+    def _double(self, run: Run, message: psi.Blinded) -> psi.Received:
         """Phase 2: multiply a batch of theirs."""
         begin = run.begin
-        batch, num_batches = run.num_theirs, batches_of(begin.num_ids, begin.batch_size)
+        batch, num_batches = run.num_theirs, psi.batches_of(begin.num_ids, begin.batch_size)
         if message.batch != batch or batch == num_batches:
             expected = f"batch {batch}" if batch < num_batches else "no more"
             raise MessageError(
                 f"{message.wire_name()}: expected {expected} of {num_batches} batches from "
                 f"{begin.initiator!r}, got batch {message.batch}"
             )
-        size = size_of(batch, begin.num_ids, begin.batch_size)
+        size = psi.size_of(batch, begin.num_ids, begin.batch_size)
         try:
-            points, multiplied = times_secret(message, size, run.secret, self._workers)
+            points, multiplied = psi.times_secret(message, size, run.secret, self._workers)
             run.doubled.append(multiplied)
             run.num_theirs += 1
             if begin.mode == "intersection":  # to check what it claims of them
@@ -297,30 +282,32 @@ class Responder:
         except MessageError as cause:
             self._run = None
             raise MessageError(f"refuses what {begin.initiator!r} sent: {cause}") from None
-        return Received(batch)
+        return psi.Received(batch)
 
-    def _blind(self, run: Run, batch: int) -> Blinded:
+    def _blind(self, run: Run, batch: int) -> psi.Blinded:
         """Phase 3: multiply a batch of its own."""
-        self._known(batch, self.num_ids, run.begin, GetBlinded)
-        _all_doubled(run, GetBlinded)  # what it sends must not depend on what it is sent
-        _in_turn(batch, run.num_blinded, run.begin, GetBlinded)
+        self._known(batch, self.num_ids, run.begin, psi.GetBlinded)
+        _all_doubled(run, psi.GetBlinded)  # what it sends must not depend on what it is sent
+        _in_turn(batch, run.num_blinded, run.begin, psi.GetBlinded)
         run.num_blinded += 1
-        rows = run.order_M[slice_of(batch, run.begin.batch_size)]
+        rows = run.order_M[psi.slice_of(batch, run.begin.batch_size)]
         points = self._workers.multiply(run.secret, picked(self._points_M32, rows))
-        return Blinded(batch, torch.from_numpy(points))
+        return psi.Blinded(batch, torch.from_numpy(points))
 
-    def _doubled(self, run: Run, batch: int) -> Doubled:
+    def _doubled(self, run: Run, batch: int) -> psi.Doubled:
         """Phase 4: what both have multiplied."""
         begin = run.begin
-        self._known(batch, begin.num_ids, begin, GetDoubled)
-        values_N16 = _all_doubled(run, GetDoubled)
-        self._blinded_all(run, GetDoubled)
-        _in_turn(batch, run.num_doubled, begin, GetDoubled)
+        self._known(batch, begin.num_ids, begin, psi.GetDoubled)
+        values_N16 = _all_doubled(run, psi.GetDoubled)
+        self._blinded_all(run, psi.GetDoubled)
+        _in_turn(batch, run.num_doubled, begin, psi.GetDoubled)
         run.num_doubled += 1
-        return Doubled(batch, torch.from_numpy(values_N16[slice_of(batch, begin.batch_size)]))
+        return psi.Doubled(
+            batch, torch.from_numpy(values_N16[psi.slice_of(batch, begin.batch_size)])
+        )
 
-    def _known(self, batch: int, num_ids: int, begin: Begin, kind: type[Message]) -> None:
-        num_batches = batches_of(num_ids, begin.batch_size)
+    def _known(self, batch: int, num_ids: int, begin: psi.Begin, kind: type[Message]) -> None:
+        num_batches = psi.batches_of(num_ids, begin.batch_size)
         if not 0 <= batch < num_batches:
             raise MessageError(
                 f"{kind.wire_name()}: there are {num_batches} batches, {begin.initiator!r} asked "
@@ -329,7 +316,7 @@ class Responder:
 
     def _blinded_all(self, run: Run, kind: type[Message]) -> None:
         """Refuse what comes before the end of phase 3."""
-        num_batches = batches_of(self.num_ids, run.begin.batch_size)
+        num_batches = psi.batches_of(self.num_ids, run.begin.batch_size)
         if run.num_blinded < num_batches:
             raise MessageError(
                 f"{kind.wire_name()}: {run.begin.initiator!r} has asked for {run.num_blinded} of "
@@ -343,30 +330,30 @@ class Responder:
             raise MessageError(f"{kind.wire_name()}: not in mode {begin.mode!r}")
         _all_doubled(run, kind)
         self._blinded_all(run, kind)
-        num_batches = batches_of(begin.num_ids, begin.batch_size)
+        num_batches = psi.batches_of(begin.num_ids, begin.batch_size)
         if run.num_doubled < num_batches:
             raise MessageError(
                 f"{kind.wire_name()}: {begin.initiator!r} has asked for {run.num_doubled} of "
                 f"{num_batches} batches of its own points; all must come first"
             )
 
-    def _prove(self, run: Run, message: Prove) -> Proofs:
+    def _prove(self, run: Run, message: psi.Prove) -> psi.Proofs:
         """Phase 5: its own points are its ids'."""
         begin = run.begin
-        self._compared(run, Prove)
+        self._compared(run, psi.Prove)
         if run.num_shared is not None:
             raise MessageError(
                 f"{message.wire_name()}: {begin.initiator!r} asks after it has told places"
             )
         if run.proving is None:
             most = num_questions(min(begin.num_ids, self.num_ids), CHECKED)
-            run.proving = Proving(most, begin.batch_size, run.secret, self._workers)
+            run.proving = psi.Proving(most, begin.batch_size, run.secret, self._workers)
         return run.proving.answer(message)
 
-    def _share(self, run: Run, message: Places) -> Received:
+    def _share(self, run: Run, message: psi.Places) -> psi.Received:
         """Phase 6: its own rows of the shared samples, as the initiator claims."""
         begin = run.begin
-        self._compared(run, Places)
+        self._compared(run, psi.Places)
         most = min(begin.num_ids, self.num_ids)
         if not 0 <= message.num_shared <= most:
             raise MessageError(
@@ -384,7 +371,7 @@ class Responder:
                 f"{message.wire_name()}: expected {expected} from "
                 f"{begin.initiator!r}, got batch {message.batch}"
             )
-        size = size_of(message.batch, message.num_shared, begin.batch_size)
+        size = psi.size_of(message.batch, message.num_shared, begin.batch_size)
         for name in ("samples_B", "places_B", "own_B"):
             check_shape(message, name, (size,), torch.int64)
         run.num_shared = message.num_shared
@@ -393,7 +380,7 @@ class Responder:
         run.claims.append(torch.stack(claims, dim=1).cpu().numpy())
         if len(run.claims) == message.num_shared:
             self._claimed(run)
-        return Received(message.batch)
+        return psi.Received(message.batch)
 
     def _claimed(self, run: Run) -> None:
         """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
@@ -424,19 +411,19 @@ class Responder:
         )
         run.theirs.clear()
 
-    def _question(self, run: Run, batch: int) -> Prove:
+    def _question(self, run: Run, batch: int) -> psi.Prove:
         """Phase 7: what the initiator is to prove; each question once."""
         begin = run.begin
         if run.questions is None:
             raise MessageError(
-                f"{GetProve.wire_name()}: {begin.initiator!r} asks before it told all places"
+                f"{psi.GetProve.wire_name()}: {begin.initiator!r} asks before it told all places"
             )
-        self._known(batch, len(run.questions), begin, GetProve)
-        _in_turn(batch, run.num_asked, begin, GetProve)
+        self._known(batch, len(run.questions), begin, psi.GetProve)
+        _in_turn(batch, run.num_asked, begin, psi.GetProve)
         run.num_asked += 1
-        return questions_in(run.questions, batch, begin.batch_size)
+        return psi.questions_in(run.questions, batch, begin.batch_size)
 
-    def _believe(self, run: Run, message: Proofs) -> Received:
+    def _believe(self, run: Run, message: psi.Proofs) -> psi.Received:
         """Phase 7: the rows are shared if all proofs are right, and else the run is over."""
         begin, asked = run.begin, run.questions
         if asked is None or run.num_asked == run.num_proven:
@@ -444,7 +431,7 @@ class Responder:
                 f"{message.wire_name()}: {begin.initiator!r} proves what it was not asked for"
             )
         try:
-            num_wrong = wrong_in(message, asked, run.num_proven, begin.batch_size)
+            num_wrong = psi.wrong_in(message, asked, run.num_proven, begin.batch_size)
         except MessageError:
             self._run = None  # there is one try
             raise
@@ -458,9 +445,9 @@ class Responder:
                 f"{num_wrong} of {size} that were checked are not of ids that it has sent"
             )
         run.num_proven += 1
-        if run.num_proven == batches_of(len(asked), begin.batch_size):
+        if run.num_proven == psi.batches_of(len(asked), begin.batch_size):
             self._settle(run)
-        return Received(message.batch)
+        return psi.Received(message.batch)
 
     def _settle(self, run: Run) -> None:
         """The end: its rows are those."""
@@ -480,12 +467,12 @@ def _all_doubled(run: Run, kind: type[Message]) -> np.ndarray:
         begin = run.begin
         raise MessageError(
             f"{kind.wire_name()}: {begin.initiator!r} has sent {run.num_theirs} of "
-            f"{batches_of(begin.num_ids, begin.batch_size)} batches; all must come first"
+            f"{psi.batches_of(begin.num_ids, begin.batch_size)} batches; all must come first"
         )
     return run.doubled_N16
 
 
-def _in_turn(batch: int, expected: int, begin: Begin, kind: type[Message]) -> None:
+def _in_turn(batch: int, expected: int, begin: psi.Begin, kind: type[Message]) -> None:
     if batch != expected:
         raise MessageError(
             f"{kind.wire_name()}: expected {begin.initiator!r} to ask for batch {expected} next, "
@@ -500,7 +487,7 @@ def _check_indices(name: str, values_K: np.ndarray, limit: int, initiator: str, 
         raise MessageError(f"psi.Places.{name}: {initiator!r} sent a number twice")
 
 
-def with_rows_of(aligned: Aligned, responders: Iterable[Responder]) -> Alignment:
+def with_rows_of(aligned: psi.Aligned, responders: Iterable[Responder]) -> Alignment:
     """The alignment with every party's rows: for simulation, where one process holds all tables."""
     theirs = {responder.name: responder.rows_S for responder in responders}
     return Alignment(MappingProxyType({**aligned.alignment.rows, **theirs}))

@@ -10,17 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api.shown import terminal_text
-from dovetail.data.coverage import (
-    MAX_BANDS,
-    Band,
-    Groups,
-    Part,
-    bands,
-    group,
-    holders,
-    rows_of,
-    widths,
-)
+from dovetail.data import coverage
 from dovetail.data.wording import share_text
 
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -33,7 +23,7 @@ _ASCII = {"block": ("#", "+"), "labels": ("L", "l"), "ids": ("i", "-")}
 class Picture:
     """The coverage of parties × blocks × samples, for rich; fits the width it is given."""
 
-    def __init__(self, parts: Sequence[Part], groups: Groups) -> None:
+    def __init__(self, parts: Sequence[coverage.Part], groups: coverage.Groups) -> None:
         self.parts = parts
         self.groups = groups
 
@@ -42,15 +32,15 @@ class Picture:
         if not groups.num_samples:
             yield Text("There is no sample: every party's table is empty.")
             return
-        rows = list(rows_of(self.parts))
+        rows = list(coverage.rows_of(self.parts))
         glyphs = _ASCII if options.ascii_only else _GLYPHS
         absent = "." if options.ascii_only else "·"
         at_most = options.max_width - 2
         party_width = min(max(cell_len(name) for name in groups.parties), max(4, at_most // 6))
         what_width = min(max(cell_len(row.what) for row in rows), max(6, at_most // 5))
         room = max(2, at_most - party_width - what_width - 2)
-        drawn = bands(groups, min(MAX_BANDS, room))
-        sizes = widths([band.count for band in drawn], room)
+        drawn = coverage.bands(groups, min(coverage.MAX_BANDS, room))
+        sizes = coverage.widths([band.count for band in drawn], room)
         last = -1
         for row in rows:
             style = _STYLES[row.party % len(_STYLES)]
@@ -78,7 +68,7 @@ class Picture:
         kinds: set[str],
         glyphs: Mapping[str, tuple[str, str]],
         absent: str,
-        drawn: Sequence[Band],
+        drawn: Sequence[coverage.Band],
     ) -> Text:
         words = {"block": "columns held", "labels": "labels", "ids": "ids alone"}
         entries = [f"{glyphs[kind][0]} {word}" for kind, word in words.items() if kind in kinds]
@@ -88,16 +78,16 @@ class Picture:
         return Text("   ".join(entries), style="dim")
 
 
-def picture(parts: Sequence[Part], groups: Groups | None = None) -> Picture:
+def picture(parts: Sequence[coverage.Part], groups: coverage.Groups | None = None) -> Picture:
     """Parties' blocks against groups of samples, as rich prints it, with counts per group below.
 
     Raises:
         DataError: parties that cannot be compared.
     """
-    return Picture(parts, groups or group(parts))
+    return Picture(parts, groups or coverage.group(parts))
 
 
-def group_table(groups: Groups, drawn: Sequence[Band]) -> Table:
+def group_table(groups: coverage.Groups, drawn: Sequence[coverage.Band]) -> Table:
     """Counts per group."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
@@ -110,7 +100,7 @@ def group_table(groups: Groups, drawn: Sequence[Band]) -> Table:
             band.letter,
             f"{band.count:,}",
             share_text(band.count, groups.num_samples),
-            *(terminal_text(words) for words in holders(band, groups.parties)),
+            *(terminal_text(words) for words in coverage.holders(band, groups.parties)),
         )
     table.add_row("", f"{groups.num_samples:,}", "", "in all", "", style="dim")
     return table

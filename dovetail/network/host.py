@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dovetail.errors import DovetailError, MessageError, PartyError
-from dovetail.network import checkpoint
+from dovetail.network import checkpoint, messages
 from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.counting import Counted, times
 from dovetail.network.engine import Party
@@ -24,16 +24,6 @@ from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.logs import of_run
-from dovetail.network.messages import (
-    MAX_MESSAGE_BYTES,
-    Data,
-    Header,
-    Message,
-    Opened,
-    decode,
-    encode,
-    open_message,
-)
 from dovetail.network.printable import printable
 from dovetail.network.recording import NotWrittenError, Recorder
 
@@ -41,7 +31,7 @@ from dovetail.network.recording import NotWrittenError, Recorder
 OpenRun = Callable[[str, str, str], Party]
 
 #: The party's policy: (header, driver); raises to refuse.
-Admit = Callable[[Header, str], None]
+Admit = Callable[[messages.Header, str], None]
 
 #: Told of every refusal: (driver, message type, run, cause); the middle ones are empty if unread.
 OnRefusal = Callable[[str, str, str, str], None]
@@ -66,7 +56,7 @@ class _Last:
 
     instance: str
     sequence: int
-    reply: Data
+    reply: messages.Data
     may_repeat: bool = False
 
 
@@ -99,7 +89,7 @@ class Host:
         admit: Admit | None = None,
         ledger: LedgerFile | None = None,
         on_refusal: OnRefusal | None = None,
-        max_bytes: int = MAX_MESSAGE_BYTES,
+        max_bytes: int = messages.MAX_MESSAGE_BYTES,
         identity: Identity | None = None,
         on_restart: Callable[[str], None] | None = None,
         account: Callable[[str, str], str] | None = None,
@@ -133,16 +123,16 @@ class Host:
         with self._lock:
             self._last[driver] = _Last(instance, sequence, b"")
 
-    def turn_away(self, opened: Opened, driver: str, cause: str) -> Data:
+    def turn_away(self, opened: messages.Opened, driver: str, cause: str) -> messages.Data:
         """The refusal of a request that its carrier found wrong; written down as any other."""
         with self._lock:
             return self._turned_away(opened, driver, cause)
 
-    def handle(self, data: Data, driver: str) -> Data:
+    def handle(self, data: messages.Data, driver: str) -> messages.Data:
         """The answer to one request of a driver, whose name the caller has verified."""
         with self._lock:
             try:
-                opened = open_message(data)
+                opened = messages.open_message(data)
             except MessageError as error:
                 self.refuse(driver, f"{len(data)} bytes: {error}")
                 try:
@@ -208,19 +198,19 @@ class Host:
         if self._on_refusal is not None:
             self._on_refusal(driver, kind, run, cause)
 
-    def _out_of_place(self, opened: Opened, driver: str) -> Data:
+    def _out_of_place(self, opened: messages.Opened, driver: str) -> messages.Data:
         cause = (
             "it was sent a message of a process of the driver that another has taken the place "
             "of: a replayed message, or two drivers with one certificate; run only one"
         )
         return self._turned_away(opened, driver, cause)
 
-    def _replayed(self, opened: Opened, driver: str, last: int) -> Data:
+    def _replayed(self, opened: messages.Opened, driver: str, last: int) -> messages.Data:
         number = opened.header.sequence
         cause = f"it was sent number {number} after number {last}: a replayed message"
         return self._turned_away(opened, driver, cause)
 
-    def _turned_away(self, opened: Opened, driver: str, cause: str) -> Data:
+    def _turned_away(self, opened: messages.Opened, driver: str, cause: str) -> messages.Data:
         header = opened.header
         self.refuse(driver, cause, kind=header.type, run=header.run)
         try:
@@ -229,7 +219,7 @@ class Host:
             return self._unwritten(error, driver, header)
         return self._recorded(Failed(cause), driver, header)
 
-    def _reply(self, opened: Opened, driver: str) -> Data:
+    def _reply(self, opened: messages.Opened, driver: str) -> messages.Data:
         """The encoded answer, written down; or the failure."""
         header = opened.header
         try:
@@ -244,7 +234,7 @@ class Host:
             self._log_failure(header, driver, str(error))
             return self._recorded(Failed(str(error)), driver, header)
 
-    def _answer(self, opened: Opened, driver: str) -> Message:
+    def _answer(self, opened: messages.Opened, driver: str) -> messages.Message:
         header = opened.header
         try:
             if header.type == Tell.wire_name():
@@ -276,9 +266,9 @@ class Host:
                 _log.exception("%s: a bug in %s of run %r%s", *asked, times(count))
             return Failed(f"internal error: {type(error).__name__}; its log has the details")
 
-    def _exchange_heads(self, opened: Opened, driver: str) -> Message:
+    def _exchange_heads(self, opened: messages.Opened, driver: str) -> messages.Message:
         """Where each other's ledgers stand, of a driver that is about to leave."""
-        message = decode(opened, (Tell,), max_bytes=self.max_bytes)
+        message = messages.decode(opened, (Tell,), max_bytes=self.max_bytes)
         assert isinstance(message, Tell)
         self._recorder.settle()  # the head is to have the line of this, too
         account = "" if self._account is None else self._account(opened.header.run, driver)
@@ -287,21 +277,21 @@ class Host:
         self._heads.keep(driver, message.head)
         return Told(self._heads.current(), account)
 
-    def _noticed(self, opened: Opened, driver: str) -> Message:
+    def _noticed(self, opened: messages.Opened, driver: str) -> messages.Message:
         """The driver did not take what this party answered."""
-        notice = decode(opened, (Notice,), max_bytes=self.max_bytes)
+        notice = messages.decode(opened, (Notice,), max_bytes=self.max_bytes)
         assert isinstance(notice, Notice)
         if self._on_notice is not None:
             self._on_notice(driver, printable(opened.header.run), printable(notice.why))
         return Noticed()
 
-    def _admitted(self, opened: Opened, driver: str) -> tuple[Party, Message]:
+    def _admitted(self, opened: messages.Opened, driver: str) -> tuple[Party, messages.Message]:
         """The party and the request; tensors are decoded only once all else is in order."""
         header = opened.header
         algorithm, _, kind = header.type.partition(".")
         about: checkpoint.Save | checkpoint.Restore | None = None
         if header.type in _CHECKPOINT_TYPES:
-            named = decode(opened, checkpoint.REQUESTS, max_bytes=self.max_bytes)
+            named = messages.decode(opened, checkpoint.REQUESTS, max_bytes=self.max_bytes)
             assert isinstance(named, checkpoint.Save | checkpoint.Restore)
             about = named
             algorithm = about.algorithm
@@ -310,7 +300,7 @@ class Host:
         party = self._party(header.run, algorithm, driver)
         if not any(header.type == accepted.wire_name() for accepted in party.accepts):
             raise MessageError(f"it does not answer {header.type}")
-        return party, about or decode(opened, party.accepts, max_bytes=self.max_bytes)
+        return party, about or messages.decode(opened, party.accepts, max_bytes=self.max_bytes)
 
     def _party(self, run: str, algorithm: str, driver: str) -> Party:
         key = (driver, run, algorithm)
@@ -324,26 +314,30 @@ class Host:
             _log.info("%s: run %r made room for run %r", self.name, oldest[1], run)
         return party
 
-    def _recorded(self, answer: Message, driver: str, header: Header | None = None) -> Data:
+    def _recorded(
+        self, answer: messages.Message, driver: str, header: messages.Header | None = None
+    ) -> messages.Data:
         """The answer's bytes, once it is written down that they leave; no header: of none."""
         run, sequence = ("", 0) if header is None else (header.run, header.sequence)
         precision = "float32" if header is None else header.precision
-        encoded = encode(answer, run=run, sequence=sequence, precision=precision)
+        encoded = messages.encode(answer, run=run, sequence=sequence, precision=precision)
         try:
             self._recorder.left(driver, answer, header, encoded)
         except NotWrittenError as error:
             return self._unwritten(error, driver, header)
         return encoded
 
-    def _unwritten(self, error: NotWrittenError, driver: str, header: Header | None = None) -> Data:
+    def _unwritten(
+        self, error: NotWrittenError, driver: str, header: messages.Header | None = None
+    ) -> messages.Data:
         """What the driver is told; whoever watches here is told why, as of a refusal."""
         kind, run, sequence = (
             ("", "", 0) if header is None else (header.type, header.run, header.sequence)
         )
         self.refuse(driver, str(error), kind=kind, run=run)
-        return encode(Failed(_UNWRITTEN), run=run, sequence=sequence)
+        return messages.encode(Failed(_UNWRITTEN), run=run, sequence=sequence)
 
-    def _log_failure(self, header: Header, driver: str, cause: str) -> None:
+    def _log_failure(self, header: messages.Header, driver: str, cause: str) -> None:
         count = self._counted.once_more("no answer", driver, header.type, cause)
         if count:
             asked = (self.name, printable(header.type)[:100], printable(header.run), driver)

@@ -22,13 +22,7 @@ from typing import Any, TypeVar
 
 from dovetail.cluster import Actor, RayTasks
 from dovetail.errors import MessageError, PartyError, TrainingError
-from dovetail.network.checkpoint import (
-    Checkpointed,
-    State,
-    StatefulParty,
-    read_state,
-    written_state,
-)
+from dovetail.network import checkpoint
 from dovetail.network.costs import cost_of, noted
 from dovetail.network.engine import Engine
 from dovetail.network.inprocess import InProcess
@@ -44,7 +38,7 @@ _MOST_CALLS, _MOST_BYTES = 64, 2**26
 _Answer = tuple[type[Message], bytes, dict[str, float]] | PartyError
 
 #: What travels: name -> what answers, and name -> the party inside it.
-Made = tuple[dict[str, StatefulParty], dict[str, Any]]
+Made = tuple[dict[str, checkpoint.StatefulParty], dict[str, Any]]
 
 #: Makes the engine that asks parties of one process: ``InProcess``, or one that stacks them.
 Kind = Callable[..., Engine]
@@ -57,7 +51,7 @@ class Process:
         import torch
 
         torch.set_num_threads(num_threads)
-        self._parties: dict[int, dict[str, StatefulParty]] = {}
+        self._parties: dict[int, dict[str, checkpoint.StatefulParty]] = {}
         self._inside: dict[int, dict[str, Any]] = {}
         self._engines: dict[int, Engine] = {}
 
@@ -96,7 +90,7 @@ class Process:
             party = self._parties[variant][name]
             if not getattr(party, "unsaved", str)():
                 try:
-                    states[name] = written_state(party.state())
+                    states[name] = checkpoint.written_state(party.state())
                 except TrainingError:  # training has not begun
                     continue
         return states
@@ -108,7 +102,7 @@ class Process:
     def restore(self, variant: int, states: dict[str, bytes]) -> None:
         """Go on from there."""
         for name, state in states.items():
-            self._parties[variant][name].restore(read_state(state))
+            self._parties[variant][name].restore(checkpoint.read_state(state))
 
 
 @dataclass
@@ -161,10 +155,10 @@ class Pool:
     def __call__(
         self,
         parties: Mapping[str, Any],
-        sides: Mapping[str, StatefulParty],
+        sides: Mapping[str, checkpoint.StatefulParty],
         variant: str,
         seed: int,
-    ) -> tuple[Mapping[str, Any], Mapping[str, StatefulParty]]:
+    ) -> tuple[Mapping[str, Any], Mapping[str, checkpoint.StatefulParty]]:
         """Parties as they are there, and what answers there.
 
         Raises:
@@ -203,7 +197,7 @@ class Hosted(Mapping[str, Any]):
         actors: list[Actor],
         variant: int,
         here: Mapping[str, Any],
-        answers: Mapping[str, StatefulParty],
+        answers: Mapping[str, checkpoint.StatefulParty],
     ) -> None:
         self._here, self._answers = here, answers
         self._variant = variant
@@ -274,7 +268,7 @@ class Hosted(Mapping[str, Any]):
         kind, data, cost = answer
         return noted(decode(data, (kind,), max_bytes=2**62), cost)
 
-    def state(self, name: str) -> State | None:
+    def state(self, name: str) -> checkpoint.State | None:
         """A party's, which tells all that its next answer depends on; None where none does."""
         if name in self._stale:
             self._fetch()
@@ -282,11 +276,11 @@ class Hosted(Mapping[str, Any]):
         if name in self._stale:
             return None
         state = part.states.get(name)
-        return self._answers[name].state() if state is None else read_state(state)
+        return self._answers[name].state() if state is None else checkpoint.read_state(state)
 
-    def restore(self, name: str, state: State) -> None:
+    def restore(self, name: str, state: checkpoint.State) -> None:
         """A party goes on from there."""
-        actor, states = self._actor[name], {name: written_state(state)}
+        actor, states = self._actor[name], {name: checkpoint.written_state(state)}
         self._call("restore", {actor: (states,)})
         self._parts[actor].put_back(states)
         self._stale.discard(name)
@@ -352,14 +346,14 @@ class Remote:
         party: as it is before its first message.
     """
 
-    def __init__(self, hosted: Hosted, name: str, party: StatefulParty) -> None:
+    def __init__(self, hosted: Hosted, name: str, party: checkpoint.StatefulParty) -> None:
         self.accepts = party.accepts
         self.name, self.hosted = name, hosted
 
     def handle(self, message: Message) -> Message:
         return self.hosted.answer(self.name, message)
 
-    def state(self) -> State:
+    def state(self) -> checkpoint.State:
         """As of the party there.
 
         Raises:
@@ -370,7 +364,7 @@ class Remote:
             raise TrainingError(f"party {self.name!r} has nothing to save at this moment")
         return state
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: checkpoint.State) -> None:
         """Go on from there."""
         self.hosted.restore(self.name, state)
 
@@ -414,4 +408,4 @@ class AtOnce(InProcess):
 
 
 def _inside(party: Any) -> Any:
-    return party.party if isinstance(party, Checkpointed) else party
+    return party.party if isinstance(party, checkpoint.Checkpointed) else party

@@ -22,14 +22,7 @@ from typing import Any, Self
 
 from dovetail import alignment as psi
 from dovetail import data as dd
-from dovetail.alignment.stored import (
-    StoredRows,
-    alignment_of,
-    digest,
-    load_rows,
-    save_rows,
-    training_run,
-)
+from dovetail.alignment import stored
 from dovetail.errors import AlignmentError, ConfigError, MessageError
 from dovetail.federated import missing_parties
 from dovetail.methods.base import SILENT, Progress
@@ -253,7 +246,7 @@ class Coordinator(Listener):
                 f"the run began on alignment {aligned!r}, and the parties have aligned again since "
                 f"({self.alignment!r}); start anew with --overwrite"
             )
-        run = training_run(self.alignment, fresh) if self.alignment else fresh
+        run = stored.training_run(self.alignment, fresh) if self.alignment else fresh
         self._run = (run, f"seed-{seed}")
         return run
 
@@ -295,7 +288,7 @@ class Driver(Listener):
     ) -> None:
         check_partners(site, section)
         self.site = site
-        self._stored: StoredRows | None = None
+        self._stored: stored.StoredRows | None = None
         super().__init__(
             site.name,
             site_folder_of(site.path),
@@ -310,9 +303,9 @@ class Driver(Listener):
         """SHA-256 of the ids of its own samples that a run is of."""
         ids = self.site.table.ids
         if self._stored is None:
-            return digest(ids)
+            return stored.digest(ids)
         local_S = self._stored.rows_S
-        return digest(ids[local_S[local_S >= 0].numpy()])
+        return stored.digest(ids[local_S[local_S >= 0].numpy()])
 
     def align(self, *, workers: int = 1) -> psi.Aligned:
         """Align with all partners, and keep what came of it; each partner keeps its own rows."""
@@ -321,16 +314,16 @@ class Driver(Listener):
         with psi.Workers(workers) as shared, self._talk.points("aligning") as bar:
             aligned = self.site.align(self._engine(run), workers=shared, progress=bar)
         rows = aligned.alignment.rows
-        self._stored = StoredRows(
+        self._stored = stored.StoredRows(
             self.site.name,
             run,
             rows[self.site.name],
-            digest(self.site.table.ids),
+            stored.digest(self.site.table.ids),
             self.site.name,
             {name: rows[name] >= 0 for name in self.partners},
         )
         make_folder(self.stored_path.parent)
-        save_rows(self.stored_path, self._stored)
+        stored.save_rows(self.stored_path, self._stored)
         return aligned
 
     def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
@@ -355,7 +348,7 @@ class Driver(Listener):
         if not self.stored_path.exists():
             self.align()
         else:  # a table that changed is told before anyone is waited for
-            self._stored = load_rows(self.stored_path, self.site.name, self.site.table.ids)
+            self._stored = stored.load_rows(self.stored_path, self.site.name, self.site.table.ids)
         assert self._stored is not None
         known = self._stored.alignment()
         missing = [name for name in self.partners if name not in known.rows]
@@ -383,8 +376,8 @@ class Driver(Listener):
         aligned, slash, fresh = run.rpartition("/")
         if slash and aligned != self._stored.run:
             raise AlignmentError(
-                f"the run began on alignment {alignment_of(run)!r}, and {self.site.name!r} has "
-                f"aligned again since ({self._stored.run!r}); start anew with --overwrite"
+                f"the run began on alignment {stored.alignment_of(run)!r}, and {self.site.name!r} "
+                f"has aligned again since ({self._stored.run!r}); start anew with --overwrite"
             )
         self._run = (f"seed-{seed}", fresh)
         return f"{self._stored.run}/{fresh}"
@@ -392,7 +385,7 @@ class Driver(Listener):
     def connect(self, variant: str) -> Engine:
         """What reaches the partners in one variant of the run that was begun."""
         assert self._stored is not None
-        return self._engine(training_run(self._stored.run, variant, *self._run))
+        return self._engine(stored.training_run(self._stored.run, variant, *self._run))
 
 
 def coordinator_name(section: ElsewhereSection) -> str:

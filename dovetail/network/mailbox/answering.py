@@ -20,18 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from dovetail.errors import MessageError
 from dovetail.network.certificates import may_listen
 from dovetail.network.host import Host
+from dovetail.network.mailbox import letters
 from dovetail.network.mailbox.journal import Entry, Journal
 from dovetail.network.mailbox.keys import Keys, private_key
-from dovetail.network.mailbox.letters import (
-    MAX_EXTRA_BYTES,
-    Label,
-    LetterError,
-    Named,
-    TornError,
-    read_letter,
-    read_name,
-    seal,
-)
 from dovetail.network.mailbox.places import MAIL, Place, UnfitError
 from dovetail.network.mailbox.watching import Watch
 from dovetail.network.messages import open_message
@@ -108,7 +99,7 @@ class Mailman:
             PlaceError: the place cannot be reached.
             OSError: what was answered cannot be written down, and did not leave.
         """
-        names = [read_name(name) for name in self._place.names(self._folder)]
+        names = [letters.read_name(name) for name in self._place.names(self._folder)]
         requests = [each for each in names if each is not None and each.kind == "q"]
         looked, num_answered = time.time(), 0
         for driver, journal in self._journals.items():
@@ -121,7 +112,7 @@ class Mailman:
         self._looked = looked
         return num_answered
 
-    def _tell_strangers(self, requests: Sequence[Named]) -> None:
+    def _tell_strangers(self, requests: Sequence[letters.Named]) -> None:
         others = {each.sender for each in requests} - set(self._journals)
         for sender in sorted(others - self._strangers)[:MOST_LETTERS]:
             self._strangers.add(sender)
@@ -130,7 +121,7 @@ class Mailman:
                 "opened: no such driver was named (policy.drivers, --name)"
             )
 
-    def _answer(self, driver: str, journal: Journal, named: Named) -> bool:
+    def _answer(self, driver: str, journal: Journal, named: letters.Named) -> bool:
         """Whether the letter was answered; it is taken away where it is of no more use."""
         file = self._folder + named.name
         last = journal.last
@@ -138,12 +129,12 @@ class Mailman:
             self._refuse(driver, file, self._why_old(driver, named, last))
             return False
         try:
-            data = self._place.get(file, self._host.max_bytes + MAX_EXTRA_BYTES)
+            data = self._place.get(file, self._host.max_bytes + letters.MAX_EXTRA_BYTES)
             if data is None:
                 return False
-            letter = read_letter(data, named.name, self._host.name, self._identity)
+            letter = letters.read_letter(data, named.name, self._host.name, self._identity)
             if not may_listen(letter.certificate):
-                raise LetterError(
+                raise letters.LetterError(
                     f"it is signed with a certificate of {driver!r} that may join and not drive"
                 )
             label = letter.label
@@ -159,7 +150,7 @@ class Mailman:
             what = f"request {named.number} of {driver!r} is no letter: {error}"
             self._refuse(driver, file, what)
             return False
-        except TornError as error:
+        except letters.TornError as error:
             if self._watch.is_torn(named.name):
                 what = f"request {named.number} of {driver!r} is torn: {error}"
                 self._refuse(driver, file, what)
@@ -198,9 +189,9 @@ class Mailman:
         self._leave(label, journal)
         return True
 
-    def _leave(self, label: Label, journal: Journal) -> None:
+    def _leave(self, label: letters.Label, journal: Journal) -> None:
         """Put the answer there, and take the request away."""
-        answer = Label(
+        answer = letters.Label(
             self._host.name,
             label.sender,
             label.conversation,
@@ -212,11 +203,11 @@ class Mailman:
             process=self._process,
         )
         to = X25519PublicKey.from_public_bytes(bytes.fromhex(label.key))
-        self._place.put(answer.place, seal(answer, journal.answer(), to, self._identity))
+        self._place.put(answer.place, letters.seal(answer, journal.answer(), to, self._identity))
         self._place.remove(label.place)
         journal.done()
 
-    def _is_old(self, named: Named, last: Entry) -> bool:
+    def _is_old(self, named: letters.Named, last: Entry) -> bool:
         """Whether this was answered before, or is of a process that another has replaced."""
         if named.conversation != last.conversation:
             return named.conversation < last.conversation
@@ -224,7 +215,7 @@ class Mailman:
             return named.number < last.number
         return named.attempt < last.attempt or (named.attempt == last.attempt and last.done)
 
-    def _why_old(self, driver: str, named: Named, last: Entry) -> str:
+    def _why_old(self, driver: str, named: letters.Named, last: Entry) -> str:
         where = self._place.where
         if named.conversation < last.conversation:
             return (

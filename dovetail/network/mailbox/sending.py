@@ -20,18 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from dovetail.errors import MessageError
 from dovetail.network.calls import Call, Calls, SlowError, SpoiltError, UnreachableError
 from dovetail.network.ledger import LedgerFile
+from dovetail.network.mailbox import letters
 from dovetail.network.mailbox.keys import read_card
-from dovetail.network.mailbox.letters import (
-    MAX_EXTRA_BYTES,
-    Label,
-    Letter,
-    LetterError,
-    Named,
-    TornError,
-    read_letter,
-    read_name,
-    seal,
-)
 from dovetail.network.mailbox.places import MAIL, Place, PlaceError, UnfitError
 from dovetail.network.mailbox.watching import Watch, clock
 from dovetail.network.messages import MAX_MESSAGE_BYTES, PROTOCOL, Data, open_message
@@ -87,7 +77,7 @@ class Mailbox(Calls):
             identity,
             conversation,
             poll_s,
-            max_message_bytes + MAX_EXTRA_BYTES,
+            max_message_bytes + letters.MAX_EXTRA_BYTES,
             watch or Watch(place.where, show),
             show,
             self._leaving,
@@ -149,7 +139,7 @@ class Correspondence:
         self._asked: Data | None = None  # what is not answered yet
         self._number = 0
         self._answered = 0  # the highest number that was
-        self._label: Label | None = None  # of the last attempt, if it could be left
+        self._label: letters.Label | None = None  # of the last attempt, if it could be left
         self._attempts = 0
         self._since = 0.0  # of the first attempt
         self._missed = 0  # looks at which the request was gone
@@ -215,7 +205,7 @@ class Correspondence:
                 f"request {self._number} to {self._party!r} was left in {shared.place.where} "
                 f"{self._attempts} times, and no answer came that can be read"
             )
-        label = Label(
+        label = letters.Label(
             shared.driver,
             self._party,
             shared.conversation,
@@ -226,7 +216,9 @@ class Correspondence:
             shared.key.public_key().public_bytes_raw().hex(),
             answered=self._answered,
         )
-        shared.place.put(label.place, seal(label, self._asked, self._key(), shared.identity))
+        shared.place.put(
+            label.place, letters.seal(label, self._asked, self._key(), shared.identity)
+        )
         self._label, self._missed = label, 0
         self._attempts += 1
 
@@ -265,16 +257,16 @@ class Correspondence:
                 self._again(f"request {self._number} to {self._party!r}, or its answer, is gone")
         return None
 
-    def _answers(self) -> list[Named]:
+    def _answers(self) -> list[letters.Named]:
         folder = MAIL + self._shared.driver + "/"
-        names = [read_name(name) for name in self._shared.place.names(folder)]
+        names = [letters.read_name(name) for name in self._shared.place.names(folder)]
         return [
             each
             for each in names
             if each is not None and each.sender == self._party and each.kind == "a"
         ]
 
-    def _judge(self, named: Named) -> Data | None:
+    def _judge(self, named: letters.Named) -> Data | None:
         """What a file says, if it is the answer; it is taken away once it is of no more use."""
         shared, where = self._shared, self._shared.place.where
         file = f"{MAIL}{shared.driver}/{named.name}"
@@ -298,13 +290,13 @@ class Correspondence:
             data = shared.place.get(file, shared.most)
             if data is None:
                 return None
-            letter = read_letter(data, named.name, shared.driver, shared.identity)
+            letter = letters.read_letter(data, named.name, shared.driver, shared.identity)
             body = self._opened(letter)
         except UnfitError as error:
             self._read.add(named.name)  # also where it cannot be taken away
             self._spoilt(file, f"{what} is no letter: {error}")
             return None
-        except TornError as error:
+        except letters.TornError as error:
             if shared.watch.is_torn(named.name):
                 self._spoilt(file, f"{what} is torn: {error}")
             return None
@@ -317,14 +309,14 @@ class Correspondence:
         self._drop(file)
         return body
 
-    def _opened(self, letter: Letter) -> bytes:
+    def _opened(self, letter: letters.Letter) -> bytes:
         """Raises MessageError: it is sealed to another."""
         body = letter.open([self._shared.key])
         open_message(body)
         try:
             self._next = X25519PublicKey.from_public_bytes(bytes.fromhex(letter.label.key))
         except ValueError:
-            raise LetterError("it has no key for the next request") from None
+            raise letters.LetterError("it has no key for the next request") from None
         return body
 
     def _drop(self, file: str) -> None:
@@ -352,7 +344,7 @@ class Correspondence:
             f"{lies} in {self._shared.place.where}"
         )
 
-    def _withdraw_attempts(self, label: Label) -> None:
+    def _withdraw_attempts(self, label: letters.Label) -> None:
         """Earlier attempts at what is answered."""
         for attempt in range(1, self._attempts + 1):
             self._shared.place.remove(replace(label, attempt=attempt).place)
@@ -363,7 +355,7 @@ class Correspondence:
         folder = MAIL + self._party + "/"
         try:
             for name in shared.place.names(folder):
-                named = read_name(name)
+                named = letters.read_name(name)
                 if named is not None and named.sender == shared.driver and named.kind == "q":
                     shared.place.remove(folder + name)
         except PlaceError as error:
