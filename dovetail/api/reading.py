@@ -33,7 +33,7 @@ from dovetail.models.learners.assisted_joint import AssistedSpec
 from dovetail.models.learners.joint import JointSpec, StacksSpec
 from dovetail.models.model_folders import JOINT, kind_of, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
-from dovetail.models.raw import read_rows, usable_rows
+from dovetail.models.raw import RawRows, Takes, read_rows, usable_rows
 from dovetail.node.engines import CertifiedSection
 from dovetail.node.joint_prediction import Asker, missing_text, question_of
 from dovetail.node.partyfile import open_site
@@ -97,18 +97,15 @@ def gather(
         DataError: rows or ids that cannot be used.
         NetworkError: no data owner answers.
     """
+    rows = _Rows(source, party, id_column, allow_unseen, talk)
     if section is None:
         path = model_folder(folder)
         model = open_model(path)
         names = () if party is None or id_column is not None else _ids_of(party)
-        name = names[0] if len(names) == 1 else id_column
-        if partial:
-            given = _read_usable(model, source, name, allow_unseen=allow_unseen)
-            return given if len(names) < 2 else replace(given, ids=_columns(source, names))
-        given = _read_all(
-            model, path, source, name, allow_unseen=allow_unseen, images=images, talk=talk
-        )
-        return given if len(names) < 2 else replace(given, ids=_columns(source, names))
+        if len(names) == 1:
+            rows = replace(rows, id_column=names[0])
+        given = rows.usable(model) if partial else rows.all(model, path, images)
+        return given if len(names) < 2 else replace(given, ids=rows.columns(names))
     if partial:
         raise ConfigError("--partial is for a model that predicts alone; leave it out")
     if party is None:
@@ -119,32 +116,13 @@ def gather(
     if images is not None:
         raise ConfigError("--images is for a model that predicts alone; leave it out")
     if (joint := joint_folder(folder)) is not None:
-        return _ask_partners(
-            load(joint), source, party, section, id_column, allow_unseen=allow_unseen, talk=talk
-        )
+        return rows.with_partners(load(joint), open_site(party), section)
     if allow_unseen:
         raise ConfigError(
             "--allow-unseen is for a table of columns; data owners on other machines take "
             "categories unseen in training as missing, leave it out"
         )
-    return _ask(folder, source, party, section, id_column, talk=talk)
-
-
-def _read_usable(model: Model, source: Path, id_column: str | None, *, allow_unseen: bool) -> Given:
-    """The rows of a table that can be used, and why the others cannot.
-
-    Raises:
-        DataError: no row can be used.
-        ModelError: a model that does not predict from one table alone.
-    """
-    table = dd.read_table(source)
-    usable, refused, num_rows = usable_rows(model, table, allow_unseen=allow_unseen)
-    rows = read_rows(model, usable, id_column=id_column, allow_unseen=allow_unseen)
-    ids = np.arange(num_rows)
-    if id_column is not None:
-        ids = whole_numbers(table.column(id_column)).values
-    named = {id_column or "": ids}
-    return Given(model, named, rows.x, rows.labels, refused=refused, exposure=rows.exposure)
+    return rows.with_owners(load(model_folder(folder)), open_site(party), section)
 
 
 def _ids_of(party: Path) -> tuple[str, ...]:
@@ -153,82 +131,225 @@ def _ids_of(party: Path) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _columns(source: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns of ids, as they are printed."""
-    table = dd.read_table(source)
-    return {name: whole_numbers(table.column(name)).values for name in names}
+def joint_folder(folder: Path) -> Path | None:
+    """The folder of a joint model, if it is meant: itself, or that of a run with one."""
+    for path in (folder, folder / "models" / JOINT):
+        if kind_of(path) in (StacksSpec.kind, AssistedSpec.kind):
+            return path
+    return None
 
 
-def _identified(
-    site: Site, model: Model, source: Path, id_column: str | None
-) -> tuple[dd.PartyTable, dict[str, np.ndarray]]:
-    """A table's rows by who they are, with labels if it has them; and its columns of ids."""
-    names = site.party.id if id_column is None else id_column
-    label = model.about.get("label")
-    known = label if dd.read_table(source).has(label) else None
-    rows = dd.read_party_table(site.name, str(source), id=names, label=known, columns=())
-    return rows, _columns(source, (names,) if isinstance(names, str) else names)
+@dataclass(frozen=True)
+class _Rows:
+    """Rows that are to be predicted, and how they are read; see ``gather``."""
 
+    source: Path
+    party: Path | None
+    id_column: str | None
+    allow_unseen: bool
+    talk: Progress
 
-# --- With data owners on other machines -----------------------------------------------------------
+    def read(self, model: Takes, images: Path | None = None) -> RawRows:
+        """The table's rows, as a model takes them."""
+        return read_rows(
+            model,
+            self.source,
+            id_column=self.id_column,
+            allow_unseen=self.allow_unseen,
+            images=images,
+        )
 
+    def columns(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Columns of ids, as they are printed."""
+        table = dd.read_table(self.source)
+        return {name: whole_numbers(table.column(name)).values for name in names}
 
-def _ask(
-    folder: Path,
-    source: Path,
-    party: Path,
-    section: CertifiedSection,
-    id_column: str | None,
-    *,
-    talk: Progress,
-) -> Given:
-    """What data owners on other machines say of the ids in a table.
+    def named(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Ids by the column that they are of."""
+        return {self.id_column or "": ids}
 
-    Raises:
-        ModelError: not this label owner's model.
-        DataError: ids that cannot be used.
-        NetworkError: no data owner answers.
-    """
-    model, site = load(model_folder(folder)), open_site(party)
-    rows, ids = _identified(site, model, source, id_column)
-    with Asker(site, model, section, talk=talk) as asker:
-        answer = asker.ask(rows.ids)
-    answered = np.array(
-        [
-            " ".join(name for name, is_in in zip(answer.answered, row, strict=True) if is_in)
-            for row in zip(
-                *(answered.tolist() for answered in answer.answered.values()), strict=True
+    # --- With all networks in one place -----------------------------------------------------------
+
+    def usable(self, model: Model) -> Given:
+        """The rows of a table that can be used, and why the others cannot.
+
+        Raises:
+            DataError: no row can be used.
+            ModelError: a model that does not predict from one table alone.
+        """
+        table = dd.read_table(self.source)
+        usable, refused, num_rows = usable_rows(model, table, allow_unseen=self.allow_unseen)
+        rows = read_rows(model, usable, id_column=self.id_column, allow_unseen=self.allow_unseen)
+        ids = np.arange(num_rows)
+        if self.id_column is not None:
+            ids = whole_numbers(table.column(self.id_column)).values
+        return Given(
+            model, self.named(ids), rows.x, rows.labels, refused=refused, exposure=rows.exposure
+        )
+
+    def all(self, model: Model, model_path: Path, images: Path | None) -> Given:
+        """What a table has of what the model takes."""
+        if isinstance(model.spec, JointSpec):
+            return self._joint_here(model, model.spec, model_path)
+        rows = self.read(model, images)
+        named, x = self.named(rows.ids), rows.x
+        if not isinstance(model.spec, OwnersSpec):
+            return Given(model, named, x, rows.labels, exposure=rows.exposure)
+        answered = [name for name in model.shapes if name in x]
+        missing = [name for name in model.shapes if name not in x]
+        left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"
+        self.talk.warn(
+            f"predicted with the data owners {', '.join(answered)}{left if missing else ''}"
+        )
+        by_row = np.full(len(rows.ids), " ".join(answered), dtype=object)
+        about = {"answered": answered, "missing": missing}
+        return Given(model, named, x, rows.labels, by_row, about)
+
+    def _joint_here(self, model: Model, spec: JointSpec, model_path: Path) -> Given:
+        """A joint model's rows, from a table that may have the partners' columns, too."""
+        rows = self.read(model)
+        codes: dict[str, Tensor] = {}
+        missed: dict[str, str] = {}
+        question = cache(lambda: question_of(spec, model_path / KEYS))
+        for name in spec.partners:
+            folder = model_path.parent / name
+            if not (folder / "bottom.json").exists():
+                missed[name] = f"its networks are not in {folder}"
+                continue
+            bottom = load_bottom(folder)
+            if isinstance(bottom.input, dd.TableEncoder) and not self.source.is_dir():
+                columns = dd.read_table(self.source).names
+                lacking = [column for column in bottom.input.columns if column not in columns]
+                if lacking:
+                    missed[name] = f"{self.source} lacks its column {lacking[0]!r}"
+                    continue
+            inputs = {} if bottom.input is None else {name: bottom.input}
+            local_model = replace(model, shapes={name: tuple(bottom.shape)}, inputs=inputs)
+            try:
+                held = read_rows(local_model, self.source, allow_unseen=self.allow_unseen).x
+            except (DataError, ModelError) as error:
+                missed[name] = str(error)
+                continue
+            codes[name] = question().here(bottom, held[name])
+        by_row = [list(codes)] * len(rows.ids)
+        return self._joint(model, self.named(rows.ids), rows, codes, by_row, missed)
+
+    # --- With those on other machines -------------------------------------------------------------
+
+    def _identified(self, site: Site, model: Model) -> tuple[dd.PartyTable, dict[str, np.ndarray]]:
+        """The rows by who they are, with labels if it has them; and the columns of ids."""
+        names = site.party.id if self.id_column is None else self.id_column
+        label, path = model.about.get("label"), str(self.source)
+        known = label if dd.read_table(self.source).has(label) else None
+        rows = dd.read_party_table(site.name, path, id=names, label=known, columns=())
+        return rows, self.columns((names,) if isinstance(names, str) else names)
+
+    def with_owners(self, model: Model, site: Site, section: CertifiedSection) -> Given:
+        """What data owners say of the ids in a table.
+
+        Raises:
+            ModelError: not this label owner's model.
+            DataError: ids that cannot be used.
+            NetworkError: no data owner answers.
+        """
+        rows, ids = self._identified(site, model)
+        with Asker(site, model, section, talk=self.talk) as asker:
+            answer = asker.ask(rows.ids)
+        answered = np.array([" ".join(each) for each in _by_row(answer.answered)], dtype=object)
+        predicted = np.flatnonzero(answered != "")
+        if not len(predicted):
+            raise NetworkError(
+                f"{self.source}: no data owner answers for any row: {missing_text(answer.missed)}"
             )
-        ],
-        dtype=object,
-    )
-    predicted = np.flatnonzero(answered != "")
-    if not len(predicted):
-        raise NetworkError(
-            f"{source}: no data owner answers for any row: {missing_text(answer.missed)}"
+        _print_answered(answer, self.talk)
+        left = np.flatnonzero(answered == "")
+        if len(left):
+            shown = ["/".join(str(values[row]) for values in ids.values()) for row in left[:5]]
+            more = ", ..." if len(left) > len(shown) else ""
+            self.talk.warn(
+                f"{len(left)} of {len(answered)} rows are not predicted, as no data owner "
+                f"that answered has them: {', '.join(shown)}{more}"
+            )
+        return Given(
+            model,
+            {name: values[predicted] for name, values in ids.items()},
+            {name: answer.mean()[torch.from_numpy(predicted)] for name in model.shapes},
+            None if rows.labels is None else rows.labels.take(predicted),
+            answered[predicted],
+            {
+                "answered": [name for name, values in answer.answered.items() if values.any()],
+                "missing": list(answer.missed),
+                "reasons": dict(answer.missed),
+                "not_predicted": len(left),
+            },
         )
-    _print_answered(answer, talk)
-    left = np.flatnonzero(answered == "")
-    if len(left):
-        shown = ["/".join(str(values[row]) for values in ids.values()) for row in left[:5]]
-        more = ", ..." if len(left) > len(shown) else ""
-        talk.warn(
-            f"{len(left)} of {len(answered)} rows are not predicted, as no data owner "
-            f"that answered has them: {', '.join(shown)}{more}"
+
+    def with_partners(self, model: Model, site: Site, section: CertifiedSection) -> Given:
+        """A joint model's rows, with the codes of partners; who does not come is done without.
+
+        Raises:
+            ModelError: not this label owner's model.
+            DataError: rows or ids that cannot be used.
+        """
+        rows, ids = self._identified(site, model)
+        read = read_rows(model, self.source, allow_unseen=self.allow_unseen)
+        codes: dict[str, Tensor] = {}
+        missed: Mapping[str, str]
+        by_row: Sequence[Sequence[str]] = [()] * len(rows.ids)
+        with Asker(site, model, section, talk=self.talk) as asker:
+            try:
+                answer = asker.ask(rows.ids)
+                codes, missed = dict(answer.codes), answer.missed
+                by_row = _by_row(answer.answered)
+            except NetworkError as failure:
+                missed = {name: str(failure) for name in section.partners}
+        return self._joint(model, ids, replace(read, labels=rows.labels), codes, by_row, missed)
+
+    def _joint(
+        self,
+        model: Model,
+        ids: Mapping[str, np.ndarray],
+        rows: RawRows,
+        codes: Mapping[str, Tensor],
+        by_row: Sequence[Sequence[str]],
+        missed: Mapping[str, str],
+    ) -> Given:
+        """What is predicted; says on standard error which rows the solo model says."""
+        assert isinstance(model.spec, JointSpec)
+        needed = 1 if model.spec.partial else len(model.spec.partners)
+        together = sum(len(each) >= needed for each in by_row)
+        here = [name for name in model.spec.partners if any(name in each for each in by_row)]
+        missing_clause = f"; missing: {missing_text(missed)}" if missed else ""
+        if together:
+            self.talk.warn(
+                f"{together} of {len(by_row)} rows are predicted with {', '.join(here)}, the "
+                f"others by the model that needs no partner{missing_clause}"
+            )
+        else:
+            self.talk.warn(
+                "no partner's columns are there, so every row is predicted by the model that "
+                f"needs none{missing_clause}"
+            )
+        return Given(
+            model,
+            ids,
+            {**rows.x, **codes},
+            rows.labels,
+            np.array([" ".join(each) for each in by_row], dtype=object),
+            {
+                "answered": here,
+                "missing": list(missed),
+                "reasons": dict(missed),
+                "predicted_together": together,
+            },
+            exposure=rows.exposure,
         )
-    return Given(
-        model,
-        {name: values[predicted] for name, values in ids.items()},
-        {name: answer.mean()[torch.from_numpy(predicted)] for name in model.shapes},
-        None if rows.labels is None else rows.labels.take(predicted),
-        answered[predicted],
-        {
-            "answered": [name for name, values in answer.answered.items() if values.any()],
-            "missing": list(answer.missed),
-            "reasons": dict(answer.missed),
-            "not_predicted": len(left),
-        },
-    )
+
+
+def _by_row(answered: Mapping[str, Tensor]) -> list[list[str]]:
+    """Of each row, who answers for it."""
+    by_row = zip(*(values.tolist() for values in answered.values()), strict=True)
+    return [[name for name, is_in in zip(answered, row, strict=True) if is_in] for row in by_row]
 
 
 def _print_answered(answer: Answers, talk: Progress) -> None:
@@ -244,167 +365,3 @@ def _print_answered(answer: Answers, talk: Progress) -> None:
             shown.append(f"{name}{part}")
     left = f"; left out of the mean: {missing_text(answer.missed)}" if answer.missed else ""
     talk.warn(f"predicted with the data owners {', '.join(shown)}{left}")
-
-
-# --- With partners of a joint model ---------------------------------------------------------------
-
-
-def joint_folder(folder: Path) -> Path | None:
-    """The folder of a joint model, if it is meant: itself, or that of a run with one."""
-    for path in (folder, folder / "models" / JOINT):
-        if kind_of(path) in (StacksSpec.kind, AssistedSpec.kind):
-            return path
-    return None
-
-
-def _ask_partners(
-    model: Model,
-    source: Path,
-    party: Path,
-    section: CertifiedSection,
-    id_column: str | None,
-    *,
-    allow_unseen: bool,
-    talk: Progress,
-) -> Given:
-    """A joint model's rows, with the codes of partners on other machines; who does not come is
-    done without.
-
-    Raises:
-        ModelError: not this label owner's model.
-        DataError: rows or ids that cannot be used.
-    """
-    site = open_site(party)
-    rows, ids = _identified(site, model, source, id_column)
-    read = read_rows(model, source, allow_unseen=allow_unseen)
-    missed: Mapping[str, str]
-    with Asker(site, model, section, talk=talk) as asker:
-        try:
-            answer = asker.ask(rows.ids)
-            codes, answered, missed = dict(answer.codes), answer.answered, answer.missed
-        except NetworkError as failure:
-            codes, answered = {}, {}
-            missed = {name: str(failure) for name in section.partners}
-    by_row = [
-        [name for name, is_answered in answered.items() if bool(is_answered[row])]
-        for row in range(len(rows.ids))
-    ]
-    given = _joint_given(model, ids, {**read.x, **codes}, rows.labels, by_row, missed, talk)
-    return replace(given, exposure=read.exposure)
-
-
-def _read_joint(
-    model: Model,
-    model_path: Path,
-    source: Path,
-    id_column: str | None,
-    *,
-    allow_unseen: bool,
-    talk: Progress,
-) -> Given:
-    """A joint model's rows, from a table that may have the partners' columns, too."""
-    local_rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
-    ids, x, labels = local_rows.ids, local_rows.x, local_rows.labels
-    assert isinstance(model.spec, JointSpec)
-    codes: dict[str, Tensor] = {}
-    missed: dict[str, str] = {}
-    spec = model.spec
-    question = cache(lambda: question_of(spec, model_path / KEYS))
-    for name in model.spec.partners:
-        folder = model_path.parent / name
-        if not (folder / "bottom.json").exists():
-            missed[name] = f"its networks are not in {folder}"
-            continue
-        bottom = load_bottom(folder)
-        if isinstance(bottom.input, dd.TableEncoder) and not source.is_dir():
-            columns = dd.read_table(source).names
-            lacking = [column for column in bottom.input.columns if column not in columns]
-            if lacking:
-                missed[name] = f"{source} lacks its column {lacking[0]!r}"
-                continue
-        local_model = replace(
-            model,
-            shapes={name: tuple(bottom.shape)},
-            inputs={} if bottom.input is None else {name: bottom.input},
-        )
-        try:
-            held = read_rows(local_model, source, allow_unseen=allow_unseen).x
-        except (DataError, ModelError) as error:
-            missed[name] = str(error)
-            continue
-        codes[name] = question().here(bottom, held[name])
-    by_row = [list(codes)] * len(ids)
-    named = {id_column or "": ids}
-    given = _joint_given(model, named, {**x, **codes}, labels, by_row, missed, talk)
-    return replace(given, exposure=local_rows.exposure)
-
-
-def _joint_given(
-    model: Model,
-    ids: Mapping[str, np.ndarray],
-    x: Mapping[str, Tensor],
-    labels: dd.Column | None,
-    by_row: Sequence[Sequence[str]],
-    missed: Mapping[str, str],
-    talk: Progress,
-) -> Given:
-    """What is predicted; says on standard error which rows the solo model says."""
-    assert isinstance(model.spec, JointSpec)
-    needed = 1 if model.spec.partial else len(model.spec.partners)
-    together = sum(len(each) >= needed for each in by_row)
-    here = [name for name in model.spec.partners if any(name in each for each in by_row)]
-    missing_clause = f"; missing: {missing_text(missed)}" if missed else ""
-    if together:
-        talk.warn(
-            f"{together} of {len(by_row)} rows are predicted with {', '.join(here)}, the "
-            f"others by the model that needs no partner{missing_clause}"
-        )
-    else:
-        talk.warn(
-            "no partner's columns are there, so every row is predicted by the model that "
-            f"needs none{missing_clause}"
-        )
-    return Given(
-        model,
-        ids,
-        x,
-        labels,
-        np.array([" ".join(each) for each in by_row], dtype=object),
-        {
-            "answered": here,
-            "missing": list(missed),
-            "reasons": dict(missed),
-            "predicted_together": together,
-        },
-    )
-
-
-# --- With all networks in one place ---------------------------------------------------------------
-
-
-def _read_all(
-    model: Model,
-    model_path: Path,
-    source: Path,
-    id_column: str | None,
-    *,
-    allow_unseen: bool,
-    images: Path | None,
-    talk: Progress,
-) -> Given:
-    """What a table has of what the model takes."""
-    if isinstance(model.spec, JointSpec):
-        return _read_joint(
-            model, model_path, source, id_column, allow_unseen=allow_unseen, talk=talk
-        )
-    rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen, images=images)
-    ids, x, labels = rows.ids, rows.x, rows.labels
-    named = {id_column or "": ids}
-    if not isinstance(model.spec, OwnersSpec):
-        return Given(model, named, x, labels, exposure=rows.exposure)
-    answered = [name for name in model.shapes if name in x]
-    missing = [name for name in model.shapes if name not in x]
-    left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"
-    talk.warn(f"predicted with the data owners {', '.join(answered)}{left if missing else ''}")
-    by_row = np.full(len(ids), " ".join(answered), dtype=object)
-    return Given(model, named, x, labels, by_row, {"answered": answered, "missing": missing})
