@@ -113,6 +113,7 @@ def certificates(
         raise ConfigError("--serial goes with --revoke and one party's name")
     if reason not in REASONS:
         raise ConfigError(f"--reason takes one of {', '.join(REASONS)}, got {reason!r}")
+    terms = issuing.Terms(drivers=drivers, hosts=hosts, days=days, force=force, now=now)
     if revoke:
         result = issuing.revoke(folder, parties, reason, days, serial=serial, now=now)
     elif renew_ca:
@@ -122,11 +123,9 @@ def certificates(
             "requests": {name: issuing.request(folder, name, force=force) for name in parties}
         }
     elif sign is not None:
-        result = issuing.sign(folder, parties, sign, drivers, hosts, days, force=force, now=now)
+        result = issuing.sign(folder, parties, sign, terms)
     elif parties:
-        result = issuing.issue(
-            folder, parties, drivers, hosts, days, renew=renew, force=force, now=now
-        )
+        result = issuing.issue(folder, parties, terms, renew=renew)
     else:
         result = issuing.listed(folder)
     if as_json:

@@ -58,54 +58,46 @@ class Folder:
                     yield folder.name
 
 
-def issue(
-    folder: Folder,
-    names: tuple[str, ...],
-    drivers: tuple[str, ...],
-    hosts: tuple[str, ...],
-    days: int,
-    *,
-    renew: bool,
-    force: bool,
-    now: datetime,
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What new certificates say.
+
+    Attributes:
+        drivers: who may listen.
+        hosts: where they do, for other tools.
+        days: how long they are valid.
+        force: make a new key in the place of the one there is, or sign it.
+        now: since when they are valid.
+    """
+
+    drivers: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    days: int
+    force: bool = False
+    now: datetime
+
+
+def issue(folder: Folder, names: tuple[str, ...], terms: Terms, *, renew: bool) -> dict[str, Any]:
     """Keys and certificates for these parties; the authority too, if there is none yet."""
     created = not renew and not (folder.authority / "ca.pem").exists()
     old = {name: _old_certificate(folder, name) for name in names} if renew else {}
     for name in names:  # all or none
-        if not renew and not force:
+        if not renew and not terms.force:
             _refuse_existing(folder, name)
-    authority = Authority.create(now=now) if created else _authority(folder)
+    authority = Authority.create(now=terms.now) if created else _authority(folder)
     _check_taken(folder, dict.fromkeys(names))
     if created:
         authority.save(folder.authority)
     issued = {}
     for name in names:
-        key_path = folder.of(name, ".key")
-        made.make_folder(folder.of(name))
         before = old.get(name)
-        if before is not None and not key_path.exists():
+        if before is not None and not folder.of(name, ".key").exists():
             # The party made its key itself, so that only the certificate is renewed here.
             public_key = before.public_key()
             assert isinstance(public_key, PublicKey)
-        elif before is not None and not force:
-            key = made.key_in(key_path)
-            public_key = key.public_key()
         else:
-            key = made.new_key()
-            made.write_file(key_path, made.key_pem(key), private=True, replace=force)
-            public_key = key.public_key()
-        listens = name in drivers or (before is not None and made.may_listen(before))
-        issued[name] = _write_certificate(
-            folder,
-            authority,
-            name,
-            public_key,
-            days=days,
-            listens=listens,
-            hosts=hosts or (made.hosts_of(before) if before else ()) if listens else (),
-            now=now,
-        )
+            public_key = _own_key(folder, name, force=terms.force).public_key()
+        issued[name] = _write_certificate(folder, authority, name, public_key, terms, before)
     return {"authority": str(folder.authority), "created": created, "parties": issued}
 
 
@@ -118,35 +110,30 @@ def _refuse_existing(folder: Folder, name: str) -> None:
             )
 
 
+def _own_key(folder: Folder, name: str, *, force: bool) -> made.Key:
+    """The key that is here, or a new one."""
+    path = folder.of(name, ".key")
+    if path.exists() and not force:
+        return made.key_in(path)
+    key = made.new_key()
+    made.make_folder(folder.of(name))
+    made.write_file(path, made.key_pem(key), private=True, replace=force)
+    return key
+
+
 def request(folder: Folder, name: str, *, force: bool) -> dict[str, Any]:
     """A party's own key, and what it sends to the authority's holder."""
-    key_path = folder.of(name, ".key")
-    if key_path.exists() and not force:
-        key = made.key_in(key_path)
-    else:
-        key = made.new_key()
-        made.make_folder(folder.of(name))
-        made.write_file(key_path, made.key_pem(key), private=True, replace=force)
+    key = _own_key(folder, name, force=force)
     path = folder.of(name, ".csr")
     made.write_file(path, made.make_request(name, key), private=False, replace=True)
     return {
         "request": str(path),
-        "key": str(key_path),
+        "key": str(folder.of(name, ".key")),
         "fingerprint": made.fingerprint(key.public_key()),
     }
 
 
-def sign(
-    folder: Folder,
-    names: tuple[str, ...],
-    path: Path,
-    drivers: tuple[str, ...],
-    hosts: tuple[str, ...],
-    days: int,
-    *,
-    force: bool,
-    now: datetime,
-) -> dict[str, Any]:
+def sign(folder: Folder, names: tuple[str, ...], path: Path, terms: Terms) -> dict[str, Any]:
     """A certificate for a key that its party made itself."""
     if len(names) != 1:
         raise ConfigError(f"--sign takes one request, for one party; got {list(names)}")
@@ -155,18 +142,9 @@ def sign(
     asked, public_key = made.read_request(made.read_file(path, what="the request"), where=str(path))
     if asked != name:
         raise ConfigError(f"{path} is a request of {asked!r}, not of {name!r}")
-    _check_taken(folder, {name: None if force else made.fingerprint(public_key)})
+    _check_taken(folder, {name: None if terms.force else made.fingerprint(public_key)})
     made.make_folder(folder.of(name))
-    issued = _write_certificate(
-        folder,
-        authority,
-        name,
-        public_key,
-        days=days,
-        listens=name in drivers,
-        hosts=hosts,
-        now=now,
-    )
+    issued = _write_certificate(folder, authority, name, public_key, terms)
     return {"authority": str(folder.authority), "created": False, "parties": {name: issued}}
 
 
@@ -309,15 +287,18 @@ def _write_certificate(
     authority: Authority,
     name: str,
     public_key: PublicKey,
-    *,
-    days: int,
-    listens: bool,
-    hosts: tuple[str, ...],
-    now: datetime,
+    terms: Terms,
+    before: x509.Certificate | None = None,
 ) -> dict[str, Any]:
+    """A certificate beside its key; it says no less than the one before it."""
     _refuse_lost(folder, name, public_key)
+    listens, hosts = name in terms.drivers, terms.hosts
+    if before is not None:
+        listens = listens or made.may_listen(before)
+        hosts = hosts or made.hosts_of(before)
+    hosts = hosts if listens else ()
     certificate = authority.issue(
-        name, public_key, now=now, days=days, listens=listens, hosts=hosts
+        name, public_key, now=terms.now, days=terms.days, listens=listens, hosts=hosts
     )
     line = {
         "name": name,
@@ -326,7 +307,7 @@ def _write_certificate(
         "fingerprint": made.fingerprint(public_key),
         "driver": listens,
         "hosts": list(hosts),
-        "issued": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "issued": f"{terms.now:%Y-%m-%dT%H:%M:%SZ}",
         "expires": f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}",
     }
     with (folder.authority / "issued.jsonl").open("a", encoding="utf-8") as issued:

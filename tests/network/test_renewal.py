@@ -34,11 +34,13 @@ pytestmark = pytest.mark.network
 QUESTION = Question(torch.tensor([1.0, 2.0]))
 
 
-def issue(folder: Path, *names: str, driver: str = "bank", **how: bool) -> Folder:
+def issue(
+    folder: Path, *names: str, days: int = 365, renew: bool = False, force: bool = False
+) -> Folder:
     """Certificates as ``dovetail certificates`` makes them."""
     made = Folder(folder)
-    given = {"renew": False, "force": False, **how}
-    issuing.issue(made, names, (driver,), (), 365, now=datetime.now(UTC), **given)
+    terms = issuing.Terms(drivers=("bank",), days=days, force=force, now=datetime.now(UTC))
+    issuing.issue(made, names, terms, renew=renew)
     return made
 
 
@@ -282,10 +284,7 @@ def test_files_that_are_halfway_replaced_change_nothing(
 def test_both_sides_are_told_of_a_certificate_that_is_about_to_expire(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = Folder(tmp_path)
-    issuing.issue(
-        made, ("bank", "shop"), ("bank",), (), 20, renew=False, force=False, now=datetime.now(UTC)
-    )
+    issue(tmp_path, "bank", "shop", days=20)
     with lines(tmp_path, "shop") as (stream, join):
         shop = join("shop")
         stream.wait(30)

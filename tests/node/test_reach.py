@@ -27,8 +27,8 @@ def site(tmp_path: Path) -> Site:
         'revoked = "lists/revoked.pem"\n'
     )
     folder = issuing.Folder(tmp_path / "certificates")
-    names, now = ("clinic", "lab"), datetime.now(UTC)
-    issuing.issue(folder, names, ("clinic",), (), 30, renew=False, force=False, now=now)
+    terms = issuing.Terms(drivers=("clinic",), days=30, now=datetime.now(UTC))
+    issuing.issue(folder, ("clinic", "lab"), terms, renew=False)
     return open_site(tmp_path / "clinic.toml")
 
 
