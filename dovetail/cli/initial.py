@@ -50,46 +50,32 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         ConfigError: something must be said that cannot be asked or proposed, or a file is there.
         DataError: a table that cannot be read.
     """
-    asks = not yes and sys.stdin.isatty()
+    asking = _Asking(answers, not yes and sys.stdin.isatty())
     print_line = _hushed if quiet else output.print_line
-    source = _answer(
-        answers.table,
-        "Your table (.csv, .parquet, a SELECT or a database URL)",
-        None,
-        asks,
-        "--table",
-    )
+    source = asking.answer("table", "Your table (.csv, .parquet, a SELECT or a database URL)")
     source = _beside(source, answers.out)
     table = _read(source, answers.query, answers.out)
     columns = survey(table)
     print_line(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
-    role = _role(answers, asks)
-    id = answers.id or (
-        _answer(None, "Column that names each row", propose_id(columns), asks, "--id"),
-    )
+    role = asking.role()
+    id = answers.id or (asking.answer("id", "Column that names each row", propose_id(columns)),)
     _there("--id", id, columns)
     label = task = None
     if role == "owner":
-        proposed = propose_label(columns, besides=id)
-        label = _answer(answers.label, "Column to predict", proposed, asks, "--label")
+        label = asking.answer("label", "Column to predict", propose_label(columns, besides=id))
         _there("--label", (label,), columns)
         (target_column,) = (column for column in columns if column.name == label)
         proposed_task = propose_task(target_column)
-        task = _answer(answers.task, "classification or regression", proposed_task, asks, "--task")
+        task = asking.answer("task", "classification or regression", proposed_task)
         if task not in ("classification", "regression"):
             raise ConfigError(f"--task is classification or regression, got {task!r}")
-        other = "" if asks or answers.label else "; proposed: --label names another"
+        other = "" if asking.asks or answers.label else "; proposed: --label names another"
         print_line(
             f"label {label!r}: {target_column.distinct:,} different values, "
             f"{table.num_rows - target_column.missing:,} rows have one: {task}{other}"
         )
-    name = _answer(
-        answers.name,
-        "Your party's name",
-        Path(source).stem if is_table_path(Path(source)) else role,
-        asks,
-        "--name",
-    )
+    stem = Path(source).stem if is_table_path(Path(source)) else role
+    name = asking.answer("name", "Your party's name", stem)
     left_out = _left_out(columns, {*id, label}, print_line)
     start = Start(
         name=name,
@@ -100,7 +86,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         task=task or "classification",
         columns=("*", *(f"-{column.name}" for column in left_out)),
         why_not={column.name: column.why_not for column in left_out},
-        **_others(answers, role, asks),
+        **asking.others(role),
     )
     files = {f"{name}.toml": party_text(start)}
     validate(
@@ -119,63 +105,66 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
 def _hushed(text: str) -> None: ...
 
 
-def _answer(given: str | None, question: str, proposed: str | None, asks: bool, option: str) -> str:
-    """What was said; else what is answered; else what is proposed.
+@dataclass(frozen=True)
+class _Asking:
+    """What was said, and whether what was not can be asked."""
 
-    Raises:
-        ConfigError: nobody can be asked, and nothing is proposed.
-    """
-    if given is not None:
-        return given
-    if asks:
-        return str(typer.prompt(question, default=proposed)).strip()
-    if proposed is None:
-        raise ConfigError(
-            f"{option} is missing, nothing in the table suggests it and nobody can be asked here; "
-            f"{question[0].lower()}{question[1:]}: say {option} VALUE"
-            + (", or --role partner for a table without one" if option == "--label" else "")
-        )
-    return proposed
+    answers: Answers
+    asks: bool
 
+    def answer(self, name: str, question: str, proposed: str | None = None) -> str:
+        """What was said; else what is answered; else what is proposed.
 
-def _role(answers: Answers, asks: bool) -> str:
-    proposed = "partner" if answers.driver is not None and answers.label is None else "owner"
-    role = _answer(
-        answers.role,
-        "owner (you have the labels and train) or partner (you help one who does)",
-        proposed,
-        asks,
-        "--role",
-    )
-    if role not in ("owner", "partner"):
-        raise ConfigError(f"--role is owner or partner, got {role!r}")
-    if role == "partner" and answers.label is not None:
-        raise ConfigError(
-            "a partner has no label to predict; leave --label out, or say --role owner"
-        )
-    return role
+        Raises:
+            ConfigError: nobody can be asked, and nothing is proposed.
+        """
+        given = getattr(self.answers, name)
+        if isinstance(given, str):
+            return given
+        if self.asks:
+            return str(typer.prompt(question, default=proposed)).strip()
+        if proposed is None:
+            raise ConfigError(
+                f"--{name} is missing, nothing in the table suggests it and nobody can be asked "
+                f"here; {question[0].lower()}{question[1:]}: say --{name} VALUE"
+                + (", or --role partner for a table without one" if name == "label" else "")
+            )
+        return proposed
 
+    def role(self) -> str:
+        answers = self.answers
+        has_driver = answers.driver is not None and answers.label is None
+        role = self.answer(
+            "role",
+            "owner (you have the labels and train) or partner (you help one who does)",
+            "partner" if has_driver else "owner",
+        )
+        if role not in ("owner", "partner"):
+            raise ConfigError(f"--role is owner or partner, got {role!r}")
+        if role == "partner" and answers.label is not None:
+            raise ConfigError(
+                "a partner has no label to predict; leave --label out, or say --role owner"
+            )
+        return role
 
-def _others(answers: Answers, role: str, asks: bool) -> dict[str, Any]:
-    """Who else takes part."""
-    if role == "partner":
-        driver = _answer(
-            answers.driver, "The name of who trains (its party's name)", None, asks, "--driver"
-        )
-        return {"driver": driver}
-    given_partners = answers.partners
-    if given_partners is None and asks:
-        given_partners = typer.prompt(
-            "Your partners' names, with commas between (none: train alone)", default=""
-        )
-    partners = tuple(name.strip() for name in (given_partners or "").split(",") if name.strip())
-    here = tuple(name for name in partners if (answers.out / f"{name}.toml").exists())
-    if here and here != partners:
-        raise ConfigError(
-            f"the party file of {here[0]!r} is here and others' are not; all partners are here or "
-            "all are elsewhere"
-        )
-    return {"partners": partners, "here": bool(here), "listen": answers.listen or "0.0.0.0:7443"}
+    def others(self, role: str) -> dict[str, Any]:
+        """Who else takes part."""
+        if role == "partner":
+            return {"driver": self.answer("driver", "The name of who trains (its party's name)")}
+        answers, given = self.answers, self.answers.partners
+        if given is None and self.asks:
+            given = typer.prompt(
+                "Your partners' names, with commas between (none: train alone)", default=""
+            )
+        partners = tuple(name.strip() for name in (given or "").split(",") if name.strip())
+        here = tuple(name for name in partners if (answers.out / f"{name}.toml").exists())
+        if here and here != partners:
+            raise ConfigError(
+                f"the party file of {here[0]!r} is here and others' are not; all partners are here "
+                "or all are elsewhere"
+            )
+        listen = answers.listen or "0.0.0.0:7443"
+        return {"partners": partners, "here": bool(here), "listen": listen}
 
 
 def _beside(source: str, folder: Path) -> str:

@@ -17,18 +17,9 @@ import grpc
 from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError
+from dovetail.network import frames as wire
 from dovetail.network.certificates import tls_name
 from dovetail.network.credentials import Credentials, expiry_warning
-from dovetail.network.frames import (
-    MESSAGE,
-    METHOD,
-    REFUSED,
-    Assembler,
-    Hello,
-    TooLargeError,
-    frames,
-    options,
-)
 from dovetail.network.host import Host
 from dovetail.network.identity import check_proof
 from dovetail.network.messages import Data
@@ -202,12 +193,12 @@ class _Line:
         self.address = address
         self.driver = driver
         self.stop = stop
-        self.hello = Hello(secrets.token_hex(8))
+        self.hello = wire.Hello(secrets.token_hex(8))
         self.certified = credentials
         self.shown = credentials.credentials  # on this line
         self.must_prove = way.tls_name is not None
         self.options: list[tuple[str, int | str]] = [
-            *options(silence_s),
+            *wire.options(silence_s),
             # The name that the certificate must have: who answers counts, not on which host.
             ("grpc.ssl_target_name_override", way.tls_name or tls_name(driver)),
             ("grpc.use_local_subchannel_pool", 1),  # no back-off beside ours
@@ -263,7 +254,7 @@ class _Line:
         credentials = grpc.ssl_channel_credentials(shown.ca, shown.key, shown.certificate)
         with grpc.secure_channel(self.address, credentials, self.options) as channel:
             try:
-                self.call = channel.stream_stream(METHOD)(self._outgoing(outbox, hello))
+                self.call = channel.stream_stream(wire.METHOD)(self._outgoing(outbox, hello))
                 if not self.call.add_callback(outbox.close):  # nobody waits on a lost line
                     outbox.close()
                 for greeting in self._answer(outbox, hello):
@@ -290,37 +281,37 @@ class _Line:
                 outbox.close()
         return connected, ended
 
-    def _outgoing(self, outbox: _Outbox, hello: Hello) -> Iterator[bytes]:
+    def _outgoing(self, outbox: _Outbox, hello: wire.Hello) -> Iterator[bytes]:
         yield hello.encode()
         while (item := outbox.get()) is not None:
-            yield from frames(*item)
+            yield from wire.frames(*item)
 
-    def _answer(self, outbox: _Outbox, hello: Hello) -> Iterator[Event | None]:
+    def _answer(self, outbox: _Outbox, hello: wire.Hello) -> Iterator[Event | None]:
         """Answers all that comes; yields once, when the driver has said hello: what to warn of."""
-        assembler = Assembler(self.host.max_bytes)
+        assembler = wire.Assembler(self.host.max_bytes)
         greeted = False
         for frame in self.call:
             try:
                 whole = assembler.add(frame)
-            except TooLargeError as error:
-                outbox.put(REFUSED, self.host.pass_over(str(error), self.driver).encode())
+            except wire.TooLargeError as error:
+                outbox.put(wire.REFUSED, self.host.pass_over(str(error), self.driver).encode())
                 continue
             if whole is None:
                 continue
             kind, data = whole
             if not greeted:
-                warning = self._check_driver(Hello.decode(kind, data), hello)
+                warning = self._check_driver(wire.Hello.decode(kind, data), hello)
                 self.host.connected(self.driver)
                 greeted = True
                 yield warning
                 continue
-            if kind != MESSAGE:
+            if kind != wire.MESSAGE:
                 raise MessageError("expected a message")
             with self.answering:
                 if not self.stop.is_set():
-                    outbox.put(MESSAGE, self.host.handle(data, self.driver))
+                    outbox.put(wire.MESSAGE, self.host.handle(data, self.driver))
 
-    def _check_driver(self, greeting: Hello, hello: Hello) -> Event | None:
+    def _check_driver(self, greeting: wire.Hello, hello: wire.Hello) -> Event | None:
         """Which certificate of its the driver has the key of; gRPC does not say which it showed.
 
         It is asked for where a list might name it, or where its name in TLS is only a host's.

@@ -28,20 +28,10 @@ import grpc
 from cryptography import x509
 
 from dovetail.errors import ConfigError, MessageError
+from dovetail.network import frames as wire
 from dovetail.network.certificates import read_certificates
 from dovetail.network.connection import Connection, Link
 from dovetail.network.credentials import Credentials, expiry_warning
-from dovetail.network.frames import (
-    MAX_HELLO_PROOF_BYTES,
-    MESSAGE,
-    METHOD,
-    REFUSED,
-    Assembler,
-    Hello,
-    TooLargeError,
-    frames,
-    options,
-)
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import MAX_MESSAGE_BYTES
 from dovetail.network.printable import printable
@@ -104,7 +94,7 @@ class Stream(Lines):
         settings = _server_options(silence_s, MAX_STRANGERS + 4 * len(parties))
         self._server = grpc.server(self._threads, options=settings)
         handler = grpc.stream_stream_rpc_method_handler(self._exchange)
-        _, service, method = METHOD.split("/")
+        _, service, method = wire.METHOD.split("/")
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
@@ -208,7 +198,7 @@ class Stream(Lines):
         if greeting is not None:
             yield greeting
         while (message := connection.outbox.get()) is not None:
-            yield from frames(MESSAGE, message)
+            yield from wire.frames(wire.MESSAGE, message)
         if connection.refusal is not None:
             code, details = connection.refusal
             context.set_code(code)
@@ -216,7 +206,7 @@ class Stream(Lines):
 
     def _receive(self, incoming: Iterator[bytes], link: Link, connection: Connection) -> None:
         """Reads one connection to its end; nothing that comes can harm another."""
-        assembler = Assembler(self.max_message_bytes)
+        assembler = wire.Assembler(self.max_message_bytes)
         try:
             for frame in incoming:
                 whole = assembler.add(frame)
@@ -224,23 +214,23 @@ class Stream(Lines):
                     continue
                 kind, data = whole
                 if connection.instance is None:
-                    hello = Hello.decode(kind, data)
+                    hello = wire.Hello.decode(kind, data)
                     connection.instance = hello.instance
                     statement = hello.statement(self.driver, link.name)
-                    proof = self._certified.sign(statement, most=MAX_HELLO_PROOF_BYTES)
+                    proof = self._certified.sign(statement, most=wire.MAX_HELLO_PROOF_BYTES)
                     connection.greeting.put(
-                        Hello(self._hello, proof=b64encode(proof).decode()).encode()
+                        wire.Hello(self._hello, proof=b64encode(proof).decode()).encode()
                     )
                     link.connected(connection)
-                elif kind == MESSAGE:
+                elif kind == wire.MESSAGE:
                     link.answered(connection, data)
-                elif kind == REFUSED:
+                elif kind == wire.REFUSED:
                     link.refused(connection, f"it refused {printable(bytes(data).decode())}")
                 else:
                     raise MessageError("a second hello")
         except (MessageError, UnicodeDecodeError) as error:
-            if isinstance(error, TooLargeError):
-                error = TooLargeError(f"{error} (engine.max_message_mb)")
+            if isinstance(error, wire.TooLargeError):
+                error = wire.TooLargeError(f"{error} (engine.max_message_mb)")
             _log.warning(
                 "%s: closed the line to %s (%s): %s", self.driver, link.name, connection.peer, error
             )
@@ -276,7 +266,7 @@ def _offer(credentials: Credentials) -> Any:
 
 def _server_options(silence_s: float, max_connections: int) -> list[tuple[str, int]]:
     return [
-        *options(silence_s),
+        *wire.options(silence_s),
         ("grpc.so_reuseport", 0),  # a port that another driver has is an error
         ("grpc.max_concurrent_streams", 2),  # a party needs one
         ("grpc.max_allowed_incoming_connections", max_connections),  # handshakes included

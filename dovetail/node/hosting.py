@@ -18,18 +18,11 @@ from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.renewal import Certified
 from dovetail.network.retry import raise_descriptor_limit
+from dovetail.node import site_folder as sites
 from dovetail.node.metrics import gauge
 from dovetail.node.parked import Parked
 from dovetail.node.probes import Probes
 from dovetail.node.runs import Runs
-from dovetail.node.site_folder import (
-    Refusals,
-    SiteFolder,
-    certificates_of,
-    logged,
-    revoked_of,
-    threads_end,
-)
 from dovetail.node.status_line import StatusLine
 from dovetail.node.warnings import Warned
 
@@ -40,8 +33,8 @@ def shown_by(site: Site, certificates: Path | None) -> Certified:
     Raises:
         ConfigError: certificates that will not do.
     """
-    folder = certificates or certificates_of(site)
-    return Certified.load(folder, site.name, revoked=revoked_of(site))
+    folder = certificates or sites.certificates_of(site)
+    return Certified.load(folder, site.name, revoked=sites.revoked_of(site))
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class Opened:
     path: Path
     host: Host
     teller: StatusLine
-    refusals: Refusals
+    refusals: sites.Refusals
     shown: Certified | None
 
     def probes(self, address: str | None) -> AbstractContextManager[object]:
@@ -110,15 +103,15 @@ def opened_home(
     raise_descriptor_limit()
     with (
         site.computing(),
-        SiteFolder(site_folder, wait_s=wait_s) as kept,
-        logged(kept.path / "join.log"),
+        sites.SiteFolder(site_folder, wait_s=wait_s) as kept,
+        sites.logged(kept.path / "join.log"),
         StatusLine(*drivers, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
-        threads_end(),
+        sites.threads_end(),
         one_thread() if isinstance(site.table.x, Table) else nullcontext(),
         Warned((credentials, renewal), teller.print, once=False),
     ):
-        refusals = Refusals(kept.path / "refusals.jsonl", teller.print)
+        refusals = sites.Refusals(kept.path / "refusals.jsonl", teller.print)
         computing = device or torch.device("cpu")
         runs = Runs(site, kept.path, refusals, teller, computing, shown, parked)
         host = Host(

@@ -16,20 +16,11 @@ from dovetail.methods.method import asks
 from dovetail.methods.party import Site
 from dovetail.models.shown import markdown_page
 from dovetail.network import Message
+from dovetail.node import proposal as proposals
 from dovetail.node.driver import coordinator_name
 from dovetail.node.engines import ElsewhereSection
 from dovetail.node.partyfile import algorithms
 from dovetail.node.partysections import read_party_file
-from dovetail.node.proposal import (
-    ONE_OF,
-    MessageType,
-    Proposal,
-    Signature,
-    differences,
-    read_proposal,
-    read_signatures,
-    signature_path,
-)
 from dovetail.runs.runfile import RunFile, resolved
 
 #: Of the run file, what is no part of what parties agree to: where the driver keeps its things and
@@ -59,7 +50,7 @@ def propose(
     attempts: int = 3,
     seeds: tuple[int, ...] = (),
     now: datetime | None = None,
-) -> Proposal:
+) -> proposals.Proposal:
     """The proposal of a run whose partners are elsewhere.
 
     Args:
@@ -80,7 +71,7 @@ def propose(
     method = methods.method_of(run.method)
     variants = tuple(dict.fromkeys((run.method, *run.baselines)))
     asked = asks(method, run)
-    return Proposal(
+    return proposals.Proposal(
         purpose=purpose,
         driver=driver,
         parties=parties,
@@ -105,7 +96,7 @@ def propose(
 
 
 def check_run(
-    run: RunFile, seeds: tuple[int, ...], proposal: Proposal, *, where: str, file: Path
+    run: RunFile, seeds: tuple[int, ...], proposal: proposals.Proposal, *, where: str, file: Path
 ) -> None:
     """Refuse a run that is not the one that was proposed.
 
@@ -134,7 +125,7 @@ def check_run(
         fresh[key] = then[key]
     changed = [
         f"{key} {_short(before)} -> {_short(after)}"
-        for key, before, after in differences(then, fresh)
+        for key, before, after in proposals.differences(then, fresh)
         if not key.startswith("stage_settings.")  # they follow from the settings
     ]
     other = sorted(set(seeds) - set(proposal.seeds))
@@ -153,7 +144,7 @@ def check_run(
 
 def read_agreed(
     run: RunFile, seeds: tuple[int, ...], file: Path | None, *, where: str
-) -> tuple[Proposal, Mapping[str, Signature]] | None:
+) -> tuple[proposals.Proposal, Mapping[str, proposals.Signature]] | None:
     """The proposal that this run is of, and what all its parties say of it; None without a file.
 
     Raises:
@@ -161,9 +152,9 @@ def read_agreed(
     """
     if file is None:
         return None
-    proposal = read_proposal(file)
+    proposal = proposals.read_proposal(file)
     check_run(run, seeds, proposal, where=where, file=file)
-    signatures = read_signatures(file, proposal)
+    signatures = proposals.read_signatures(file, proposal)
     refused = [each for each in signatures.values() if each.decision == "refused"]
     if refused:
         raise ConfigError(
@@ -172,15 +163,15 @@ def read_agreed(
         )
     missing = [name for name in proposal.signers if name not in signatures]
     if missing:
+        expected = [proposals.signature_path(file, name).name for name in missing]
         raise ConfigError(
-            f"{file} is not signed by {', '.join(missing)} yet: expected "
-            f"{', '.join(signature_path(file, name).name for name in missing)} beside it, which "
-            "dovetail review FILE --party PARTY.toml writes there"
+            f"{file} is not signed by {', '.join(missing)} yet: expected {', '.join(expected)} "
+            "beside it, which dovetail review FILE --party PARTY.toml writes there"
         )
     return proposal, signatures
 
 
-def review(proposal: Proposal, site: Site) -> list[str]:
+def review(proposal: proposals.Proposal, site: Site) -> list[str]:
     """Why this party's policy and table do not go with the proposal; nothing where they do."""
     warnings = []
     if site.name not in proposal.parties:
@@ -250,7 +241,7 @@ def _settings(run: RunFile) -> dict[str, Any]:
     return dict(json.loads(json.dumps(kept)))
 
 
-def _messages(asked: tuple[str, ...]) -> Iterator[MessageType]:
+def _messages(asked: tuple[str, ...]) -> Iterator[proposals.MessageType]:
     """Every message that goes between driver and party in what is asked for."""
     prefixes = {prefix for prefix, each in algorithms().items() if each.policy in asked}
     kinds = {
@@ -261,7 +252,7 @@ def _messages(asked: tuple[str, ...]) -> Iterator[MessageType]:
     for name, kind in sorted(kinds.items()):
         lines = (kind.__doc__ or "").strip().splitlines()
         about = lines[0].strip().replace("``", "") if lines else ""
-        yield MessageType(
+        yield proposals.MessageType(
             name=name, fields={each.name: str(each.type) for each in fields(kind)}, about=about
         )
 
@@ -275,7 +266,7 @@ def _kinds(kind: type[Message]) -> Iterator[type[Message]]:
 # --- The page -------------------------------------------------------------------------------------
 
 
-def page(proposal: Proposal) -> str:
+def page(proposal: proposals.Proposal) -> str:
     """The proposal for people, in Markdown."""
     titles = methods.variants()
     variants = ", ".join(f"{name} ({titles.get(name, name)})" for name in proposal.variants)
@@ -308,11 +299,11 @@ def page(proposal: Proposal) -> str:
         ],
         settings=[
             line
-            for key, _, value in differences({}, proposal.settings)
+            for key, _, value in proposals.differences({}, proposal.settings)
             for line in _flat(key, value)
         ],
         variants=proposal.stage_settings,
-        one_of=ONE_OF,
+        one_of=proposals.ONE_OF,
     )
 
 

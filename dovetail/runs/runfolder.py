@@ -18,15 +18,7 @@ import tomli_w
 from torch import Tensor
 
 from dovetail.errors import CheckpointError, ConfigError
-from dovetail.methods.outcome import (
-    ALONE,
-    DETAILS,
-    Outcome,
-    Scores,
-    mean_over,
-    number,
-    numbers,
-)
+from dovetail.methods import outcome as outcomes
 from dovetail.models import Model
 from dovetail.models.card import renew_all
 from dovetail.models.key_files import NAME as KEYS
@@ -199,7 +191,7 @@ class RunFolder:
         text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
-    def keep_variant(self, variant: str, outcome: Outcome) -> None:
+    def keep_variant(self, variant: str, outcome: outcomes.Outcome) -> None:
         """Keep what a variant gave."""
         if variant == self._method:
             for party, model in outcome.models.items():
@@ -251,13 +243,15 @@ class RunFolder:
             name: each for done in self._variants.values() for name, each in done["scores"].items()
         }
         trained = scores.pop(self._method, {party: {} for party in method["models"]})
-        warnings = list(_warnings(trained, scores, method.get(DETAILS, {}).get(self._method, {})))
+        warnings = list(
+            _warnings(trained, scores, method.get(outcomes.DETAILS, {}).get(self._method, {}))
+        )
         result = {
             "method": self._method,
             "seed": self._seed,
             "parties": trained,
-            **({"mean": mean_over(trained)} if len(trained) > 1 else {}),
-            "baselines": {name: mean_over(each) for name, each in scores.items()},
+            **({"mean": outcomes.mean_over(trained)} if len(trained) > 1 else {}),
+            "baselines": {name: outcomes.mean_over(each) for name, each in scores.items()},
             "seconds": method["seconds"],
             "bytes": method["bytes"],
             "missed": method["missed"],
@@ -329,40 +323,40 @@ class RunFolder:
                 continue
             variant = line["variant"]
             done = 0 if variant in self._variants else self.checkpoint(variant).done()
-            if variant in self._variants or 0 < done >= number(line):
+            if variant in self._variants or 0 < done >= outcomes.number(line):
                 kept.append(text)
         return kept
 
 
-def _apart(scores: Mapping[str, Mapping[str, Scores]]) -> dict[str, Any]:
+def _apart(scores: Mapping[str, Mapping[str, outcomes.Scores]]) -> dict[str, Any]:
     """Scores, and their details apart: name -> party -> them."""
     details = {
         name: details_of
         for name, each in scores.items()
         if (
             details_of := {
-                party: scores_here[DETAILS]
+                party: scores_here[outcomes.DETAILS]
                 for party, scores_here in each.items()
-                if DETAILS in scores_here
+                if outcomes.DETAILS in scores_here
             }
         )
     }
     return {
         "scores": {
-            name: {party: numbers(scores_here) for party, scores_here in each.items()}
+            name: {party: outcomes.numbers(scores_here) for party, scores_here in each.items()}
             for name, each in scores.items()
         },
-        **({DETAILS: details} if details else {}),
+        **({outcomes.DETAILS: details} if details else {}),
     }
 
 
 def _warnings(
-    trained: Mapping[str, Scores],
-    baselines: Mapping[str, Mapping[str, Scores]],
+    trained: Mapping[str, outcomes.Scores],
+    baselines: Mapping[str, Mapping[str, outcomes.Scores]],
     details: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[str]:
     """What is plainly wrong with each party's model."""
-    alone = [name for name in ALONE if name in baselines]
+    alone = [name for name in outcomes.ALONE if name in baselines]
     for party, scores in trained.items():
         about = details.get(party, {})
         majority = baselines.get("majority", {}).get(party) or about.get("mean")
