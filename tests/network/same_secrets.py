@@ -14,8 +14,6 @@ from typing import Any
 #: Whoever asks for a site's secret.
 _ASKING = (
     "federated.local",
-    "methods.apfed.sealed",
-    "methods.apfed.distil",
     "methods.apfed.distilling",
     "methods.fedoptimus.coordinator",
 )
