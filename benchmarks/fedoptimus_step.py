@@ -25,6 +25,7 @@ from benchmarks._turns import medians
 from dovetail.data import Classification, SharedRows
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus
+from dovetail.methods.fedoptimus.local_data import Columns, Labels
 from dovetail.models import StripCnn, TopSpec, generator, network_input
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import InProcess
@@ -55,10 +56,10 @@ def dovetail_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
             owner: SharedRows(name, strip, label_rows)
             for owner, label_rows in zip(names, rows, strict=True)
         }
-        data[name] = fedoptimus.DataOwner(shared, bottom, Local(name))
+        data[name] = fedoptimus.DataOwner(Columns(name, shared, bottom), Local(name))
     task = Classification(tuple(range(10)))
     tops = {
-        name: fedoptimus.LabelOwner(labels[label_rows], task, Local(name))
+        name: fedoptimus.LabelOwner(Labels(name, task, labels[label_rows]), Local(name))
         for name, label_rows in zip(names, rows, strict=True)
     }
     coordinator = fedoptimus.Coordinator(config, data_owners=[*data], label_owners=names, seed=0)

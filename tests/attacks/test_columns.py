@@ -23,6 +23,7 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows, tabl
 from dovetail.federated import Local
 from dovetail.methods import apfed, fedoptimus, hyfem, vertical
 from dovetail.methods.chfl import layers as chfl
+from dovetail.methods.fedoptimus.local_data import Columns
 from dovetail.models import (
     ColumnsMlp,
     Head,
@@ -253,7 +254,8 @@ def test_a_coordinator_reads_a_data_owner_s_rows_unless_its_home_has_a_secret(
     config = fedoptimus.Config(embedding=32)
     bottom = ColumnsMlp((64,))
     shared = {"north": SharedRows("shop", rows, torch.arange(len(rows)))}
-    shop = fedoptimus.DataOwner(shared, bottom, Local("shop", secret=site_secret))
+    held = Columns("shop", shared, bottom)
+    shop = fedoptimus.DataOwner(held, Local("shop", secret=site_secret))
     network = InProcess({"shop": shop}, driver="coordinator")
     begin = fedoptimus.messages.BeginData(
         config.model_dump_json(), SEED, ("north",), (BATCH,), (BATCH,)

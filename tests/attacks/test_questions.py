@@ -26,6 +26,7 @@ from dovetail.methods import apfed, fedoptimus, hyfem, selection, vertical
 from dovetail.methods.apfed import distil, inference
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.fedoptimus.local_data import Labels
 from dovetail.methods.limits import LimitError, Limits
 from dovetail.methods.settings.apfed import ApfedSection
 from dovetail.methods.settings.party import PolicySection
@@ -549,13 +550,9 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
 
     def guarded() -> Callable[[Message], Any]:
         """After a restart of either side, in which nothing that was saved is taken back."""
-        owner = fedoptimus.LabelOwner(
-            labels_S,
-            Classification((0, 1)),
-            Local("l1"),
-            test_labels=labels_S,
-            max_scored=2,
-        )
+        scored = {"test": labels_S}
+        held = Labels("l1", Classification((0, 1)), labels_S, scored=scored, max_scored=2)
+        owner = fedoptimus.LabelOwner(held, Local("l1"))
         owner.handle(begin)
         limits = RunLimits(Quota(tmp_path), policy)
         guard = limits.of("hub", "a1/fedoptimus/0", "fedoptimus", known)

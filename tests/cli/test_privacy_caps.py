@@ -16,6 +16,7 @@ from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus, vertical
 from dovetail.methods.apfed.plugin import partner_data, party_fields
+from dovetail.methods.fedoptimus.local_data import Labels
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training
 from dovetail.node.partyfile import open_site
@@ -89,9 +90,8 @@ def test_a_label_owner_with_a_cap_sends_no_weights_and_no_loss(tmp_path):
     task = dd.Classification(("no", "yes"))
     cap = Release(clip=1.0, noise=20.0, epsilon=2.0)
     budget = open_site(tmp_path / "north.toml").policy.section.privacy
-    owner = fedoptimus.LabelOwner(
-        labels, task, Local("north", budget=budget), test_labels=labels, release=cap
-    )
+    held = Labels("north", task, labels, scored={"test": labels}, release=cap)
+    owner = fedoptimus.LabelOwner(held, Local("north", budget=budget))
     settings = fedoptimus.Config(embedding=3, top=(), batch_size=4, average_tops=False)
     ready = owner.handle(fedoptimus.messages.BeginLabels(settings.model_dump_json(), 0, ""))
     assert ready.num_test == 0

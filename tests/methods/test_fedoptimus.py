@@ -21,6 +21,7 @@ from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local, train
 from dovetail.methods import fedoptimus, inference
 from dovetail.methods.fedoptimus import evaluation, messages, predicting
+from dovetail.methods.fedoptimus.local_data import Columns, Labels
 from dovetail.methods.fedoptimus.requests import Averaging
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer
 from dovetail.models import (
@@ -100,14 +101,14 @@ def owners(
         x_strip, test = x[:, :, strip], x_test[:, :, strip]
         if isinstance(bottom, ColumnsMlp):
             x_strip, test = x_strip.flatten(1).float() / 255, test.flatten(1).float() / 255
-        data[name] = fedoptimus.DataOwner(
-            {label: SharedRows(name, x_strip, rows_S) for label, rows_S in rows.items()},
-            bottom,
-            Local(name),
-            test=dict.fromkeys(names, SharedRows(name, test, torch.arange(NUM_TEST))),
-        )
+        shared = {label: SharedRows(name, x_strip, rows_S) for label, rows_S in rows.items()}
+        tested = dict.fromkeys(names, SharedRows(name, test, torch.arange(NUM_TEST)))
+        columns = Columns(name, shared, bottom, scored={"test": tested})
+        data[name] = fedoptimus.DataOwner(columns, Local(name))
     tops = {
-        name: fedoptimus.LabelOwner(labels[rows_S], TASK, Local(name), test_labels=labels_test)
+        name: fedoptimus.LabelOwner(
+            Labels(name, TASK, labels[rows_S], scored={"test": labels_test}), Local(name)
+        )
         for name, rows_S in rows.items()
     }
     return Owners(data, tops)
@@ -235,7 +236,7 @@ def test_label_owners_with_the_same_rows_learn_what_one_does() -> None:
     two = made[1]
     for owner in two.data.values():
         owner.shared["l2"] = owner.shared["l1"]
-    two.labels["l2"] = fedoptimus.LabelOwner(labels, TASK, Local("l2"))
+    two.labels["l2"] = fedoptimus.LabelOwner(Labels("l2", TASK, labels), Local("l2"))
     for each in made:
         run(each, **PLAIN)
     for one, both in zip(made[0].data.values(), two.data.values(), strict=True):
@@ -354,8 +355,9 @@ def test_a_number_is_learned_too() -> None:
     made = owners()
     for name, owner in made.labels.items():
         labels = owner.labels_S.float() - 1
+        scored = {"test": torch.zeros(NUM_TEST)}
         made.labels[name] = fedoptimus.LabelOwner(
-            labels, Regression(0.0, 1.0), Local(name), test_labels=torch.zeros(NUM_TEST)
+            Labels(name, Regression(0.0, 1.0), labels, scored=scored), Local(name)
         )
     coordinator = made.coordinator(config(rounds=30, learning_rate=0.05))
     network = made.engine()
@@ -683,14 +685,15 @@ def test_orders_of_different_lengths_are_refused() -> None:
 def test_label_owners_of_different_classes_are_refused() -> None:
     made = owners()
     other = Classification((0, 1, 3))
-    made.labels["l2"] = fedoptimus.LabelOwner(made.labels["l2"].labels_S, other, Local("l2"))
+    held = Labels("l2", other, made.labels["l2"].labels_S)
+    made.labels["l2"] = fedoptimus.LabelOwner(held, Local("l2"))
     with pytest.raises(ConfigError, match="all label owners learn one task"):
         begun(made)
 
 
 def test_a_label_owner_without_labels_is_refused() -> None:
     with pytest.raises(ConfigError, match="'l1' needs one training sample or more"):
-        fedoptimus.LabelOwner(torch.full((4,), -1), TASK, Local("l1"))
+        fedoptimus.LabelOwner(Labels("l1", TASK, torch.full((4,), -1)), Local("l1"))
 
 
 @pytest.mark.parametrize(
@@ -855,9 +858,7 @@ def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.Mon
 def test_a_label_owner_scores_no_more_often_than_its_policy_says() -> None:
     made = owners()
     shown = made.labels["l1"]
-    made.labels["l1"] = fedoptimus.LabelOwner(
-        shown.labels_S, TASK, Local("l1"), test_labels=shown.test_labels, max_scored=2
-    )
+    made.labels["l1"] = fedoptimus.LabelOwner(replace(shown.data, max_scored=2), Local("l1"))
     coordinator = made.coordinator(config())
     network = made.engine()
     list(train(coordinator, network))

@@ -16,6 +16,7 @@ from dovetail.errors import ConfigError, MessageError, TrainingError
 from dovetail.federated import Local
 from dovetail.federated import train as train_rounds
 from dovetail.methods import fedoptimus
+from dovetail.methods.fedoptimus.local_data import Columns, Labels
 from dovetail.methods.fedoptimus.times import TakeTimes
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.losses import loss_of, targets_of
@@ -51,17 +52,22 @@ def run(
     tasks = task if isinstance(task, dict) else dict.fromkeys(labels, task)
     sides: dict[str, Any] = {
         f"data-{each}": fedoptimus.DataOwner(
-            {
-                name: SharedRows(f"data-{each}", columns_of(each), torch.arange(ROWS))
-                for name in labels
-            },
-            ColumnsMlp((5,)),
+            Columns(
+                f"data-{each}",
+                {
+                    name: SharedRows(f"data-{each}", columns_of(each), torch.arange(ROWS))
+                    for name in labels
+                },
+                ColumnsMlp((5,)),
+            ),
             Local(f"data-{each}"),
         )
         for each in (0, 1)
     }
     owners = {
-        name: fedoptimus.LabelOwner(held, tasks[name], Local(name), test_labels=held[:7])
+        name: fedoptimus.LabelOwner(
+            Labels(name, tasks[name], held, scored={"test": held[:7]}), Local(name)
+        )
         for name, held in labels.items()
     }
     coordinator = fedoptimus.Coordinator(
@@ -202,7 +208,7 @@ def test_label_owners_of_other_labels_are_refused() -> None:
 
 def begun(labels: Tensor, task: Task) -> fedoptimus.LabelOwner:
     """A label owner before its first step."""
-    owner = fedoptimus.LabelOwner(labels, task, Local("north"))
+    owner = fedoptimus.LabelOwner(Labels("north", task, labels), Local("north"))
     settings = fedoptimus.Config(**PLAIN).model_dump_json()
     owner.handle(fedoptimus.messages.BeginLabels(settings, 5, ""))
     return owner
@@ -254,9 +260,8 @@ def test_agreed_intervals_outlive_a_restart() -> None:
     labels = {"north": times(1)}
     _, owners, _ = run(labels, survival_of((50.0, 100.0), labels["north"]))
     before = owners["north"]
-    again = fedoptimus.LabelOwner(
-        labels["north"], survival_of((30.0,), labels["north"]), Local("north")
-    )
+    task = survival_of((30.0,), labels["north"])
+    again = fedoptimus.LabelOwner(Labels("north", task, labels["north"]), Local("north"))
     again.restore(before.state())
     assert again.task == before.task
     batch = again.handle(fedoptimus.Draw())
@@ -291,8 +296,9 @@ def test_intervals_do_not_change_once_anything_was_learned() -> None:
 def test_intervals_do_not_change_between_scores_and_refused_steps() -> None:
     """Neither makes a step, and each would say whether a row's event came by an interval's end."""
     held = times(1)
+    task = survival_of((50.0, 100.0), held)
     owner = fedoptimus.LabelOwner(
-        held, survival_of((50.0, 100.0), held), Local("north"), test_labels=held[:1]
+        Labels("north", task, held, scored={"test": held[:1]}), Local("north")
     )
     config = fedoptimus.Config(**{**PLAIN, "top": (3,) * 8})
     begin = fedoptimus.messages.BeginLabels(config.model_dump_json(), 5, "")

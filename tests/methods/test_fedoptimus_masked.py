@@ -12,6 +12,7 @@ from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Local, train
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import masked, messages
+from dovetail.methods.fedoptimus.local_data import Columns, Labels
 from dovetail.methods.fedoptimus.masked import SummingSettings
 from dovetail.models.owners import ColumnsMlp
 from dovetail.network import InProcess, Message
@@ -39,10 +40,12 @@ def owners(
     for name in NAMES:
         x = torch.randn(60, 4, generator=rng)
         shared = {owner: SharedRows(name, x, rows) for owner, rows in shards.items()}
-        data[name] = fedoptimus.DataOwner(shared, BOTTOM, Local(name), summing=summing)
+        data[name] = fedoptimus.DataOwner(
+            Columns(name, shared, BOTTOM, summing=summing), Local(name)
+        )
     task = Classification((0, 1, 2))
     tops = {
-        name: fedoptimus.LabelOwner(labels[rows], task, Local(name))
+        name: fedoptimus.LabelOwner(Labels(name, task, labels[rows]), Local(name))
         for name, rows in shards.items()
     }
     return data, tops

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dovetail.data import Classification, SharedRows
 from dovetail.federated import Local, train
 from dovetail.methods import fedoptimus
+from dovetail.methods.fedoptimus.local_data import Columns, Labels
 from dovetail.models import RandomStream, generator
 from dovetail.models.owners import TopSpec
 from dovetail.models.vectors import vector_of, write_vector
@@ -139,15 +140,18 @@ def test_the_page_computes_algorithm_1_to_the_last_bit(changes: dict[str, Any]) 
     x, labels, shards = rows_and_labels()
     data = {
         name: fedoptimus.DataOwner(
-            {owner: SharedRows(name, columns, rows) for owner, rows in shards.items()},
-            Bottom(),  # type: ignore[arg-type]
+            Columns(
+                name,
+                {owner: SharedRows(name, columns, rows) for owner, rows in shards.items()},
+                Bottom(),  # type: ignore[arg-type]
+            ),
             Local(name),
         )
         for name, columns in x.items()
     }
     task = Classification((0, 1, 2))
     tops = {
-        name: fedoptimus.LabelOwner(labels[rows], task, Local(name))
+        name: fedoptimus.LabelOwner(Labels(name, task, labels[rows]), Local(name))
         for name, rows in shards.items()
     }
     coordinator = fedoptimus.Coordinator(

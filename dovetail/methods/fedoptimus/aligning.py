@@ -20,7 +20,8 @@ from dovetail.methods.base import (
     CarryingDriver,
     Progress,
 )
-from dovetail.methods.fedoptimus.local_data import TRAIN, dealt
+from dovetail.methods.fedoptimus.local_data import TRAIN
+from dovetail.methods.fedoptimus.party_files import dealt
 from dovetail.methods.party import Site
 from dovetail.network import InProcess
 from dovetail.network.retry import write_text

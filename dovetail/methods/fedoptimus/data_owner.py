@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.data import SharedRows
-from dovetail.data.inputs import Input
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.federated import Local, handles
-from dovetail.methods.fedoptimus.masked import UNASKED, Summing, SummingSettings
+from dovetail.methods.fedoptimus.local_data import TEST, Columns
+from dovetail.methods.fedoptimus.masked import Summing
 from dovetail.methods.fedoptimus.messages import BeginData, Embed, Embeddings, FinishData, Finished
 from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.server import ServerOptimizer, weighted_mean
@@ -20,7 +18,6 @@ from dovetail.methods.fedoptimus.settings import A, settings_of
 from dovetail.methods.settings.fedoptimus import Abilities
 from dovetail.models.owners import (
     Bottom,
-    BottomSpec,
     EncodedMlp,
     MembersNetwork,
     MembersSpec,
@@ -30,7 +27,6 @@ from dovetail.models.replicas import EnsembleReplicas
 from dovetail.models.vectors import write_vector
 from dovetail.network import check_shape
 from dovetail.privacy import SecretSums
-from dovetail.settings.privacy import Release
 
 #: Whom embeddings are for, in accounts; of rows that are of another table, too.
 COORDINATOR, COORDINATOR_TEST = "the coordinator", "the coordinator, of test rows"
@@ -40,13 +36,8 @@ class DataParty(Summing):
     """A party with columns: its rows, checks, mechanism and model; ``DataOwner`` learns.
 
     Args:
-        shared: label owner -> its rows in the order shared with that one; it holds all of them.
-        bottom: its bottom network; ``Config.embedding`` sets the last width.
+        data: what it has; of a label owner's samples it holds all.
         local: its context.
-        test: label owner -> its rows of the test table.
-        input: how raw rows become network inputs, to be kept with the network.
-        release: how its embeddings leave; None: as the run says.
-        summing: how they are summed under masks.
 
     Attributes:
         replicas: the bottom's, one for each label owner; None before training begins.
@@ -61,31 +52,19 @@ class DataParty(Summing):
     label_owners: tuple[str, ...]
     num_rows: tuple[int, ...]
 
-    def __init__(
-        self,
-        shared: Mapping[str, SharedRows],
-        bottom: BottomSpec,
-        local: Local,
-        *,
-        test: Mapping[str, SharedRows] | None = None,
-        input: Input | None = None,
-        release: Release | None = None,
-        summing: SummingSettings = UNASKED,
-    ) -> None:
-        self.shared = dict(shared)
-        self.spec = bottom
-        self.test = dict(test or {})
-        self.input = input
-        self._release = release
-        self._secure_only = summing.secure
-        self.sums = local.sums(summing.members) or SecretSums(local.name)
-        self.sums.quorum = summing.quorum
+    def __init__(self, data: Columns, local: Local) -> None:
+        self.data = data
+        self.shared = dict(data.shared)
+        self.spec = data.bottom
+        self.test = dict(data.scored.get(TEST, {}))
+        self.sums = local.sums(data.summing.members) or SecretSums(local.name)
+        self.sums.quorum = data.summing.quorum
         self.forget()
         self.has_begun = False
         self.kept_P: Tensor | None = None
         if not self.shared:
             raise ConfigError(f"data owner {local.name!r} shares no rows with any label owner")
-        shapes = {tuple(each.x.shape[1:]) for each in [*shared.values(), *self.test.values()]}
+        shapes = {tuple(each.x.shape[1:]) for each in [*self.shared.values(), *self.test.values()]}
         if len(shapes) > 1:
             raise ConfigError(
                 f"data owner {local.name!r} has rows of different shapes: {sorted(shapes)}"
@@ -113,8 +92,8 @@ class DataParty(Summing):
         for owner, num_samples in zip(begin.label_owners, begin.num_samples, strict=True):
             self._check_shard(owner, num_samples)
         key = "[fedoptimus] embeddings = { clip = ..., noise = ... }"
-        self.local.bound_releases(self._release, config.embeddings, what="embeddings", key=key)
-        if self._secure_only and not config.secure:
+        self.local.bound_releases(self.data.release, config.embeddings, what="embeddings", key=key)
+        if self.data.summing.secure and not config.secure:
             raise ConfigError(
                 "refuses to show its embeddings: its file says fedoptimus.secure, so the run must, "
                 "too"
@@ -332,6 +311,6 @@ class DataParty(Summing):
             self.spec if members == 1 else MembersSpec(self.spec, members),
             self.shape,
             self.config.embedding,
-            self.input,
+            self.data.input,
             {"method": "fedoptimus", "seed": self.local.seed},
         )

@@ -15,6 +15,7 @@ from dovetail.federated import MAX_USES, Local, Party, handles
 from dovetail.methods.fedoptimus.data_owner import COORDINATOR
 from dovetail.methods.fedoptimus.ensemble import MembersLoss, drawn_folds
 from dovetail.methods.fedoptimus.evaluation import InOrder
+from dovetail.methods.fedoptimus.local_data import TEST, Labels
 from dovetail.methods.fedoptimus.messages import (
     BeginLabels,
     Finished,
@@ -38,7 +39,6 @@ from dovetail.models.owners import MembersTop, TopSpec
 from dovetail.models.untaught import Untaught
 from dovetail.models.vectors import write_vector
 from dovetail.network import Message, State, check_shape
-from dovetail.settings.privacy import Release
 
 M = TypeVar("M", bound=Message)
 
@@ -47,14 +47,8 @@ class LabelParty(Party):
     """A party with labels: its batches, checks, mechanism and model; ``LabelOwner`` learns.
 
     Args:
-        labels_S: (S,) labels of its samples, in the order shared with the data owners; -1 or NaN
-            where there is none; of several (S, L).
-        task: what the labels say.
+        data: what it has.
         local: its context. With a budget no loss, no weight of its top and no score leaves.
-        samples: (N,) int64, those to train on; None: all that are labelled.
-        test_labels: (T,) labels of the test samples, in their shared order.
-        release: how its gradients leave; None: as the run says.
-        max_scored: how often it scores its test samples in a run; 0: any number of times.
 
     Attributes:
         top: its network; None before training begins.
@@ -69,30 +63,17 @@ class LabelParty(Party):
     number: int  # of the batch that is due
     batch: Tensor | None
 
-    def __init__(
-        self,
-        labels_S: Tensor,
-        task: Task,
-        local: Local,
-        *,
-        samples: Tensor | None = None,
-        test_labels: Tensor | None = None,
-        release: Release | None = None,
-        max_scored: int = 0,
-    ) -> None:
-        self.labels_S = labels_S
-        self.task = task
-        labelled = labelled_rows(labels_S)
-        self.samples = labelled if samples is None else samples
+    def __init__(self, data: Labels, local: Local) -> None:
+        self.data = data
+        self.labels_S, self.task, self.samples = data.labels_S, data.task, data.trained
         self._all_samples, self.held_out = self.samples, self.samples[:0]
         self._validated = self._tested = InOrder(self.held_out)
-        self._max_scored, self._num_scored = max_scored, 0
-        tested = test_labels is not None and local.budget is None  # scores are not counted
-        self.test_labels = test_labels if tested and test_labels is not None else torch.empty(0)
-        self._release = release
+        self._num_scored = 0
+        tested = data.scored.get(TEST) if local.budget is None else None  # scores are not counted
+        self.test_labels = torch.empty(0) if tested is None else tested
         self.has_begun = False
         self.kept_P: Tensor | None = None
-        num_labelled = int(torch.isin(self.samples, labelled).sum())
+        num_labelled = int(torch.isin(self.samples, labelled_rows(self.labels_S)).sum())
         if not 0 < len(self.samples) == num_labelled:
             raise ConfigError(
                 f"label owner {local.name!r} needs one training sample or more, each with a "
@@ -118,7 +99,7 @@ class LabelParty(Party):
         """
         config = settings_of(begin, settings)
         key = "[fedoptimus] gradients = { clip = ..., noise = ... }"
-        self.local.bound_releases(self._release, config.gradients, what="gradients", key=key)
+        self.local.bound_releases(self.data.release, config.gradients, what="gradients", key=key)
         if self.local.budget is not None and config.average_tops:
             raise ConfigError(
                 "its policy.privacy sets a budget of epsilon, and its top's weights would leave "
@@ -279,9 +260,10 @@ class LabelParty(Party):
         anew = InOrder(torch.arange(len(self.test_labels)))
         starts = torch.equal(message.samples_B, anew.due())
         if starts:  # once more, or where the coordinator fell
-            if self._max_scored and self._num_scored >= self._max_scored:
+            most = self.data.max_scored
+            if most and self._num_scored >= most:
                 raise LimitError(
-                    f"refuses to score its test samples more than {self._max_scored:,} times in "
+                    f"refuses to score its test samples more than {most:,} times in "
                     "this run: its policy.max_uses; raise evaluate_every"
                 )
             self._tested = anew

@@ -1,4 +1,4 @@
-"""What owners bring to a run: columns or labels, and how their own files give them."""
+"""What owners bring to a run: columns or labels."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
 from torch import Tensor
 
-from dovetail import data as dd
 from dovetail.data import Input, SharedRows, Task
 from dovetail.data.party import labelled_rows
 from dovetail.errors import ConfigError
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus.masked import UNASKED, SummingSettings
-from dovetail.methods.fedoptimus.sections import bottom
-from dovetail.methods.labels import draw_share
 from dovetail.methods.local_data import Holdings
-from dovetail.methods.party import Site
-from dovetail.methods.settings.fedoptimus import OwnerSection
 from dovetail.models.owners import BottomSpec
 from dovetail.privacy import Budget
 from dovetail.settings.privacy import Release
@@ -43,7 +37,7 @@ class Columns:
     Attributes:
         name: the party's.
         shared: label owner -> the rows of its samples, in the order shared with it.
-        bottom: its network.
+        bottom: its network; ``Config.embedding`` sets the last width.
         scored: part -> label owner -> rows that are scored, in an order shared with it.
         input: how raw data becomes a row; what ``predict`` needs.
         release: how its embeddings leave; None: as the run says.
@@ -79,8 +73,9 @@ class Labels:
     Attributes:
         name: the party's.
         task: what its labels say.
+        labels_S: (S,) of all samples of its shared order; -1 or NaN where there is none; of
+            several (S, L).
         label: the label's name.
-        labels_S: of all samples of its shared order.
         samples: the places that it trains on; None: those that have a label.
         scored: part -> labels of the rows that are scored.
         alone: columns of its own table, which only its models alone learn from.
@@ -92,8 +87,8 @@ class Labels:
 
     name: str
     task: Task
-    label: str
     labels_S: Tensor
+    label: str = ""
     samples: Tensor | None = None
     scored: Mapping[Part, Tensor] = field(default_factory=dict)
     alone: LocalRows | None = None
@@ -138,89 +133,6 @@ def labels_in(party_data: Mapping[str, OwnerData]) -> dict[str, Labels]:
         for name, local_data in party_data.items()
         if isinstance(local_data, Labels)
     }
-
-
-def is_label_owner(site: Site) -> bool:
-    """A party whose file names a label."""
-    return site.table.labels is not None
-
-
-def dealt(site: Site) -> dict[str, np.ndarray]:
-    """Part -> a label owner's rows that train, and those that test, if any.
-
-    Raises:
-        ConfigError: no labelled row.
-        DataError: rows that cannot be split.
-    """
-    labelled = site.table.labelled_rows()
-    if not len(labelled):
-        raise ConfigError(f"party {site.name!r} has no labelled row; leave it out")
-    train, test = draw_share(
-        site, labelled, site.settings("fedoptimus", OwnerSection).test_share, "test_share"
-    )
-    return {TRAIN: train, TEST: test} if len(test) else {TRAIN: train}
-
-
-def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
-    """A label owner's labels in the orders that it shares with the data owners.
-
-    It trains on samples in the order of its own rows: so what is drawn does not depend on how an
-    alignment numbered them.
-
-    Args:
-        rows: part -> its row of each sample.
-
-    Raises:
-        DataError: a class that is not among those of all.
-    """
-    table = site.table
-    labels = table.encoded_labels(task)
-    scored = {TEST: labels[rows[TEST]]} if TEST in rows else {}
-    alone = None
-    if TEST in rows and table.blocks:
-        parts = {part: table.take(rows[part].numpy()) for part in (TRAIN, TEST)}
-        encoder = site.fit_input(parts[TRAIN])
-        x = {part: each.encoded(encoder).joined() for part, each in parts.items()}
-        alone = LocalRows(task, x[TRAIN], labels[rows[TRAIN]], (x[TEST], scored[TEST]))
-    samples, labels_here = rows[TRAIN].argsort(), labels[rows[TRAIN]]
-    release = site.settings("fedoptimus", OwnerSection).gradients
-    return Labels(
-        site.name,
-        task,
-        str(table.label),
-        labels_here,
-        samples,
-        scored,
-        alone,
-        release,
-        budget=site.policy.section.privacy,
-        max_scored=site.policy.section.max_uses,
-    )
-
-
-def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
-    """A data owner's rows, encoded by all of them.
-
-    Args:
-        rows: label owner -> part -> its row of each sample.
-    """
-    fitted = site.fit_input()
-    x = site.table.encoded(fitted).joined()
-
-    def of(part: str) -> dict[str, dd.SharedRows]:
-        return {
-            owner: dd.SharedRows(site.name, x, parts[part])
-            for owner, parts in rows.items()
-            if part in parts
-        }
-
-    tested = of(TEST)
-    section = site.settings("fedoptimus", OwnerSection)
-    spec = bottom(section.bottom, tuple(x.shape[1:]))
-    scored = {TEST: tested} if tested else {}
-    budget = site.policy.section.privacy
-    summing = SummingSettings(section.secure, section.members, section.quorum)
-    return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings, budget, summing)
 
 
 def check_counted(local_data: OwnerData, what: str) -> None:

@@ -12,37 +12,17 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus, selection
 from dovetail.methods.facets.valued import classes_of
-from dovetail.methods.fedoptimus.local_data import Columns, Labels, OwnerData
+from dovetail.methods.fedoptimus.local_data import Columns, OwnerData
 from dovetail.models import Model
 
 
 def side_of(local_data: OwnerData, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
     """An owner's side of a run: in simulation, of a party file in this process, at a site."""
-    if (
-        local.name != local_data.name
-    ):  # of "alone", where a data owner stands once for each label owner
+    if local.name != local_data.name:  # of "alone": each label owner has data owners of its own
         local = Local(local_data.name, device=local.device, budget=local_data.budget)
-    match local_data:
-        case Columns():
-            return fedoptimus.DataOwner(
-                local_data.shared,
-                local_data.bottom,
-                local,
-                test=local_data.scored.get("test"),
-                input=local_data.input,
-                release=local_data.release,
-                summing=local_data.summing,
-            )
-        case Labels():
-            return fedoptimus.LabelOwner(
-                local_data.labels_S,
-                local_data.task,
-                local,
-                samples=local_data.samples,
-                test_labels=local_data.scored.get("test"),
-                release=local_data.release,
-                max_scored=local_data.max_scored,
-            )
+    if isinstance(local_data, Columns):
+        return fedoptimus.DataOwner(local_data, local)
+    return fedoptimus.LabelOwner(local_data, local)
 
 
 def chooser_of(

@@ -71,7 +71,7 @@ def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Owner
         task = data.task
         if isinstance(task, Survival):  # its own baseline in the intervals of all
             task = survival_of(task.cuts, labels_here)
-        party_data[name] = Labels(name, task, data.label, labels_here, scored=marked)
+        party_data[name] = Labels(name, task, labels_here, data.label, scored=marked)
     return party_data
 
 
@@ -115,7 +115,7 @@ def together(party_data: Mapping[str, OwnerData]) -> dict[str, OwnerData]:
     if "validation" in first.scored:
         marked["validation"] = torch.cat([labels[each].scored["validation"] for each in names])
     every = torch.cat([labels[each].labels_S for each in names])
-    held[EVERYBODY] = Labels(EVERYBODY, first.task, first.label, every, scored=marked)
+    held[EVERYBODY] = Labels(EVERYBODY, first.task, every, first.label, scored=marked)
     return held
 
 

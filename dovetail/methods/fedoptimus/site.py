@@ -31,11 +31,8 @@ from dovetail.methods.fedoptimus.local_data import (
     TRAIN,
     OwnerData,
     check_counted,
-    columns_of,
-    dealt,
-    is_label_owner,
-    labels_of,
 )
+from dovetail.methods.fedoptimus.party_files import columns_of, dealt, is_label_owner, labels_of
 from dovetail.methods.fedoptimus.sides import chooser_of, described_top, side_of
 from dovetail.methods.inference import kept_at
 from dovetail.methods.labels import (
