@@ -25,7 +25,7 @@ from dovetail.methods.fedoptimus.simulated import (
     side_by_side,
     together,
 )
-from dovetail.methods.fedoptimus.variant_settings import variant_config
+from dovetail.methods.fedoptimus.variants import variant_config
 from dovetail.models.joined import join
 from dovetail.models.owners import ColumnsMlp, StripCnn
 from dovetail.network import Checkpoint

@@ -32,8 +32,7 @@ from dovetail.methods.fedoptimus.sides import side_of
 from dovetail.methods.fedoptimus.simulated import holdings
 from dovetail.methods.fedoptimus.site import members_of
 from dovetail.methods.fedoptimus.valued import OwnersValued
-from dovetail.methods.fedoptimus.variant_settings import variant_config
-from dovetail.methods.fedoptimus.variants import OwnersAlone, OwnersVariant
+from dovetail.methods.fedoptimus.variants import OwnersAlone, OwnersVariant, variant_config
 from dovetail.methods.labels import (
     common_task,
     own_baseline,

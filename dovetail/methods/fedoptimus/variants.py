@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from dovetail import data as dd
-from dovetail.federated import Driver
+from dovetail.data import SharedRows
+from dovetail.errors import ConfigError
+from dovetail.federated import Driver, Federation, scored_without
 from dovetail.methods import fedoptimus, selection
 from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.baselines import LocalRows
+from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.choosing import Chooser
-from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.local_data import (
     SELECTED,
+    Labels,
     OwnerData,
     OwnerHoldings,
+    Part,
     check_counted,
     columns_in,
     labels_in,
 )
+from dovetail.methods.fedoptimus.requests import Round, num_bytes
 from dovetail.methods.fedoptimus.sides import chooser_of, described_top
 from dovetail.methods.fedoptimus.simulated import local_rows, separate, side_by_side, together
-from dovetail.methods.fedoptimus.variant_settings import (
-    asked_scores,
-    coordinator_of,
-    decisions,
-    scores_of,
-    variant_config,
-)
 from dovetail.methods.outcome import Observer, Scores
+from dovetail.methods.separately import Separately
 from dovetail.methods.settings.fedoptimus import FedOptimusSection
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
 from dovetail.models import Model
@@ -44,19 +46,94 @@ from dovetail.settings.section import narrowed
 KEPT = ("fedoptimus", "classic")
 
 
+def variant_config(
+    config: fedoptimus.Config, variant: str, settings: Mapping[str, Any]
+) -> fedoptimus.Config:
+    """What a variant is trained with: the settings of all, less what it has none of, and its own.
+
+    With one label owner an average changes nothing, so that how often there is one does not matter;
+    momentum and SlowMo would.
+
+    Raises:
+        ValidationError: settings that cannot be.
+    """
+    values: dict[str, Any] = config.model_dump()
+    if variant != "fedoptimus":
+        values |= {"server": "average", "slowmo": "off", "share": 1.0, "iterate_average": 1}
+        values["sync_every"] = max(config.sync_every, 10)
+    return fedoptimus.Config(**{**values, **settings})
+
+
 def axis_of(training: Training) -> int | None:
     """Along which the parts of a row stand side by side; None: they are in no one place."""
     data = training.loaded.data
     return data.axis if isinstance(data, dd.Owners) else None
 
 
+def rounds_per_epoch(config: fedoptimus.Config, labels: Mapping[str, Labels]) -> int:
+    """Whole rounds in a pass over the largest shard; 1 where rounds are counted, or it is not here.
+
+    A checkpoint is saved once in so many: it has all replicas, and a round may be one step.
+    """
+    if config.rounds is not None or not labels:
+        return 1
+    rows = max(
+        len(owner.labels_S if owner.samples is None else owner.samples) for owner in labels.values()
+    )
+    return max(1, math.ceil(rows / config.batch_size) // config.sync_every)
+
+
+class Apart(Separately[fedoptimus.Coordinator]):
+    """Each label owner with a coordinator of its own: "alone"."""
+
+    def together(self, done: Mapping[str, Any], network: Federation) -> Round:
+        rounds = list(done.values())
+        metrics = {
+            "loss": sum(each.metrics["loss"] for each in rounds) / len(rounds),
+            "steps": max(each.metrics["steps"] for each in rounds),
+            "bytes": num_bytes(network),
+        }
+        missed = {name: num for each in rounds for name, num in each.missed.items()}
+        reasons = {name: why for each in rounds for name, why in each.reasons.items()}
+        return Round(metrics=metrics, missed=missed, reasons=reasons)
+
+    def participants_of(self, label_owner: str) -> tuple[str, ...]:
+        """The data owners whose embeddings this label owner's top knows."""
+        return self.runs[label_owner].participants
+
+
+class _Joint:
+    """A label owner's model with the bottoms of those that its top knows, as they are now."""
+
+    def __init__(self, variant_run: VariantRun, label_owner: str) -> None:
+        names = variant_run.driver.participants_of(label_owner)
+        self._columns = {
+            variant_run.parties[name].name: variant_run.party_data[name] for name in names
+        }
+        self._owners = [variant_run.parties[name] for name in names]
+        self._top = variant_run.parties[label_owner]
+
+    def rows(self, part: Part) -> dict[str, SharedRows]:
+        """Data owner -> its rows that are scored."""
+        return {
+            name: columns_here.scored[part][self._top.name]
+            for name, columns_here in self._columns.items()
+        }
+
+    def outputs(self, part: Part) -> Tensor:
+        """What it says of them."""
+        model = predicting.joint(self._top, self._owners)
+        return model.outputs(
+            {name: shared.x[shared.rows_S] for name, shared in self.rows(part).items()}
+        )
+
+
 class OwnersVariant(Variant):
     """FedOptimus, or a baseline of it with rounds."""
 
     def __init__(self, variant: str) -> None:
-        self.silent = (
-            variant == "alone"
-        )  # each label owner's run is by itself, and none is the run's
+        # Of "alone" each label owner's run is by itself, and none is the run's.
+        self.silent = variant == "alone"
 
     def variant_data(self, training: Training, name: str) -> Mapping[str, OwnerData]:
         """Everybody's own; of a baseline with all labels, or all, in one place, as if they were."""
@@ -91,26 +168,39 @@ class OwnersVariant(Variant):
     def driver(
         self, training: Training, name: str, party_data: Mapping[str, Any], settings: Any, seed: int
     ) -> Driver:
-        """The coordinator of a variant."""
-        data, asked = training.loaded.data, training.settings.selection
+        """The coordinator; of label owners that each train alone, one for each."""
+        columns, labels = columns_in(party_data), labels_in(party_data)
+        asked = training.settings.selection if name == "fedoptimus" else None
 
-        def choosing(data_owners: Sequence[str], label_owners: Sequence[str]) -> Choose | None:
-            if asked is None:
-                return None
-            every = math.ceil(asked.every / training.settings.sync_every)
-            return Chooser(
-                narrowed(asked, selection.Config), data_owners, label_owners, every=every, seed=seed
+        def one(data_owners: Sequence[str], label_owners: Sequence[str]) -> fedoptimus.Coordinator:
+            choose = None
+            if asked is not None:
+                every = math.ceil(asked.every / training.settings.sync_every)
+                config = narrowed(asked, selection.Config)
+                choose = Chooser(config, data_owners, label_owners, every=every, seed=seed)
+            return fedoptimus.Coordinator(
+                settings,
+                data_owners=data_owners,
+                label_owners=label_owners,
+                seed=seed,
+                secret=training.loaded.secret,
+                choose=choose,
             )
 
-        return coordinator_of(
-            party_data,
-            name,
-            settings,
-            seed,
-            elsewhere=data.elsewhere if isinstance(data, OwnerHoldings) else ((), ()),
-            secret=training.loaded.secret,
-            choosing=choosing,
-        )
+        driver: fedoptimus.Coordinator | Apart
+        if name == "alone":
+            columns_of = {
+                owner: [each for each in columns if owner in columns[each].shared]
+                for owner in labels
+            }
+            driver = Apart({owner: one(columns_of[owner], [owner]) for owner in labels})
+        elif party_data:
+            driver = one([*columns], [*labels])
+        else:
+            data = training.loaded.data
+            driver = one(*data.elsewhere) if isinstance(data, OwnerHoldings) else one((), ())
+        driver.rounds_per_save = rounds_per_epoch(settings, labels)
+        return driver
 
     def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
         """Owners that train, and answer a selection too: in process a name stands for one party."""
@@ -130,20 +220,78 @@ class OwnersVariant(Variant):
         self, variant_run: VariantRun, *, last: bool = False
     ) -> dict[str, dict[str, Scores]]:
         """Score name -> label owner -> scores of its model with the data owners' networks."""
-        scores = scores_of(variant_run, last=last)
+        scores = self.scores_of(variant_run, last=last)
         return {variant_run.name: scores} if scores else {}
 
     def validated(self, variant_run: VariantRun) -> Mapping[str, Scores]:
         """Label owner -> scores on validation rows; a label owner alone has none."""
-        return {} if variant_run.name == "alone" else scores_of(variant_run, "validation")
+        return {} if variant_run.name == "alone" else self.scores_of(variant_run, "validation")
+
+    def scores_of(
+        self, variant_run: VariantRun, part: Part = "test", *, last: bool = False
+    ) -> dict[str, Scores]:
+        """Label owner -> scores of its model with the participants' bottoms, as they are now."""
+        known: dict[int, Tensor] = {}
+        scores: dict[str, Scores] = {}
+        for name, labels in labels_in(variant_run.party_data).items():
+            if part not in labels.scored or not len(labels.scored[part]):
+                continue
+            joint = _Joint(variant_run, name)
+            first = id(next(iter(joint.rows(part).values())))
+            if (
+                first not in known
+                or variant_run.name == "alone"
+                or not variant_run.settings.average_tops
+            ):
+                # After an average all label owners have one model, so that one of them is enough.
+                known[first] = joint.outputs(part)
+            outputs, truth = known[first], labels.scored[part]
+            task = variant_run.parties[name].task
+            scores[name] = variant_run.score(name, task, outputs, truth, last=last)
+        return scores
 
     def asked_scores(self, variant_run: VariantRun, network: Engine) -> Mapping[str, Scores]:
-        """Label owner elsewhere -> scores on its test rows."""
-        return asked_scores(variant_run.driver, network)
+        """Label owner elsewhere -> scores on its test rows, asked by messages."""
+        driver = variant_run.driver
+        asked = copy.copy(driver)
+        asked.data_owners = driver.participants
+        tested = [name for name in asked.label_owners if asked.ready[name].num_test]
+        scores = predicting.score(asked, network, label_owners=tested)
+        away = {owner: why for score in scores.values() for owner, why in score.missed.items()}
+        for owner in away.keys() - driver.scored_without:
+            scored_without(owner, away[owner])
+        driver.scored_without = set(away)
+        driver.measured = {
+            name: {"accuracy": score.accuracy} if score.accuracy is not None else score.of_numbers
+            for name, score in scores.items()
+        }
+        return dict(driver.measured)
 
     def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:
-        """Label owner -> its threshold and calibration."""
-        return decisions(variant_run, variant_run.training.decision_settings)
+        """Label owner -> its threshold, of its model with the participants' bottoms as they are.
+
+        Raises:
+            ConfigError: it has no validation rows.
+        """
+        decision_settings = variant_run.training.decision_settings
+        decisions_of: dict[str, FittedThreshold | None] = {}
+        for name, labels_data in labels_in(variant_run.party_data).items():
+            if not decision_settings.needs_rows:
+                continue
+            party = variant_run.parties[name]
+            if party.fitted_threshold is not None:
+                decisions_of[name] = party.fitted_threshold
+                continue
+            labels = labels_data.scored.get("validation")
+            if labels is None:
+                raise ConfigError(
+                    f"label owner {name!r} has no validation rows to choose a threshold or a "
+                    "calibration on; in a simulation give data.partition.validation, or leave "
+                    "threshold and calibrate out"
+                )
+            outputs = _Joint(variant_run, name).outputs("validation")
+            decisions_of[name] = decision_settings.decision(party.task, outputs, labels)
+        return decisions_of
 
     def kept(self, variant_run: VariantRun) -> dict[str, Model]:
         """Label owner -> its top, which takes the mean of embeddings."""
