@@ -19,9 +19,9 @@ import torch
 from dovetail.data import Classification
 from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Federation, handles
+from dovetail.methods.hyfem import layers
 from dovetail.methods.hyfem.agreement import Begin, Ready
 from dovetail.methods.hyfem.hyfem import Classifier, Extractors
-from dovetail.methods.hyfem.judging import JudgedMember, JudgingCoordinator
 from dovetail.models import derive_seed, generator
 from dovetail.models.blocks import classifier
 from dovetail.models.learners import make_folds
@@ -98,8 +98,8 @@ class Judged(Message):
 # --- What a party executes ---------------------------------------------------------------------
 
 
-class CalibratedMember(JudgedMember):
-    """A party that sends its features' moments if its own file allows it.
+class Member(layers.Member):
+    """A party's side of a run: it sends its features' moments if its own file allows it.
 
     Attributes:
         learned: (N,) the rows that train, of which the moments are.
@@ -170,8 +170,8 @@ class CalibratedMember(JudgedMember):
 # --- What the server executes ------------------------------------------------------------------
 
 
-class CalibratingCoordinator(JudgingCoordinator):
-    """A server that refits its classifier when rounds are over.
+class Coordinator(layers.Coordinator):
+    """The server of a run: it refits its classifier when rounds are over.
 
     Attributes:
         calibrated: whether it is kept, and how many judged rows were right before and after.
@@ -184,6 +184,7 @@ class CalibratingCoordinator(JudgingCoordinator):
         return {**super().about(), **calibrated}
 
     def finish(self, federation: Federation) -> None:
+        self.settle()  # a mean over rounds is taken, then calibrated, then sent
         if self.config.calibrate and self.config.classifier == "matched":
             self.calibrate(federation)
         super().finish(federation)

@@ -1,6 +1,6 @@
 """Remark 2: a new party takes its part of a model that others have trained.
 
-While the server trains, ``InvitingCoordinator.invite`` adds it for the rounds to come. Of a saved
+While the server trains, ``layers.Coordinator.invite`` adds it for the rounds to come. Of a saved
 model ``part_of`` cuts it out (``dovetail invite``).
 """
 
@@ -13,11 +13,8 @@ import numpy as np
 import torch
 
 from dovetail.data import TableEncoder
-from dovetail.errors import ConfigError, PartyError
-from dovetail.federated import Federation
+from dovetail.errors import ConfigError
 from dovetail.files import did_you_mean
-from dovetail.methods.hyfem.agreement import Holding
-from dovetail.methods.hyfem.hyfem import Coordinator, Finish, Finished
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksNetwork, BlocksSpec
 from dovetail.models.slices import Layout
@@ -25,41 +22,6 @@ from dovetail.models.vectors import extractors_vector, layers_of, load_weights
 
 #: What a part's model keeps of how the server's came about.
 _KEPT = ("method", "seed", "label", "learning_rate")
-
-
-class InvitingCoordinator(Coordinator):
-    """A server that new parties come to; one takes those neurons that most parties have."""
-
-    def welcome(self, party: str, holding: Holding) -> None:
-        """A new party with blocks the server knows counts from the next round on.
-
-        Raises:
-            PartyError: what it holds does not fit the others.
-        """
-        widths, server = self.server.widths, self.server
-        if any(width > most for width, most in zip(holding.widths, widths, strict=False)):
-            raise PartyError(
-                party, f"its hidden widths {holding.widths} exceed the server's {widths}"
-            )
-        self.agreed.note(party, holding)
-        chosen = []
-        for i, width in enumerate(holding.widths):
-            held = np.concatenate([assignment[i] for assignment in server.assignments.values()])
-            popularity = np.bincount(held, minlength=widths[i])
-            chosen.append(np.sort(np.argsort(-popularity, kind="stable")[:width]))
-        server.assignments[party] = tuple(chosen)
-        self.known[party] = self.slice(party)
-
-    def invite(self, federation: Federation, party: str) -> None:
-        """A new party gets its model at once, and takes part from the next round on.
-
-        Raises:
-            PartyError: it cannot begin, or holds what does not fit the others.
-        """
-        self.welcome(party, federation.ask({party: self.hello()}, Holding).or_raise()[party])
-        self.ask_to_begin(federation, [party]).or_raise()
-        asked, timeout_s = {party: Finish(*self.known[party])}, self.config.timeout_s
-        federation.ask(asked, Finished, timeout_s=timeout_s).or_raise()
 
 
 def part_of(model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:

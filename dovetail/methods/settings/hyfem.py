@@ -5,14 +5,12 @@ defaults.
 
     layer            settings                                              in the paper
     the page         ``hyfem.Config``                                      its symbols
-    variants.py      start, classifier, weights, match_rounds,             Remarks 3.2, 3.4
+    layers.py        start, classifier, weights, match_rounds,             Remarks 3.2, 3.4
                      class_weights, scale_blocks, loss_weights,
                      held_classes
-    last_rounds.py   average_last                                          no
-    judging.py       decide                                                no
-    several.py       class_weights, of several labels                      no
+                     average_last, decide                                  no
+                     none, of a new party                                  Remark 2
     calibration.py   calibrate                                             no: Luo et al. 2021
-    inviting.py      none                                                  Remark 2
 """
 
 from __future__ import annotations
