@@ -16,7 +16,7 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local, train
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
-from dovetail.methods.hyfem.sections import extractors_of, widths_of
+from dovetail.methods.hyfem.sections import extractors_of, run_extractors, widths_of
 from dovetail.methods.training import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged
@@ -224,13 +224,14 @@ def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -
     task = setup(run, 0, load_data(run))
     assert isinstance(task, Training)
     outcome = task.train("standalone", 0, lambda *_: None)
-    recipe = task.kind.variant("standalone").settings(
+    settings = task.kind.variant("standalone").settings(
         task, "standalone", 0, lambda *_: None, Checkpoint.none()
     )
+    of_block = run_extractors(task.settings, task.party_data, task.loaded.data)
     for name, local_data in task.party_data.items():
         member = hyfem.Member(local_data, Local(name))
-        extractors = {block: recipe.extractors[block] for block in local_data.blocks}
-        server = hyfem.Coordinator(local_data.task, extractors, recipe.config, seed=0)
+        extractors = {block: of_block[block] for block in local_data.blocks}
+        server = hyfem.Coordinator(local_data.task, extractors, settings, seed=0)
         list(train(server, InProcess({name: member}, driver="server")))
         for key, value in member.model().network.state_dict().items():
             assert torch.equal(outcome.models[name].network.state_dict()[key], value)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from dovetail.errors import MessageError
+from dovetail.federated import read_settings
 from dovetail.methods.fedoptimus.messages import BeginData, BeginLabels
 from dovetail.methods.settings.fedoptimus import Abilities
 
@@ -22,10 +21,7 @@ def settings_of(begin: BeginLabels | BeginData, kind: type[A]) -> A:
     Raises:
         MessageError: settings that cannot be, or of a size that is not counted.
     """
-    try:
-        config = kind.model_validate_json(begin.settings)
-    except ValidationError as error:
-        raise MessageError(f"{begin.wire_name()}: settings that cannot be ({error})") from None
+    config = read_settings(kind, begin, begin.settings)
     if max(config.embedding, *config.top, 1) > MAX_WIDTH or len(config.top) > MAX_LAYERS:
         raise MessageError(f"{begin.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}")
     return config

@@ -14,11 +14,11 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -51,8 +51,6 @@ from dovetail.models.vectors import extractors_vector, layers_of, tensors_of
 from dovetail.network import Message, Replies, State
 from dovetail.settings.models import OptimizerConfig
 from dovetail.settings.privacy import PrivateSteps
-
-C = TypeVar("C", bound=BaseModel)
 
 _log = logging.getLogger(__name__)
 
@@ -221,17 +219,6 @@ class Holder(Party):
     def visit(self, steps: int) -> None:
         """Ask its budget for so many steps; a row is in one batch of a pass."""
         self.local.visit(-(-steps // self.batches.steps_per_pass) + 1, steps=steps)
-
-    def read(self, begin: Begin, kind: type[C]) -> C:
-        """The run's settings.
-
-        Raises:
-            MessageError: they cannot be.
-        """
-        try:
-            return kind.model_validate_json(begin.settings)
-        except ValidationError as error:
-            raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
 
     def agree(self, begin: Begin) -> BlocksSpec:
         """Encode its columns as all do; what its network is built from.

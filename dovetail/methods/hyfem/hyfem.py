@@ -69,7 +69,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.federated import Federation, end, handles
+from dovetail.federated import Federation, end, handles, read_settings
 from dovetail.federated import Round as BaseRound
 from dovetail.methods.hyfem.agreement import Agreeing, Begin, Holder, Ready
 from dovetail.methods.settings.hyfem import Config
@@ -130,7 +130,7 @@ class Member(Holder):
     @handles
     def begin(self, ask: Begin) -> Ready:
         """Make its network."""
-        self.config = self.read(ask, self.settings)
+        self.config = read_settings(self.settings, ask, ask.settings)
         self.spec = self.agree(ask)
         self.network = self.local.build(self.spec.build, "hyfem")
         self.network.rows_lack = self.rows_lack_a_block()

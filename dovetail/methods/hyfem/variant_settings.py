@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data import Input, TableEncoder, Task
+from dovetail.data import Input, TableEncoder
 from dovetail.federated import Driver, Federation, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
@@ -21,7 +21,6 @@ from dovetail.methods.separately import Separately
 from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.methods.training import Training, Variant, VariantRun
 from dovetail.models import Model
-from dovetail.models.blocks import Extractor
 from dovetail.network import Checkpoint, Engine
 from dovetail.settings.section import narrowed
 
@@ -56,41 +55,17 @@ def variant_config(
     return config
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """What a variant is trained with.
-
-    Attributes:
-        config: its settings.
-        task: what all parties' labels say.
-        extractors: block -> its extractor, of every block that the variant uses.
-        party_data: party -> what it has; none of those that are elsewhere.
-    """
-
-    config: hyfem.Settings
-    task: Task
-    extractors: Mapping[str, Extractor]
-    party_data: Mapping[str, hyfem.HyfemData]
-
-
 class Apart(Separately[hyfem.Coordinator]):
     """Each party with a coordinator of its own: "standalone".
 
     Args:
-        recipe: of the variant; a party uses the blocks that it has.
-        seed: of each coordinator.
+        config: of all of them.
+        runs: party -> its coordinator.
     """
 
-    def __init__(self, recipe: Recipe, *, seed: int) -> None:
-        self.config, runs = recipe.config, {}
-        for name, local_data in recipe.party_data.items():
-            held = {
-                block: recipe.extractors[block]
-                for block in recipe.extractors
-                if block in local_data.blocks
-            }
-            runs[name] = hyfem.Coordinator(recipe.task, held, self.config, seed=seed, name=SERVER)
+    def __init__(self, config: hyfem.Settings, runs: Mapping[str, hyfem.Coordinator]) -> None:
         super().__init__(runs)
+        self.config = config
 
     def reach(self, name: str, network: Federation) -> Federation:
         federation = self.runs[name].federation(network)
@@ -178,34 +153,35 @@ class HyfemVariant(Variant):
 
     def settings(
         self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
-    ) -> Recipe:
-        """What a variant is trained with."""
+    ) -> hyfem.Settings:
+        """A variant's settings."""
         section: HyfemSection = training.settings
-        given, data = section.variants.get(name, {}), training.loaded.data
-        extractors = run_extractors(section, training.party_data, data)
-        party_data = self.variant_data(training, name)
-        if name in ("fedavg", "fedprox") and not training.elsewhere:
-            common = common_blocks(party_data)
-            extractors = {block: given for block, given in extractors.items() if block in common}
         plain = weighed(narrowed(section, hyfem.Settings), training.run)
         if name != "pooled":
             plain = deciding(plain, training.run, judges=training.trying)
-        made = variant_config(plain, name, given, proximal=section.proximal)
-        return Recipe(made, data.task, extractors, party_data)
+        given = section.variants.get(name, {})
+        return variant_config(plain, name, given, proximal=section.proximal)
 
     def driver(
         self,
         training: Training,
         name: str,
         party_data: Mapping[str, Any],
-        settings: Recipe,
+        settings: hyfem.Settings,
         seed: int,
     ) -> Driver:
         """The server; of parties that each train alone, one for each."""
+        data = training.loaded.data
+        extractors = run_extractors(training.settings, training.party_data, data)
+
+        def server(blocks: Collection[str]) -> hyfem.Coordinator:
+            used = {block: each for block, each in extractors.items() if block in blocks}
+            return hyfem.Coordinator(data.task, used, settings, seed=seed, name=SERVER)
+
         if name == "standalone":
-            return Apart(settings, seed=seed)
-        task, extractors = settings.task, settings.extractors
-        return hyfem.Coordinator(task, extractors, settings.config, seed=seed, name=SERVER)
+            return Apart(settings, {party: server(x.blocks) for party, x in party_data.items()})
+        of_common = name in ("fedavg", "fedprox") and not training.elsewhere
+        return server(common_blocks(party_data) if of_common else extractors)
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
         """What reaches the parties of this process."""
@@ -269,6 +245,6 @@ class HyfemVariant(Variant):
                 {**inputs, **({} if local_data is None else local_data.train.inputs)},
                 method=variant_run.name,
                 label=(local_data.label if local_data else "") or data.label,
-                learning_rate=settings.config.learning_rate,
+                learning_rate=settings.learning_rate,
             )
         return found
