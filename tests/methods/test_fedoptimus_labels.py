@@ -17,7 +17,7 @@ from dovetail.federated import Local
 from dovetail.federated import train as train_rounds
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus.local_data import Columns, Labels
-from dovetail.methods.fedoptimus.times import TakeTimes
+from dovetail.methods.fedoptimus.messages import TakeTimes
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.owners import ColumnsMlp, TopSpec

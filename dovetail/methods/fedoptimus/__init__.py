@@ -39,8 +39,8 @@ answers. ``messages`` has those with which a run begins, ends and is scored, and
 
 Layers, each of which says what it adds: ``server`` (steps on averages), ``selection`` and
 ``choosing`` (lines 4, 5), ``ensemble`` (members, the best epoch), ``asking`` (who is missing),
-``evaluation`` (scores), ``times`` (to an event), and ``data_owner``, ``label_owner``,
-``coordinator`` (checks, what leaves, models, resuming).
+``evaluation`` (scores), and ``data_owner``, ``label_owner``, ``coordinator`` (checks, what leaves,
+intervals of times to an event, models, resuming).
 
 Departures from the paper, which leaves much open:
     - Replicas of a data owner's bottom model are averaged where they are, tops by the coordinator:
@@ -67,10 +67,11 @@ from pydantic import Field
 
 from dovetail.federated import handles
 from dovetail.methods.fedoptimus import messages
+from dovetail.methods.fedoptimus.coordinator import RunDriver
 from dovetail.methods.fedoptimus.data_owner import DataParty
+from dovetail.methods.fedoptimus.label_owner import LabelParty
 from dovetail.methods.fedoptimus.requests import Averaging, Requests
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer, weighted_mean
-from dovetail.methods.fedoptimus.times import TimesDriver, TimesLabels
 from dovetail.methods.settings.fedoptimus import Abilities, Config
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Engine, Integers, Message, Numbers
@@ -204,7 +205,7 @@ class DataOwner(DataParty):
 # --- What a label owner executes ---------------------------------------------------------------
 
 
-class LabelOwner(TimesLabels):
+class LabelOwner(LabelParty):
     """A party with labels: a top model on the mean of the data owners' embeddings."""
 
     saved = ("top", "optimizer", "iterates", "batches", "number", "batch", "kept_P")
@@ -247,7 +248,7 @@ class LabelOwner(TimesLabels):
 # --- What the coordinator executes: Algorithm 1 ------------------------------------------------
 
 
-class Coordinator(TimesDriver):
+class Coordinator(RunDriver):
     """Drives a run, and has no data: means of embeddings, the global top, who takes part."""
 
     def round(self, number: int, network: Engine) -> Averaging:

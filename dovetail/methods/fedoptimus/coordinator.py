@@ -6,13 +6,15 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from dovetail.alignment.times import agree_times
+from dovetail.data.survival import MOST_INTERVALS
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, end
 from dovetail.methods.fedoptimus.ensemble import BestEpoch
@@ -28,6 +30,8 @@ from dovetail.methods.fedoptimus.messages import (
     GiveHeldOut,
     HeldOut,
     LabelsReady,
+    TakeTimes,
+    TimesTaken,
     Validate,
 )
 from dovetail.methods.fedoptimus.requests import Averaging, Requests, check_finite, num_bytes
@@ -257,8 +261,15 @@ class RunDriver(Driver):
         self.start(_num_outputs(first, self.ready[first].task))
 
     def agree(self, ready: Mapping[str, LabelsReady], network: Engine) -> dict[str, LabelsReady]:
-        """What label owners said, with what they then agreed on; a layer's."""
-        return dict(ready)
+        """What label owners said, with the intervals of times that they then agreed on."""
+        offered = {owner: _ends(each.task) for owner, each in ready.items()}
+        if not all(offered.values()):
+            return dict(ready)
+        times = agree_times(offered, MOST_INTERVALS)
+        message = TakeTimes(torch.tensor(times, dtype=torch.float64))
+        network.ask(dict.fromkeys(ready, message), TimesTaken).or_raise()
+        task = json.dumps({"kind": "survival", "ends": times})
+        return {owner: replace(each, task=task) for owner, each in ready.items()}
 
     def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
         """Owners that lost their disk take part again, from their beginning."""
@@ -271,6 +282,10 @@ class RunDriver(Driver):
         network.ask(dict.fromkeys(labels, self.begin_labels()), LabelsReady)
         if self.config.average_tops and labels:
             self.hand_out(tuple(labels), Requests(network, None), 0, keep=False)
+        times = _ends(self.ready[self.label_owners[0]].task)
+        if times and labels:
+            message = TakeTimes(torch.tensor(times, dtype=torch.float64))
+            network.ask(dict.fromkeys(labels, message), TimesTaken)
 
     def finish(self, network: Engine) -> None:
         """Tell owners that their models are whole, so that each keeps its own.
@@ -464,3 +479,13 @@ def _num_outputs(owner: str, task: str) -> int:
     if not 1 <= num <= MAX_WIDTH:
         raise PartyError(owner, f"says that it has {num} classes, labels or quantiles")
     return num
+
+
+def _ends(task: str) -> list[float]:
+    """Where intervals of times would end, of a label owner's task; none of other labels."""
+    try:
+        described = json.loads(task)
+        ends = described["ends"] if described["kind"] == "survival" else []
+        return [float(end) for end in ends]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.data import Classification, Minibatches, Task, shared_json
+from dovetail.alignment.times import rounded_up
+from dovetail.data import Classification, Minibatches, Survival, shared_json
 from dovetail.data.party import labelled_rows
+from dovetail.data.survival import MOST_INTERVALS, survival_of
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import MAX_USES, Local, Party, handles
 from dovetail.methods.fedoptimus.data_owner import COORDINATOR
@@ -25,6 +29,8 @@ from dovetail.methods.fedoptimus.messages import (
     LabelsReady,
     Measure,
     Measured,
+    TakeTimes,
+    TimesTaken,
     Validate,
 )
 from dovetail.methods.fedoptimus.requests import check_finite
@@ -54,6 +60,7 @@ class LabelParty(Party):
         top: its network; None before training begins.
         fitted_threshold: on samples that it kept out of training.
         kept_P: the best top so far; None: the last is what stays.
+        times: where the intervals end that all agreed on; none before, and of other labels.
     """
 
     fitted_threshold: FittedThreshold | None = None
@@ -62,6 +69,7 @@ class LabelParty(Party):
     config: Abilities
     number: int  # of the batch that is due
     batch: Tensor | None
+    times: tuple[float, ...] = ()
 
     def __init__(self, data: Labels, local: Local) -> None:
         self.data = data
@@ -148,19 +156,45 @@ class LabelParty(Party):
         self._loss = MembersLoss(self.task, config, on(self.local.device, weights_C), fold_S)
         return batches
 
-    def learns(self, task: Task) -> None:
-        """From here on its labels say this."""
-        self._loss.task = task
-
     def described(self) -> str:
         """What its labels say, as all label owners must, as JSON."""
+        if isinstance(self.task, Survival):
+            ends = rounded_up(np.array(self.task.cuts)).tolist()
+            return json.dumps({"kind": "survival", "ends": ends})
         return json.dumps(shared_json(self.task))
 
     def ready(self) -> LabelsReady:
         """What the coordinator is told."""
-        self.has_begun = True
+        self.has_begun, self.times = True, ()
         num_test = len(self.test_labels)
         return LabelsReady(len(self.samples), len(self.labels_S), num_test, self.described())
+
+    # Gradients, scores and refusals in other intervals would tell a row's time.
+    @handles(most=3)  # once; a driver that falls before it has saved anything asks again
+    def take_times(self, message: TakeTimes) -> TimesTaken:
+        """Learn in these intervals, which stay.
+
+        Raises:
+            MessageError: its labels are no times, the ends do not rise from 0 on, or it has others.
+        """
+        ends = message.ends_Q.numpy()
+        if self.number > 1 or self.times not in ((), tuple(ends.tolist())):
+            raise MessageError(
+                f"{message.wire_name()}: intervals are agreed once, before the first step"
+            )
+        rise = len(ends) > 0 and bool((np.diff(ends, prepend=0.0) > 0).all())
+        if not isinstance(self.task, Survival) or not rise or len(ends) > MOST_INTERVALS:
+            raise MessageError(
+                f"{message.wire_name()}: up to {MOST_INTERVALS} intervals of times to an event "
+                f"rise from 0 on; its labels are {self.task.kind}, and {len(ends)} ends came"
+            )
+        self._learn_in(ends.tolist())
+        return TimesTaken()
+
+    def _learn_in(self, times: Sequence[float]) -> None:
+        self.times = tuple(map(float, times))
+        self.task = survival_of(self.times, self.labels_S[self.samples])
+        self._loss.task = self.task
 
     # --- Steps -------------------------------------------------------------------------------
 
@@ -301,9 +335,15 @@ class LabelParty(Party):
         """Training is over: its top is as it is."""
         return Finished()
 
+    def state(self) -> State:
+        """What its next answer depends on."""
+        return {**super().state(), **({"times": list(self.times)} if self.times else {})}
+
     def restore(self, state: State) -> None:
         """Go on from there."""
         super().restore(state)
+        if state.get("times"):
+            self._learn_in(state["times"])
         self.untaught.keep()
 
     # --- Its model ---------------------------------------------------------------------------

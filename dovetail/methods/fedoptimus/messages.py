@@ -1,23 +1,34 @@
 """FedOptimus' messages beside those of Algorithm 1's steps, which are the page's.
 
 With ``BeginData`` and ``BeginLabels`` a run begins; with ``FinishData`` and ``FinishLabels`` it
-ends. ``Averaged`` and ``TopTaken`` are receipts. How good a label owner's model is, it reports
-without telling a single label: the driver asks data owners for embeddings (``Embed``) and hands
-their mean to the label owner (``Measure``, ``Validate``), which answers with sums over all of its
-samples.
+ends. ``Averaged`` and ``TopTaken`` are receipts.
+
+How good a label owner's model is, it reports without telling a single label: the driver asks data
+owners for embeddings (``Embed``) and hands their mean to the label owner (``Measure``,
+``Validate``), which answers with sums over all of its samples.
+
+Of times to an event label owners agree on intervals, and each keeps a baseline of its own:
+
+    coordinator                                label owner
+    BeginLabels                    -------->
+                                   <--------   LabelsReady, with the ends that would suit its times
+    TakeTimes, the agreed ends     -------->   fits its own baseline hazards in them
+                                   <--------   TimesTaken
+
+The ends of an owner's are rounded up to two digits (``alignment/times.py``). The top's one output
+moves the log odds of all intervals alike, so that no count of an interval leaves an owner.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError, PartyError
-from dovetail.network import Integers, Message, Numbers, Values
+from dovetail.network import Doubles, Integers, Message, Numbers, Values
 
 #: Gradients of embeddings; whoever reads them refuses what is not finite.
 Top = Annotated[Tensor, Values(torch.float32, "P", finite=False, means="weights")]
@@ -65,9 +76,15 @@ class LabelsReady(OfFedOptimus):
     num_test: int
     task: str  # as JSON
 
-    def of_task(self, task: str) -> LabelsReady:
-        """The same of what all agreed on."""
-        return replace(self, task=task)
+
+class TakeTimes(OfFedOptimus):
+    """Coordinator -> label owner: the intervals that all agreed on end here."""
+
+    ends_Q: Doubles
+
+
+class TimesTaken(OfFedOptimus):
+    """Label owner -> coordinator: it learns in these intervals."""
 
 
 class BeginData(OfFedOptimus):
