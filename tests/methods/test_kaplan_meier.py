@@ -19,7 +19,9 @@ import dovetail as dt
 from dovetail.alignment.times import agree_times, offered_ends
 from dovetail.cli.main import app
 from dovetail.errors import ConfigError, DovetailError, PartyError, TrainingError
+from dovetail.methods import method_of
 from dovetail.models.kaplan_meier import Counts, counts
+from dovetail.node.partyfile import open_site
 
 LABEL = {"time": "days", "event": "died"}
 EXACT = {"min_events": 0}
@@ -278,3 +280,16 @@ def test_a_row_adds_one_to_one_cell() -> None:
         [1, 0, 1, 0, 0],
         [0, 1, 0, 0, 1],
     ]
+
+
+def test_a_party_that_joins_is_told_what_its_file_lets_be_counted(tmp_path: Path) -> None:
+    rows = "\n".join(f"{patient},{patient + 5},{patient % 2}" for patient in range(30))
+    (tmp_path / "north.csv").write_text(f"patient,days,died\n{rows}\n")
+    (tmp_path / "north.toml").write_text(
+        '[party]\nname = "north"\ntable = "north.csv"\nid = "patient"\n'
+        'label = { time = "days", event = "died" }\n[survival]\nmin_events = 7\n'
+    )
+    site, proposed = open_site(tmp_path / "north.toml"), method_of("kaplan-meier").proposed
+    (line,) = proposed.describe(site, {"survival"})
+    assert line.endswith("summed in secret, at most one interval for 7 events")
+    assert not [*proposed.describe(site, {"chfl"})]

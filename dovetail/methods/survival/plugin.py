@@ -11,6 +11,7 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import survival
 from dovetail.methods.base import Run
+from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.labels import check_labels
 from dovetail.methods.local_data import DRIVER
 from dovetail.methods.method import Method
@@ -40,12 +41,27 @@ class Curves(Variant):
         return {DRIVER: cox_model(variant_run.driver.result(), party=DRIVER, about=about)}
 
 
+class CurvesProposed(Proposed):
+    """What a party lets be counted."""
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "survival" in agreed and site.party.task == "survival":
+            section = site.settings("survival", MemberSection)
+            how = "summed in secret" if section.secure else "in the clear, where a run asks so"
+            yield (
+                f"counts     events and rows at risk, {how}, at most one interval for "
+                f"{section.min_events} events"
+            )
+
+
 class Survival(SurvivalRecord, Method):
     """Kaplan and Meier's curves and the log-rank test of several parties' rows."""
 
     partitions = ()
     Side = cox.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"survival": algorithm("survival", cox.Member)}
+    proposed = CurvesProposed()
     models = (
         "No party keeps a model: the coordinator has curves of all parties' rows together, or the "
         "model of a Cox regression."
@@ -81,13 +97,3 @@ class Survival(SurvivalRecord, Method):
         """What asks for the sum."""
         kind = cox.Driver if variant == "cox" else survival.Driver
         return kind(settings, seed=seed)
-
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party lets be counted."""
-        if "survival" in agreed and site.party.task == "survival":
-            section = site.settings(self.name, MemberSection)
-            how = "summed in secret" if section.secure else "in the clear, where a run asks so"
-            yield (
-                f"counts     events and rows at risk, {how}, at most one interval for "
-                f"{section.min_events} events"
-            )
