@@ -98,6 +98,12 @@ class DecisionSettings:
         return fit_threshold(settings, task, outputs_NC, labels_N)
 
 
+def described(model: Model, *, method: str, label: str, **about: Any) -> Model:
+    """A model with how it came about; of a label without a name nothing is kept."""
+    named = {"label": label} if label else {}
+    return replace(model, about={**model.about, "method": method, **about, **named})
+
+
 def about_decision(decision: FittedThreshold | None) -> dict[str, Any]:
     """What is kept of it with a model."""
     return {} if decision is None else decision.about

@@ -15,7 +15,7 @@ from dovetail.data import PartyData, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.search import Trial, search_grid
-from dovetail.methods.outcome import Observer
+from dovetail.methods.outcome import Observer, described
 from dovetail.methods.settings.chfl import (
     LOCAL_IN_SECRET,
     LOCAL_SETTINGS,
@@ -148,16 +148,12 @@ def local_best(trials: Sequence[Trial], apart: Collection[str] = LOCAL_SETTINGS)
 
 def trained_model(member: chfl.Member, variant: str = "") -> Model:
     """A member's model, and how it came about."""
-    model, config = member.model(), member.config
-    about = {
-        **model.about,
-        "method": variant or config.method,
-        "label": member.data.label,
-        "learning_rate": config.learning_rate,
-    }
+    config = member.config
+    about = {"learning_rate": config.learning_rate}
     if config.method == "chfl":
         about["mu"] = config.mu
-    return replace(model, about=about)
+    method = variant or config.method
+    return described(member.model(), method=method, label=member.data.label, **about)
 
 
 def _stored(checkpoint: Checkpoint) -> dict[str, Any] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,6 @@ from dovetail.federated import Local
 from dovetail.methods import fedoptimus, selection
 from dovetail.methods.facets.valued import classes_of
 from dovetail.methods.fedoptimus.local_data import Columns, OwnerData
-from dovetail.models import Model
 
 
 def side_of(local_data: OwnerData, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
@@ -55,9 +52,3 @@ def chooser_of(
         )
     labels_N = classes_of(local_data.task, local_data.labels_S[local_data.trained])
     return selection.LabelOwner(local_data.name, local_data.trained, labels_N)
-
-
-def described_top(model: Model, *, method: str, label: str) -> Model:
-    """A label owner's model with how it came about."""
-    about = {**model.about, "method": method}
-    return replace(model, about={**about, "label": label} if label else about)

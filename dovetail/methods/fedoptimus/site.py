@@ -33,12 +33,12 @@ from dovetail.methods.fedoptimus.local_data import (
     check_counted,
 )
 from dovetail.methods.fedoptimus.party_files import columns_of, dealt, is_label_owner, labels_of
-from dovetail.methods.fedoptimus.sides import chooser_of, described_top, side_of
+from dovetail.methods.fedoptimus.sides import chooser_of, side_of
 from dovetail.methods.inference import kept_at
 from dovetail.methods.labels import (
     local_task,
 )
-from dovetail.methods.outcome import about_decision
+from dovetail.methods.outcome import about_decision, described
 from dovetail.methods.party import Site
 from dovetail.methods.settings.fedoptimus import OwnerSection
 from dovetail.models.owners import Bottom
@@ -194,8 +194,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                     about = {**bottom.about, "label_owners": list(side.label_owners)}
                     asked.keep(replace(bottom, about=about), {})
                 else:
-                    label = site.table.label or ""
-                    model = described_top(side.model(), method="fedoptimus", label=label)
+                    model = described(side.model(), method="fedoptimus", label=side.data.label)
                     about = {**model.about, **about_decision(side.fitted_threshold)}
                     asked.keep(replace(model, about=about), {})
 

@@ -29,9 +29,9 @@ from dovetail.methods.fedoptimus.local_data import (
     labels_in,
 )
 from dovetail.methods.fedoptimus.requests import Round, num_bytes
-from dovetail.methods.fedoptimus.sides import chooser_of, described_top
+from dovetail.methods.fedoptimus.sides import chooser_of
 from dovetail.methods.fedoptimus.simulated import local_rows, separate, side_by_side, together
-from dovetail.methods.outcome import Observer, Scores
+from dovetail.methods.outcome import Observer, Scores, described
 from dovetail.methods.separately import Separately
 from dovetail.methods.settings.fedoptimus import FedOptimusSection
 from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
@@ -298,7 +298,7 @@ class OwnersVariant(Variant):
         if variant_run.name not in KEPT:
             return {}
         return {
-            name: described_top(
+            name: described(
                 variant_run.parties[name].model(), method=variant_run.name, label=local_data.label
             )
             for name, local_data in labels_in(variant_run.party_data).items()

@@ -48,6 +48,7 @@ from dovetail.federated import Federation, handles
 from dovetail.methods.hyfem import hyfem
 from dovetail.methods.hyfem.agreement import Begin, Hello, Holding, Ready
 from dovetail.methods.hyfem.hyfem import Finish, Finished, Round, Train
+from dovetail.methods.hyfem.models import loaded, model_of
 from dovetail.methods.outcome import goodness
 from dovetail.methods.settings.hyfem import Config, Settings
 from dovetail.models import Model, derive_seed, matching
@@ -56,7 +57,7 @@ from dovetail.models.decisions import class_weights, on
 from dovetail.models.learners import hold_out
 from dovetail.models.slices import ServerModel, flattened
 from dovetail.models.untaught import Untaught
-from dovetail.models.vectors import classifier_vector, load_classifier, load_weights
+from dovetail.models.vectors import classifier_vector, load_classifier
 from dovetail.network import Doubles, Engine, Message, State
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -197,15 +198,8 @@ class Member(hyfem.Member):
         """
         if self._begun is None:
             raise TrainingError(f"party {self.name!r} has no model before training began")
-        return Model(
-            party=self.name,
-            task=self.task,
-            network=self.network,
-            spec=self.spec,
-            shapes=dict(zip(self.spec.blocks, self.spec.shapes, strict=True)),
-            inputs=dict(self.inputs),
-            about={"method": "hyfem", "seed": self.local.seed},
-        )
+        about = {"method": "hyfem", "seed": self.local.seed}
+        return model_of(self.name, self.task, self.network, self.spec, self.inputs, about)
 
 
 # --- What the server executes ------------------------------------------------------------------
@@ -407,17 +401,5 @@ class Coordinator(hyfem.Coordinator):
     def _model(self, party: str, spec: BlocksSpec, theta: Tensor, w: Tensor) -> Model:
         if self.config.scale_blocks:
             spec = replace(spec, of=len(self.agreed.blocks))
-        with torch.random.fork_rng(devices=[]):
-            network = spec.build()
-        with torch.no_grad():
-            load_weights(network, theta, w)
-        encodings = self.agreed.encodings
-        return Model(
-            party=party,
-            task=self.task,
-            network=network.eval(),
-            spec=spec,
-            shapes=dict(zip(spec.blocks, spec.shapes, strict=True)),
-            inputs={block: encodings[block] for block in spec.blocks if block in encodings},
-            about=self.about(),
-        )
+        network = loaded(spec, theta, w)
+        return model_of(party, self.task, network, spec, self.agreed.encodings, self.about())

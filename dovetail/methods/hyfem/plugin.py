@@ -14,8 +14,8 @@ from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.hyfem.audited import HyfemAudited
 from dovetail.methods.hyfem.fits import REPORTED, HyfemFits
-from dovetail.methods.hyfem.inviting import part_of
 from dovetail.methods.hyfem.loading import data_by_column, data_of_partition, data_of_site
+from dovetail.methods.hyfem.models import part_of
 from dovetail.methods.hyfem.sections import extractor, run_extractors, widths_of
 from dovetail.methods.hyfem.variant_settings import (
     SERVER,

@@ -16,7 +16,7 @@ from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.hyfem.sections import run_extractors
 from dovetail.methods.labels import OWN_BASELINE
-from dovetail.methods.outcome import Observer, Scores
+from dovetail.methods.outcome import Observer, Scores, described
 from dovetail.methods.separately import Separately
 from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.methods.training import Training, Variant, VariantRun
@@ -89,17 +89,10 @@ def party_model(driver: Driver, member: hyfem.Member) -> Model:
     return member.model()
 
 
-def described_model(
-    model: Model, inputs: Mapping[str, Input], *, method: str, label: str, learning_rate: float
-) -> Model:
-    """A model with how it came about, and what ``predict`` needs."""
+def with_inputs(model: Model, inputs: Mapping[str, Input]) -> Model:
+    """A model with how raw columns become its blocks, where it does not know yet."""
     known = {**inputs, **model.inputs}
-    about = {**model.about, "method": method, "learning_rate": learning_rate}
-    return replace(
-        model,
-        inputs={block: known[block] for block in model.shapes if block in known},
-        about={**about, "label": label} if label else about,
-    )
+    return replace(model, inputs={block: known[block] for block in model.shapes if block in known})
 
 
 def whole_of(
@@ -191,10 +184,9 @@ class HyfemVariant(Variant):
         """What a party can use alone, as it is now."""
         assert isinstance(party, hyfem.Member)
         method = name or ("fedper" if party.config.classifier == "own" else "hyfem")
-        rate, inputs = party.config.learning_rate, local_data.train.inputs
-        return described_model(
-            party.model(), inputs, method=method, label=local_data.label, learning_rate=rate
-        )
+        model = with_inputs(party.model(), local_data.train.inputs)
+        rate = party.config.learning_rate
+        return described(model, method=method, label=local_data.label, learning_rate=rate)
 
     def validate(self, party: Party, local_data: hyfem.HyfemData) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of rows that were kept out of training."""
@@ -240,9 +232,9 @@ class HyfemVariant(Variant):
         found = {}
         for name, model in models.items():
             local_data = variant_run.party_data.get(name)
-            found[name] = described_model(
-                model,
-                {**inputs, **({} if local_data is None else local_data.train.inputs)},
+            of_party = {} if local_data is None else local_data.train.inputs
+            found[name] = described(
+                with_inputs(model, {**inputs, **of_party}),
                 method=variant_run.name,
                 label=(local_data.label if local_data else "") or data.label,
                 learning_rate=settings.learning_rate,

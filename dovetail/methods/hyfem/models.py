@@ -1,18 +1,21 @@
-"""Remark 2: a new party takes its part of a model that others have trained.
+"""Models of blocks that predict alone: a party's, the server's, a new party's part of that.
 
-While the server trains, ``layers.Coordinator.invite`` adds it for the rounds to come. Of a saved
-model ``part_of`` cuts it out (``dovetail invite``).
+Remark 2: a new party takes its part of a model that others have trained. While the server trains,
+``layers.Coordinator.invite`` adds it for the rounds to come. Of a saved model ``part_of`` cuts it
+out (``dovetail invite``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from dovetail.data import TableEncoder
+from dovetail.data import Input, TableEncoder, Task
 from dovetail.errors import ConfigError
 from dovetail.files import did_you_mean
 from dovetail.models import Model
@@ -63,15 +66,34 @@ def part_of(model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Mo
     everybody = tuple(np.arange(width) for width in spec.widths)
     theta = torch.cat([extractors_vector(network.extractors[i]) for i in chosen])
     w = layout.slice_of(layers_of(network.classifier), part.blocks, everybody)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        made = part.build()
-        load_weights(made, theta, w)
+    about = {key: model.about[key] for key in _KEPT if key in model.about}
+    return model_of(party, model.task, loaded(part, theta, w), part, model.inputs, about)
+
+
+def loaded(spec: BlocksSpec, theta: Tensor, w: Tensor) -> BlocksNetwork:
+    """A network with these extractors and this classifier."""
+    with torch.random.fork_rng(devices=[]):
+        network = spec.build()
+    with torch.no_grad():
+        load_weights(network, theta, w)
+    return network.eval()
+
+
+def model_of(
+    party: str,
+    task: Task,
+    network: BlocksNetwork,
+    spec: BlocksSpec,
+    inputs: Mapping[str, Input],
+    about: Mapping[str, Any],
+) -> Model:
+    """A network of blocks as a party uses it alone; ``inputs`` of those blocks that have one."""
     return Model(
         party=party,
-        task=model.task,
-        network=made.eval(),
-        spec=part,
-        shapes=dict(zip(part.blocks, part.shapes, strict=True)),
-        inputs={block: model.inputs[block] for block in blocks if block in model.inputs},
-        about={key: model.about[key] for key in _KEPT if key in model.about},
+        task=task,
+        network=network,
+        spec=spec,
+        shapes=dict(zip(spec.blocks, spec.shapes, strict=True)),
+        inputs={block: inputs[block] for block in spec.blocks if block in inputs},
+        about=about,
     )
