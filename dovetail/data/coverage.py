@@ -16,15 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.data import (
-    Blocks,
-    CommonUnique,
-    Federation,
-    ImageInput,
-    Input,
-    Partitioned,
-    PartyData,
-)
+from dovetail import data as dd
 from dovetail.data.task import Classification
 from dovetail.data.wording import count_text, name_list, share_text
 from dovetail.errors import DataError
@@ -45,7 +37,7 @@ class Part:
         read: column -> what becomes of it, where that is known.
     """
 
-    data: PartyData
+    data: dd.PartyData
     columns: Mapping[str, tuple[str, ...]]
     classes: tuple[str | int, ...] = ()
     read: Mapping[str, str] = field(default_factory=dict)
@@ -85,15 +77,15 @@ class Part:
         return tuple(str(named[index]) if index < len(named) else str(index) for index in present)
 
 
-def from_partition(partitioned: Partitioned) -> list[Part]:
+def from_partition(partitioned: dd.Partitioned) -> list[Part]:
     """The training rows of a simulation, party by party."""
-    if isinstance(partitioned, CommonUnique):
+    if isinstance(partitioned, dd.CommonUnique):
         partitioned = partitioned.encoded()
     task = partitioned.task
     classes = task.classes if isinstance(task, Classification) else ()
     parts = []
     for name, data in partitioned.train.parties.items():
-        if isinstance(partitioned, Blocks):
+        if isinstance(partitioned, dd.Blocks):
             inputs = {block: partitioned.block_inputs[block] for block in data.blocks}
         else:  # a label owner without columns has no inputs
             inputs = {block: partitioned.inputs[name] for block in data.blocks}
@@ -102,9 +94,9 @@ def from_partition(partitioned: Partitioned) -> list[Part]:
     return parts
 
 
-def _columns(encoder: Input) -> tuple[str, ...]:
+def _columns(encoder: dd.Input) -> tuple[str, ...]:
     """A block's columns, or one line that describes its part of an image."""
-    if not isinstance(encoder, ImageInput):
+    if not isinstance(encoder, dd.ImageInput):
         return encoder.columns
     shape = " × ".join(str(size) for size in encoder.shape)
     return (f"{shape}, {encoder.axis} {encoder.start} to {encoder.stop}",)
@@ -155,7 +147,7 @@ def group(parts: Sequence[Part]) -> Groups:
     """
     if not parts:
         raise DataError("there is no party to draw; name at least one")
-    parties = tuple(Federation(part.data for part in parts).parties)
+    parties = tuple(dd.Federation(part.data for part in parts).parties)
     ids = np.concatenate([part.data.ids for part in parts])
     samples, index = np.unique(ids, return_inverse=True)
     ends = np.cumsum([part.data.num_rows for part in parts])

@@ -12,20 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data import tables
 from dovetail.data.addresses import without_password
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImagePart, read_images
 from dovetail.data.many_rows import num_repeated
-from dovetail.data.tables import (
-    Column,
-    Table,
-    closest,
-    distinct,
-    is_table_path,
-    nearest,
-    read_table,
-    table_from_arrays,
-)
+from dovetail.data.tables import Column, Table
 from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError
 from dovetail.settings.sources import is_database_url, is_query
@@ -175,7 +167,7 @@ def draw_rows(
     strata = None
     if stratify:
         # Rows without a label are a stratum of their own.
-        _, strata = distinct(labels.values)
+        _, strata = tables.distinct(labels.values)
         counts = np.bincount(strata)
         # A class of a single row cannot be in both parts: it goes where it is drawn to.
         strata = np.where(counts[strata] == 1, counts.argmax(), strata)
@@ -265,8 +257,8 @@ def _load_one(
             "it in the party's own file (party.table)"
         )
     path = None if is_query(source) else _find(source)
-    if path is None or is_table_path(path):
-        table = read_table(source if path is None else path, folders=folders)
+    if path is None or tables.is_table_path(path):
+        table = tables.read_table(source if path is None else path, folders=folders)
         return _from_table(table.description, table, label, id, split_column, first_id)
     for option, column in (("id", id), ("split_column", split_column)):
         if column is not None:
@@ -309,7 +301,7 @@ def _find(source: str | Path) -> Path:
         looked = f"nor is it in $DOVETAIL_DATA ({folder}), also not with {', '.join(_SUFFIXES[1:])}"
     else:
         looked = "and DOVETAIL_DATA is not set; set it to the folder that holds your data files"
-    close = closest(str(source), BUILT_IN) if "." not in path.name else None
+    close = tables.closest(str(source), BUILT_IN) if "." not in path.name else None
     raise DataError(
         f"there is no file {str(source)!r}, {looked}. "
         f"Built in are {', '.join(BUILT_IN)}{f'; did you mean {close!r}?' if close else ''}"
@@ -326,7 +318,8 @@ def _from_table(
 ) -> tuple[Dataset, Dataset | None]:
     if label is None:
         raise DataError(
-            f"{name} needs a label: say which column to predict{nearest('label', table.names)}"
+            f"{name} needs a label: say which column to predict"
+            f"{tables.nearest('label', table.names)}"
         )
     special = [column for column in (label, id, split_column) if column is not None]
     if len(set(special)) < len(special):
@@ -409,7 +402,7 @@ def _breast_cancer() -> tuple[Table, str]:
     stored = load_breast_cancer()
     columns = dict(zip(stored.feature_names.tolist(), stored.data.T, strict=True))
     columns["diagnosis"] = stored.target_names.astype(object)[stored.target]
-    return table_from_arrays("breast-cancer", columns), "diagnosis"
+    return tables.table_from_arrays("breast-cancer", columns), "diagnosis"
 
 
 def _digits() -> tuple[Table, str]:
@@ -418,7 +411,7 @@ def _digits() -> tuple[Table, str]:
     stored = load_digits()
     columns = dict(zip(stored.feature_names, stored.data.T, strict=True))
     columns["digit"] = stored.target
-    return table_from_arrays("digits", columns), "digit"
+    return tables.table_from_arrays("digits", columns), "digit"
 
 
 def _digits_images() -> ImagePart:

@@ -28,15 +28,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import ConfigDict, Field
 
 from dovetail.cluster import current
-from dovetail.data.installed import (
-    TRUSTED,
-    entries,
-    imported,
-    is_trusted,
-    tensor_of,
-    trust,
-    version_of,
-)
+from dovetail.data import installed
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.lazy import needed
 from dovetail.settings.encode import is_file
@@ -95,8 +87,8 @@ class Frozen:
         Raises:
             ConfigError: no such encoder, or one that gives no numbers.
         """
-        identity = version_of(model) if not is_file(model) else _sum(Path(model))
-        trust(model)
+        identity = installed.version_of(model) if not is_file(model) else _sum(Path(model))
+        installed.trust(model)
         look = cls(model, identity, 1, reads, dict(arguments), folder, pixels)
         made = replace(look, size=look._run([look._content(str(texts[0]))]).shape[1])
         object.__setattr__(made, "_store", store)
@@ -203,25 +195,25 @@ class Frozen:
 def _opened(model: str, identity: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     """What is called with a batch."""
     if not is_file(model):
-        if not is_trusted(model):
+        if not installed.is_trusted(model):
             raise ModelError(
                 f"the model reads a column by {model}, code of a package; if you trust it, name it "
-                f"in the environment: {TRUSTED}={model}"
+                f"in the environment: {installed.TRUSTED}={model}"
             )
-        if version_of(model) != identity:
+        if installed.version_of(model) != identity:
             raise ModelError(
                 f"the model was trained with {model} of version {identity}, here is "
-                f"{version_of(model)}; install that version"
+                f"{installed.version_of(model)}; install that version"
             )
-        return _called(imported(model), dict(arguments))
-    places = [Path(model), *(Path(each) for each in entries())]
+        return _called(installed.imported(model), dict(arguments))
+    places = [Path(model), *(Path(each) for each in installed.entries())]
     places += [each / Path(model).name for each in places[1:] if each.is_dir()]
     for path in places:
         if path.is_file() and _sum(path) == identity:
             return _onnx(path)
     raise ModelError(
         f"the model reads a column by {model} (SHA-256 {identity[:12]}...), which is not there; "
-        f"name the file, or its folder, in the environment: {TRUSTED}=PATH"
+        f"name the file, or its folder, in the environment: {installed.TRUSTED}=PATH"
     )
 
 
@@ -234,7 +226,7 @@ def _called(found: Any, arguments: dict[str, Any]) -> Any:
     def run(batch: Any) -> Any:
         given = torch.from_numpy(batch) if isinstance(batch, np.ndarray) else batch
         with torch.no_grad():
-            return tensor_of(call(given))
+            return installed.tensor_of(call(given))
 
     return run
 

@@ -1,6 +1,6 @@
 """Layers and networks that algorithms share, and the form in which a model is kept."""
 
-from dovetail.models.blocks import BlocksNetwork, BlocksSpec, Extractor, ResNet, SmallCnn, Unchanged
+from dovetail.models.blocks import Extractor, ResNet, Unchanged
 from dovetail.models.columns import Column, Columns, ColumnsSpec
 from dovetail.models.networks import (
     TABLE_3,
@@ -16,7 +16,6 @@ from dovetail.models.networks import (
 from dovetail.models.optimizers import Optimizer, follow_back, pull
 from dovetail.models.owners import (
     Bottom,
-    BottomSpec,
     ColumnsMlp,
     OwnerResNet,
     OwnersSpec,
@@ -24,7 +23,6 @@ from dovetail.models.owners import (
     TopSpec,
     load_bottom,
 )
-from dovetail.models.prediction import Prediction
 from dovetail.models.randomness import (
     RandomStream,
     Secret,

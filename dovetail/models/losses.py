@@ -34,16 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dovetail.data import (
-    Amounts,
-    Classification,
-    Counts,
-    MultiLabel,
-    MultiTarget,
-    Quantiles,
-    Survival,
-    Task,
-)
+from dovetail import data as dd
 
 #: Of a standardised value: how far around a quantile its loss is rounded, so that it has slopes.
 _ROUNDING = 0.05
@@ -373,29 +364,29 @@ class Numbers(_Several):
         return m_S / w_S.clamp(min=1e-9)
 
 
-def loss_of(task: Task) -> Loss:
+def loss_of(task: dd.Task) -> Loss:
     """How learners learn what a task poses."""
-    if isinstance(task, Classification):
+    if isinstance(task, dd.Classification):
         return CLASSES
-    if isinstance(task, Survival):
+    if isinstance(task, dd.Survival):
         return Hazards(task.base)
-    if isinstance(task, Counts):
+    if isinstance(task, dd.Counts):
         if task.exposure is not None:
             return Rates()
-        return Gamma() if isinstance(task, Amounts) else Poisson()
-    if isinstance(task, (MultiLabel, MultiTarget)):
-        return Binaries() if isinstance(task, MultiLabel) else Numbers()
-    return Pinball(task.shares) if isinstance(task, Quantiles) else Values()
+        return Gamma() if isinstance(task, dd.Amounts) else Poisson()
+    if isinstance(task, (dd.MultiLabel, dd.MultiTarget)):
+        return Binaries() if isinstance(task, dd.MultiLabel) else Numbers()
+    return Pinball(task.shares) if isinstance(task, dd.Quantiles) else Values()
 
 
-def targets_of(task: Task, labels_N: Tensor) -> Tensor:
+def targets_of(task: dd.Task, labels_N: Tensor) -> Tensor:
     """(N, T) what learners learn of labels; anything, but no NaN, of rows without one."""
-    if isinstance(task, Classification):
+    if isinstance(task, dd.Classification):
         return F.one_hot(labels_N.clamp(min=0).long(), task.num_outputs).float()
-    if isinstance(task, Survival):
+    if isinstance(task, dd.Survival):
         return task.targets(labels_N)
-    if isinstance(task, Quantiles):
+    if isinstance(task, dd.Quantiles):
         return labels_N.nan_to_num().float()[:, None].expand(-1, task.num_outputs).contiguous()
-    if isinstance(task, (MultiLabel, MultiTarget)):
+    if isinstance(task, (dd.MultiLabel, dd.MultiTarget)):
         return torch.cat([labels_N.nan_to_num(), ~labels_N.isnan()], dim=1).float()
     return labels_N.nan_to_num().float().reshape(len(labels_N), -1)

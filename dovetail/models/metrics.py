@@ -13,16 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import (
-    Classification,
-    Counts,
-    MultiLabel,
-    MultiTarget,
-    Quantiles,
-    Regression,
-    Survival,
-    Task,
-)
+from dovetail import data as dd
 from dovetail.errors import DataError
 from dovetail.models import number_scores, several_scores, survival
 from dovetail.models.orders import areas
@@ -84,24 +75,24 @@ SCORES: Mapping[str, bool] = {name: more for name, _, more in _TABLE}
 TITLES: Mapping[str, str] = {name: title for name, title, _ in _TABLE}
 
 
-def _page_of(task: Task) -> Any:
+def _page_of(task: dd.Task) -> Any:
     """The module with the scores of a task that has some of its own; None: classes and values."""
-    if isinstance(task, Survival):
+    if isinstance(task, dd.Survival):
         return survival
-    if isinstance(task, (MultiLabel, MultiTarget)):
+    if isinstance(task, (dd.MultiLabel, dd.MultiTarget)):
         return several_scores
-    return number_scores if isinstance(task, (Counts, Quantiles)) else None
+    return number_scores if isinstance(task, (dd.Counts, dd.Quantiles)) else None
 
 
 def drawn_headline(
-    task: Task, outputs: Tensor, labels: Tensor, weights_BN: np.ndarray
+    task: dd.Task, outputs: Tensor, labels: Tensor, weights_BN: np.ndarray
 ) -> np.ndarray:
     """(B,) the score that tables show first, of rows that count by weights."""
     drawn: np.ndarray = _page_of(task).measure(task, outputs, labels)(weights_BN)[headline(task)]
     return drawn
 
 
-def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+def score(task: dd.Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """The few scores of a model's outputs on labelled rows that are told as training goes on.
 
     A row of a class that training rows do not have (``UNSEEN``) counts as wrong, and has no part in
@@ -127,7 +118,7 @@ def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     if (page := _page_of(task)) is not None:
         few: dict[str, float] = page.score(task, outputs, labels)
         return few
-    if isinstance(task, Regression):
+    if isinstance(task, dd.Regression):
         predicted, wanted = _values(task, outputs, labels)
         return {
             "rmse": float(metrics.root_mean_squared_error(wanted, predicted)),
@@ -148,7 +139,7 @@ def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def all_scores(
-    task: Task, outputs: Tensor, labels: Tensor, *, threshold: float | None = None
+    task: dd.Task, outputs: Tensor, labels: Tensor, *, threshold: float | None = None
 ) -> dict[str, float]:
     """What ``score`` gives, and every other number that people decide by.
 
@@ -169,7 +160,7 @@ def all_scores(
     if (page := _page_of(task)) is not None:
         scores |= page.all_scores(task, outputs, labels)
         return scores
-    if isinstance(task, Regression):
+    if isinstance(task, dd.Regression):
         return scores
     probabilities = outputs.double().softmax(dim=1).numpy()
     truth = labels.numpy()
@@ -208,7 +199,7 @@ def all_scores(
 
 
 def details(
-    task: Task,
+    task: dd.Task,
     outputs: Tensor,
     labels: Tensor,
     *,
@@ -232,8 +223,8 @@ def details(
     if (page := _page_of(task)) is not None:
         report |= page.details(task, outputs, labels)
         return report
-    if not isinstance(task, Classification):
-        assert isinstance(task, Regression)
+    if not isinstance(task, dd.Classification):
+        assert isinstance(task, dd.Regression)
         report["mean"] = {"rmse": float(_values(task, outputs, labels)[1].std())}
         return report
     probabilities = outputs.double().softmax(dim=1).numpy()
@@ -290,7 +281,7 @@ def _predicted(probabilities_NC: np.ndarray, threshold: float | None) -> np.ndar
     return best
 
 
-def _values(task: Regression, outputs: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _values(task: dd.Regression, outputs: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """(N,) predicted and true values in the label's own unit."""
     predicted = outputs[:, 0].double().numpy() * task.scale + task.mean
     return predicted, labels.double().numpy() * task.scale + task.mean
@@ -322,7 +313,7 @@ _Weighted = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 def intervals(
-    task: Task,
+    task: dd.Task,
     outputs: Tensor,
     labels: Tensor,
     threshold: float | None = None,
@@ -338,7 +329,7 @@ def intervals(
 
 
 def drawn_scores(
-    task: Task,
+    task: dd.Task,
     outputs: Tensor,
     labels: Tensor,
     threshold: float | None = None,
@@ -356,7 +347,7 @@ def drawn_scores(
     measure: _Weighted
     if (page := _page_of(task)) is not None:
         measure = page.measure(task, outputs, labels)
-    elif isinstance(task, Regression):
+    elif isinstance(task, dd.Regression):
         measure = _of_values(*_values(task, outputs, labels))
     else:
         measure = _of_classes(outputs.double().softmax(dim=1).numpy(), labels.numpy(), threshold)
@@ -441,26 +432,26 @@ def _mean_of_there(values_BC: np.ndarray) -> np.ndarray:
 # --- Of tables ------------------------------------------------------------------------------------
 
 
-def headline(task: Task) -> str:
+def headline(task: dd.Task) -> str:
     """The score that tables show first."""
-    if isinstance(task, Classification):
+    if isinstance(task, dd.Classification):
         return "auc" if task.num_outputs == 2 else "accuracy"
     page = _page_of(task)
     return "rmse" if page is None else str(page.headline(task))
 
 
-def headline_score(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
+def headline_score(task: dd.Task, outputs: Tensor, labels: Tensor) -> float | None:
     """That score alone, as ``score`` gives it; None where the rows have one class only.
 
     Thousands of draws of few rows ask for it, and scikit-learn takes 10 ms to check each.
     """
-    if isinstance(task, (MultiLabel, MultiTarget)):
+    if isinstance(task, (dd.MultiLabel, dd.MultiTarget)):
         mean = float(drawn_headline(task, outputs, labels, np.ones((1, len(labels))))[0])
         return mean if math.isfinite(mean) else None
     if _page_of(task) is not None:
         return score(task, outputs, labels).get(headline(task))
-    if not isinstance(task, Classification):
-        assert isinstance(task, Regression)
+    if not isinstance(task, dd.Classification):
+        assert isinstance(task, dd.Regression)
         predicted, wanted = _values(task, outputs, labels)
         return float(np.sqrt(np.square(predicted - wanted).mean()))
     truth = labels.numpy()

@@ -8,15 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dovetail.data import (
-    Counts,
-    MultiLabel,
-    MultiTarget,
-    Quantiles,
-    Regression,
-    Survival,
-    Task,
-)
+from dovetail import data as dd
 from dovetail.errors import ModelError
 from dovetail.models.shown import html_table
 
@@ -159,25 +151,25 @@ class Prediction:
         return f"<predictions for {len(self)} rows: {', '.join(self.columns('values'))}>"
 
 
-def prediction_of(task: Task, outputs_NS: np.ndarray) -> Prediction:
+def prediction_of(task: dd.Task, outputs_NS: np.ndarray) -> Prediction:
     """What outputs say of a label that is no class, in its own unit."""
-    if isinstance(task, Survival):
+    if isinstance(task, dd.Survival):
         survival_NK = task.survival(outputs_NS)
         at_ends = {f"S({cut:g})": survival_NK[:, k].round(6) for k, cut in enumerate(task.cuts)}
         named = {"risk": task.risk(survival_NK), **at_ends}
         return Prediction(task.median(survival_NK), named=named)
-    if isinstance(task, Counts):
+    if isinstance(task, dd.Counts):
         return Prediction(task.values(outputs_NS)[:, 0])
-    if isinstance(task, Quantiles):
+    if isinstance(task, dd.Quantiles):
         said_NS = task.values(outputs_NS)
         named = {f"q{share:g}": said_NS[:, s] for s, share in enumerate(task.shares)}
         middle = min(range(task.num_outputs), key=lambda s: abs(task.shares[s] - 0.5))
         return Prediction(said_NS[:, middle], named=named)
-    if isinstance(task, (MultiLabel, MultiTarget)):
+    if isinstance(task, (dd.MultiLabel, dd.MultiTarget)):
         said_NL = task.values(outputs_NS)
-        if isinstance(task, MultiTarget):
+        if isinstance(task, dd.MultiTarget):
             return Prediction(said_NL, labels=task.labels)
         is_so_NL = (said_NL >= 0.5).astype(np.int64)
         return Prediction(is_so_NL, said_NL.astype(np.float32), labels=task.labels)
-    assert isinstance(task, Regression)
+    assert isinstance(task, dd.Regression)
     return Prediction(outputs_NS[:, 0] * task.scale + task.mean)

@@ -22,17 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dovetail.models import vectors
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
 from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.owners import DenseNetwork, EncodedNetwork
-from dovetail.models.vectors import (
-    float_buffers,
-    statistics_of,
-    vector_of,
-    write_statistics,
-    write_vector,
-)
 
 
 class Replicas(ABC):
@@ -45,10 +39,10 @@ class Replicas(ABC):
 
     def __init__(self, network: nn.Module, num: int) -> None:
         self._network = network
-        start = vector_of(network)
+        start = vectors.vector_of(network)
         self.values = nn.Parameter(start.repeat(num, 1))
         self.values.grad = torch.zeros_like(self.values)
-        self.statistics_NQ = statistics_of(network).repeat(num, 1)
+        self.statistics_NQ = vectors.statistics_of(network).repeat(num, 1)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -80,8 +74,8 @@ class Replicas(ABC):
     def network(self, index: int) -> nn.Module:
         """A copy of one replica."""
         replica = copy.deepcopy(self._network)
-        write_vector(self.values.detach()[index], replica)
-        write_statistics(self.statistics_NQ[index], replica)
+        vectors.write_vector(self.values.detach()[index], replica)
+        vectors.write_statistics(self.statistics_NQ[index], replica)
         return replica
 
 
@@ -112,7 +106,7 @@ class EnsembleReplicas:
         self.weights_NP = self._rows(self.values)
         self.statistics_NQ = self._rows(self._replicas.statistics_NQ)
         if self.members > 1:
-            local_P = torch.cat([vector_of(network) for network in networks])
+            local_P = torch.cat([vectors.vector_of(network) for network in networks])
             self.weights_NP[:] = local_P.to(self.values.device)
 
     def __len__(self) -> int:
@@ -202,7 +196,7 @@ class LoopedReplicas(Replicas):
                 parameter.grad = row_grad[start:stop].view_as(parameter)
                 start = stop
             start = 0
-            for layer, name, buffer in float_buffers(module):
+            for layer, name, buffer in vectors.float_buffers(module):
                 stop = start + buffer.numel()
                 setattr(layer, name, statistics[start:stop].view_as(buffer))
                 start = stop

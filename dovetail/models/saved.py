@@ -18,18 +18,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from dovetail import data as dd
 from dovetail.data.frames import Frame, series_like
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
-from dovetail.data.task import (
-    Classification,
-    MultiLabel,
-    MultiTarget,
-    Regression,
-    Task,
-    task_from_json,
-)
 from dovetail.errors import DataError, ModelError
 from dovetail.models.calibration import calibration_of, radius_of
 from dovetail.models.decisions import Decision, decision_after_calibration
@@ -98,7 +91,7 @@ class Model:
     """
 
     party: str
-    task: Task
+    task: dd.Task
     network: nn.Module
     spec: NetworkSpec | None
     shapes: Mapping[str, Shape]
@@ -201,7 +194,7 @@ class Model:
     @property
     def classes(self) -> tuple[str | int, ...]:
         """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
-        return self.task.classes if isinstance(self.task, Classification) else ()
+        return self.task.classes if isinstance(self.task, dd.Classification) else ()
 
     def predict(
         self,
@@ -270,7 +263,7 @@ class Model:
                 "outputs that are not finite: its training went astray, or these rows are far "
                 "from those it was trained on"
             )
-        if isinstance(self.task, Classification):
+        if isinstance(self.task, dd.Classification):
             classes = np.array(self.task.classes)
             probabilities = outputs.softmax(dim=1)
             best = probabilities.argmax(dim=1).numpy()
@@ -342,7 +335,7 @@ class Model:
             ModelError: a model that takes no raw columns.
             ConfigError: shap is not installed.
         """
-        if isinstance(self.task, (MultiLabel, MultiTarget)):
+        if isinstance(self.task, (dd.MultiLabel, dd.MultiTarget)):
             if label not in self.task.labels:
                 raise ModelError(
                     f"the model of party {self.party!r} has several labels, of which one is "
@@ -379,15 +372,15 @@ class Model:
             ModelError: it has no such label.
         """
         task = self.task
-        if not isinstance(task, (MultiLabel, MultiTarget)) or label not in task.labels:
+        if not isinstance(task, (dd.MultiLabel, dd.MultiTarget)) or label not in task.labels:
             raise ModelError(
                 f"the model of party {self.party!r} has no label {label!r} among several"
             )
         index = task.labels.index(label)
-        one: Task = Classification(("false", "true"))
-        if isinstance(task, MultiTarget):
-            one = Regression(task.means[index], task.scales[index])
-        network = OneOutput(self.network, index, odds=isinstance(task, MultiLabel))
+        one: dd.Task = dd.Classification(("false", "true"))
+        if isinstance(task, dd.MultiTarget):
+            one = dd.Regression(task.means[index], task.scales[index])
+        network = OneOutput(self.network, index, odds=isinstance(task, dd.MultiLabel))
         about = {**self.about, "label": label}
         return Model(self.party, one, network, None, self.shapes, self.inputs, about)
 
@@ -452,7 +445,7 @@ def described(folder: str | Path) -> Model:
 
 
 def _build(description: dict[str, Any], weights: bytes, network: Any) -> Model:
-    task = task_from_json(description["task"])
+    task = dd.task_from_json(description["task"])
     blocks = description["blocks"]
     if not blocks:
         raise ModelError("a model has one block or more; copy the whole folder again")
@@ -476,7 +469,7 @@ def _around(description: Mapping[str, Any], network: nn.Module, spec: NetworkSpe
         raise ModelError("its label is no text; copy the whole folder again")
     return Model(
         party=description["party"],
-        task=task_from_json(description["task"]),
+        task=dd.task_from_json(description["task"]),
         network=network.eval(),
         spec=spec,
         shapes={name: _shape(name, block["shape"]) for name, block in blocks.items()},
@@ -497,7 +490,7 @@ def _shape(name: str, stored: Any) -> Shape:
 
 
 def _rebuilt(
-    spec: NetworkSpec, shapes: Mapping[str, Shape], task: Task, tensors: Mapping[str, Tensor]
+    spec: NetworkSpec, shapes: Mapping[str, Shape], task: dd.Task, tensors: Mapping[str, Tensor]
 ) -> nn.Module:
     """The network of this spec.
 

@@ -11,48 +11,11 @@ from dovetail.data.wording import name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
+from dovetail.report import chart as charts
+from dovetail.report import tables, views
 from dovetail.report.audit import audit_view
-from dovetail.report.chart import (
-    DASHES,
-    HEIGHT_REM,
-    Chart,
-    Dots,
-    Series,
-    Spread,
-    chart,
-    dots,
-    mean_std,
-    points_of,
-)
 from dovetail.report.folder import Run, number_of, scores_of
 from dovetail.report.judged import judged
-from dovetail.report.tables import (
-    Names,
-    Titles,
-    baselines_sent,
-    comparable,
-    compared_table,
-    flows,
-    headline,
-    headline_scores,
-    message_table,
-    missed_table,
-    party_table,
-    score_table,
-    scored,
-    search_table,
-    settings_table,
-    tested_rows,
-    value_text,
-)
-from dovetail.report.views import (
-    COLOURS,
-    groups_table,
-    overlaps_table,
-    parties_table,
-    picture,
-    render,
-)
 from dovetail.report.worth import worths
 from dovetail.runs.situations import overlaps
 
@@ -76,7 +39,7 @@ class Coverage:
 
 def html(
     runs: Sequence[Run],
-    names: Names,
+    names: tables.Names,
     *,
     coverage: Mapping[str, Coverage] | None = None,
     versions: Mapping[str, str] | None = None,
@@ -89,42 +52,42 @@ def html(
         coverage: run's name -> who held what.
         versions: package -> version, of what makes this page.
     """
-    views = [_view(run, names.of(run.method), (coverage or {}).get(run.name)) for run in runs]
+    pages = [_view(run, names.of(run.method), (coverage or {}).get(run.name)) for run in runs]
     one = len(runs) == 1
-    scores = headline_scores(runs)
-    return render(
+    scores = tables.headline_scores(runs)
+    return views.render(
         "report.html",
         title=f"{runs[0].name}: a run of Dovetail" if one else "Runs of Dovetail, side by side",
-        views=views,
+        views=pages,
         one=one,
-        dots=[dots for score in scores if (dots := _dots(runs, names, score)) is not None],
+        dots=[plot for score in scores if (plot := _dots(runs, names, score)) is not None],
         charts=list(_charts(runs, names)),
-        warning="" if one else comparable(runs),
+        warning="" if one else tables.comparable(runs),
         curve_note=_curve_note(runs),
-        compared=[] if one else [compared_table(runs, names, score) for score in scores],
-        settings=settings_table(runs, names),
+        compared=[] if one else [tables.compared_table(runs, names, score) for score in scores],
+        settings=tables.settings_table(runs, names),
         versions=_versions(runs, versions or {}),
-        dashes=DASHES,
-        colours=len(COLOURS),
-        height=HEIGHT_REM,
+        dashes=charts.DASHES,
+        colours=len(views.COLOURS),
+        height=charts.HEIGHT_REM,
     )
 
 
-def _view(run: Run, titles: Titles, coverage: Coverage | None) -> dict[str, Any]:
+def _view(run: Run, titles: tables.Titles, coverage: Coverage | None) -> dict[str, Any]:
     """All that the page says of one run."""
     return {
         "name": run.name,
         "path": str(run.path),
-        "headline": headline(run, titles),
+        "headline": tables.headline(run, titles),
         "notes": run.notes,
-        "scores": score_table(run, titles),
-        "parties": party_table(run, titles),
+        "scores": tables.score_table(run, titles),
+        "parties": tables.party_table(run, titles),
         "held": None if coverage is None else _held(coverage),
-        "flows": flows(run),
-        "messages": message_table(run),
-        "baselines_sent": baselines_sent(run, titles),
-        "missed": missed_table(run, titles),
-        "searched": search_table(run),
+        "flows": tables.flows(run),
+        "messages": tables.message_table(run),
+        "baselines_sent": tables.baselines_sent(run, titles),
+        "missed": tables.missed_table(run, titles),
+        "searched": tables.search_table(run),
         "worths": worths(run),
         "judged": judged(run),
         "audit": None if run.audit is None else audit_view(run.audit.model_dump()),
@@ -136,16 +99,18 @@ def _held(coverage: Coverage) -> dict[str, Any]:
     held: dict[str, Any] = {"summary": "", "drawn": None, "tables": [], "note": coverage.note}
     if not coverage.parts:
         return held
-    brought = parties_table(coverage.parts, "what each party brought")
+    brought = views.parties_table(coverage.parts, "what each party brought")
     if coverage.least or coverage.withheld:
         counted = overlaps(coverage.parts, withheld=coverage.withheld, least=coverage.least)
-        held["tables"] = [overlaps_table(counted)] if counted.shared or counted.withheld else []
+        held["tables"] = (
+            [views.overlaps_table(counted)] if counted.shared or counted.withheld else []
+        )
     else:
         groups: Groups = group(coverage.parts)
         rows = {part.name: part.data.num_rows for part in coverage.parts}
         counted = Overlaps(coverage.parts[0].name, rows, {}, groups.common(), groups)
-        held["drawn"] = picture(coverage.parts, groups)
-        table = groups_table(groups)
+        held["drawn"] = views.picture(coverage.parts, groups)
+        table = views.groups_table(groups)
         if len(table.rows) > 1:  # one group: all that the picture says already
             held["tables"] = [table]
     held["summary"] = summary(coverage.parts, counted)
@@ -166,7 +131,7 @@ class _Curve:
     seeds: list[list[dict[str, Any]]] = field(default_factory=list)
 
 
-def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
+def _curves(runs: Sequence[Run], names: tables.Names) -> list[_Curve]:
     """Methods first. Of several runs: each one's method, and its baseline that learns alone."""
     curves: list[_Curve] = []
     for index, run in enumerate(runs):
@@ -191,7 +156,7 @@ def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
     return sorted(curves, key=lambda curve: not curve.is_main)
 
 
-def _inner(curve: _Curve, titles: Titles) -> Iterator[_Curve]:
+def _inner(curve: _Curve, titles: tables.Titles) -> Iterator[_Curve]:
     """What lines tell under other names, such as the scores of a server's own model."""
     seen = dict.fromkeys(
         key
@@ -217,7 +182,7 @@ def _position(line: Mapping[str, Any]) -> dict[str, Any]:
     return {key: line[key] for key in ("epoch", "round") if key in line}
 
 
-def _charts(runs: Sequence[Run], names: Names) -> Iterator[Chart]:
+def _charts(runs: Sequence[Run], names: tables.Names) -> Iterator[charts.Chart]:
     """The first score and the loss by epoch or round; validation where no score is told."""
     curves = _curves(runs, names)
     units = {
@@ -229,11 +194,11 @@ def _charts(runs: Sequence[Run], names: Names) -> Iterator[Chart]:
         if unit in line
     }
     x_name = " or ".join(sorted(units)) or "epoch"
-    wanted = headline_scores(runs)
-    drawn = [chart for name in wanted if (chart := _chart(curves, name, x_name)) is not None]
+    wanted = tables.headline_scores(runs)
+    drawn = [plot for name in wanted if (plot := _chart(curves, name, x_name)) is not None]
     if not drawn and "validation" not in wanted:
-        chart = _chart(curves, "validation", x_name)
-        drawn = [] if chart is None else [chart]
+        plot = _chart(curves, "validation", x_name)
+        drawn = [] if plot is None else [plot]
     yield from drawn
     loss = _chart(curves, "loss", x_name)
     if loss is not None:
@@ -283,7 +248,7 @@ def _by_teachers(curve: _Curve) -> list[_Curve]:
     return split
 
 
-def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
+def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> charts.Chart | None:
     series = []
     if what == "loss":
         curves = [part for curve in curves for part in _by_teachers(curve)]
@@ -296,18 +261,20 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
                 if isinstance(value, int | float):
                     points[number_of(line)] = float(value)
             seeds.append(points)
-        series.append(Series(curve.name, points_of(seeds), curve.style, curve.is_main))
+        series.append(
+            charts.Series(curve.name, charts.points_of(seeds), curve.style, curve.is_main)
+        )
     title = _OF_TRAINING.get(what) or f"{NAMES[what]} on the test rows"
     title = "validation accuracy" if what == "validation" else title
-    return chart(title, series, x_name=x_name, falling=what == "loss")
+    return charts.chart(title, series, x_name=x_name, falling=what == "loss")
 
 
-def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
+def _dots(runs: Sequence[Run], names: tables.Names, score: str) -> charts.Dots | None:
     """Each method's and baseline's score, the best first; with each seed's."""
     rows = []
     for index, run in enumerate(runs):
-        tested = tested_rows(run)
-        for row in scored(run):
+        tested = tables.tested_rows(run)
+        for row in tables.scored(run):
             values = row.values(score)
             if not values:
                 continue
@@ -318,13 +285,17 @@ def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
             if len(runs) > 1:
                 name = f"{run.name}: {name}"
             colour = index if len(runs) > 1 else 0 if main else 1
-            rows.append(Spread(name, value_text(values), *mean_std(values), colour, main, values))
+            rows.append(
+                charts.Spread(
+                    name, tables.value_text(values), *charts.mean_std(values), colour, main, values
+                )
+            )
     rows.sort(key=lambda row: row.mean, reverse=SCORES[score])
     where = "" if score == "validation" else " on the test rows"
     better = "more is better" if SCORES[score] else "less is better"
     spread = "; a bar spans one standard deviation to either side"
     shown = spread if any(len(row.each) > 1 for row in rows) else ""
-    return dots(f"{NAMES[score]}{where} ({better}){shown}", rows)
+    return charts.dots(f"{NAMES[score]}{where} ({better}){shown}", rows)
 
 
 def _versions(runs: Sequence[Run], here: Mapping[str, str]) -> list[tuple[str, str]]:

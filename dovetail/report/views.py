@@ -12,19 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dovetail.data.coverage import (
-    Groups,
-    Overlaps,
-    Part,
-    bands,
-    blocks_text,
-    classes_text,
-    holders,
-    rows_of,
-    shown,
-    summary,
-    widths,
-)
+from dovetail.data import coverage
 from dovetail.data.wording import bytes_text, count_text, share_text
 from dovetail.methods.facets.fits import Fit
 from dovetail.runs.situations import recommended
@@ -101,14 +89,14 @@ def render(template: str, **values: Any) -> str:
 # --- Who holds what -------------------------------------------------------------------------------
 
 
-def picture(parts: Sequence[Part], groups: Groups) -> dict[str, Any]:
+def picture(parts: Sequence[coverage.Part], groups: coverage.Groups) -> dict[str, Any]:
     """Parties' blocks against groups of samples; places and widths are per cent, as CSS has them.
 
     A group's name below it is tight where there is room for it on a wide page only.
     """
-    drawn = bands(groups)
+    drawn = coverage.bands(groups)
     total = 1000
-    sizes = widths([band.count for band in drawn], total, minimum=8)
+    sizes = coverage.widths([band.count for band in drawn], total, minimum=8)
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     positions = [
         (f"{100 * start / total:.1f}%", f"{100 * size / total - 0.15:.2f}%")
@@ -116,7 +104,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> dict[str, Any]:
     ]
     lines = []
     last = -1
-    for row in rows_of(parts):
+    for row in coverage.rows_of(parts):
         name = groups.parties[row.party]
         held = round(sum(row.share(band) * band.count for band in drawn))
         share = share_text(held, groups.num_samples)
@@ -156,16 +144,16 @@ def picture(parts: Sequence[Part], groups: Groups) -> dict[str, Any]:
     return {"rows": lines, "axis": axis, "partly": partly}
 
 
-def groups_table(groups: Groups) -> TableView:
+def groups_table(groups: coverage.Groups) -> TableView:
     """A table of the numbers in the picture."""
     rows = [
         (
             band.letter,
             f"{band.count:,}",
             share_text(band.count, groups.num_samples),
-            *(words or "–" for words in holders(band, groups.parties)),
+            *(words or "–" for words in coverage.holders(band, groups.parties)),
         )
-        for band in bands(groups)
+        for band in coverage.bands(groups)
     ]
     return TableView(
         f"{count_text(groups.num_samples, 'sample')} in all; {groups.common():,} at every party",
@@ -176,15 +164,15 @@ def groups_table(groups: Groups) -> TableView:
     )
 
 
-def parties_table(parts: Sequence[Part], caption: str = "") -> TableView:
+def parties_table(parts: Sequence[coverage.Part], caption: str = "") -> TableView:
     """What each party has."""
     rows = [
         (
             part.name,
             f"{part.data.num_rows:,}",
-            blocks_text(part) or "none",
+            coverage.blocks_text(part) or "none",
             f"{len(part.data.labelled_rows()):,}",
-            classes_text(part) or "–",
+            coverage.classes_text(part) or "–",
         )
         for part in parts
     ]
@@ -196,9 +184,9 @@ def parties_table(parts: Sequence[Part], caption: str = "") -> TableView:
 
 
 def html(
-    parts: Sequence[Part],
+    parts: Sequence[coverage.Part],
     fits: Sequence[Fit],
-    overlaps: Overlaps,
+    overlaps: coverage.Overlaps,
     *,
     title: str = "Who holds what",
 ) -> str:
@@ -218,14 +206,14 @@ def html(
     return render(
         "inspect.html",
         title=title,
-        summary=summary(parts, overlaps),
+        summary=coverage.summary(parts, overlaps),
         best=best,
         drawn=None if groups is None else picture(parts, groups),
         tables=tables,
     )
 
 
-def overlaps_table(overlaps: Overlaps) -> TableView:
+def overlaps_table(overlaps: coverage.Overlaps) -> TableView:
     """Samples that each party shares with the first that has labels: how many, or why not told."""
     centre = overlaps.rows[overlaps.centre]
     rows = [
@@ -239,7 +227,7 @@ def overlaps_table(overlaps: Overlaps) -> TableView:
     ]
     common = ""
     if overlaps.common is not None:
-        common = f"; {shown(overlaps.common, least=overlaps.least)} are at every party"
+        common = f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
     how = "" if overlaps.groups is not None else "; counted without comparing ids in the clear"
     return TableView(
         f"samples shared with {overlaps.centre}, which has {centre:,} rows{common}{how}",
@@ -258,7 +246,7 @@ def _methods_table(fits: Sequence[Fit]) -> TableView:
 
 
 def _messages_table(best: Fit) -> TableView:
-    shown = best.messages[:20]
+    first = best.messages[:20]
     rows = [
         (
             f"{size.party} ↔ {size.partner}",
@@ -266,10 +254,10 @@ def _messages_table(best: Fit) -> TableView:
             bytes_text(size.sent_bytes),
             bytes_text(size.received_bytes),
         )
-        for size in shown
+        for size in first
     ]
-    if len(best.messages) > len(shown):
-        rows.append((f"and {len(best.messages) - len(shown)} more", "", "", ""))
+    if len(best.messages) > len(first):
+        rows.append((f"and {len(best.messages) - len(first)} more", "", "", ""))
     return TableView(
         f"with {best.title}; {best.messages[0].assuming}",
         ("between", "per", "sent →", "← received"),

@@ -21,14 +21,6 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.images import ImageInput
-from dovetail.data.task import (
-    Classification,
-    Counts,
-    MultiLabel,
-    MultiTarget,
-    Quantiles,
-    Survival,
-)
 from dovetail.errors import ConfigError, ModelError
 from dovetail.lazy import needed
 from dovetail.models import Model
@@ -185,7 +177,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         dict(model.shapes),
     )
     first = _output_name("prediction", graph.inputs)
-    if isinstance(model.task, Classification):
+    if isinstance(model.task, dd.Classification):
         probabilities = calibrated(graph, calibration_of(model.about), outputs)
         classes = np.array(model.task.classes)
         is_number = classes.dtype.kind in "iu"
@@ -209,9 +201,9 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
                 ),
             ]
         )
-    elif isinstance(model.task, Survival):
+    elif isinstance(model.task, dd.Survival):
         program = graph.model(survival_nodes(graph, model.task, outputs, first))
-    elif isinstance(model.task, (Counts, Quantiles, MultiLabel, MultiTarget)):
+    elif isinstance(model.task, (dd.Counts, dd.Quantiles, dd.MultiLabel, dd.MultiTarget)):
         program = graph.model(number_nodes(graph, model.task, outputs, first))
     else:
         wide = graph.cast(outputs, onnx.TensorProto.DOUBLE)
@@ -268,7 +260,7 @@ def _compared(
 
 def apart(model: Model, one: Prediction, other: Prediction) -> float:
     """The largest difference of a probability, or of a value in deviations of the label."""
-    if isinstance(model.task, Classification):
+    if isinstance(model.task, dd.Classification):
         assert one.probabilities is not None
         assert other.probabilities is not None
         far = np.abs(one.probabilities - other.probabilities).max(initial=0.0)
@@ -281,20 +273,20 @@ def apart(model: Model, one: Prediction, other: Prediction) -> float:
         if (one.values.astype(str)[sure] != other.values.astype(str)[sure]).any():
             return float("inf")
         return float(far)
-    if isinstance(model.task, Survival):
+    if isinstance(model.task, dd.Survival):
         return max(
             float(np.abs(one.named[name] - other.named[name]).max(initial=0.0))
             for name in one.named
             if name != "risk"
         )
-    if isinstance(model.task, MultiLabel):
+    if isinstance(model.task, dd.MultiLabel):
         assert one.probabilities is not None
         assert other.probabilities is not None
         return float(np.abs(one.probabilities - other.probabilities).max(initial=0.0))
     scale: Any = model.task.scale
-    if isinstance(model.task, Counts):
+    if isinstance(model.task, dd.Counts):
         scale = float(np.abs(one.values).mean())
-    elif isinstance(model.task, MultiTarget):
+    elif isinstance(model.task, dd.MultiTarget):
         scale = np.array(model.task.scales)
     far = np.abs(one.values - other.values) / np.maximum(scale, np.abs(one.values))
     return float(far.max(initial=0.0))
