@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,6 +41,8 @@ _LAST_BYTES = 2**20
 #: What of an audit's finding is told, and its words in order.
 _FOUND = ("variant", "observer", "owner", "channel", "target", "advantage", "verdict")
 _WORSE = ("none", "low", "high")
+#: What a file raises that is not there, or is none of ours.
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _PACKAGES = ("dovetail", "torch", "lightgbm", "scikit-learn", "numpy")
 
 
@@ -105,24 +108,20 @@ def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
         OSError: it cannot be written.
     """
     new = card(folder, heads=heads)
-    try:
-        older = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    with suppress(*_UNREADABLE):
+        older = _read_json(folder / "card.json")
         if older["hash"] == new["hash"]:
             new |= {name: older[name] for name in ("scores", "heads") if older.get(name)}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        pass
     write_card(folder, new)
 
 
 def kept_heads(folder: Path) -> dict[str, Any]:
     """The heads of ledgers on the card that a model has, if it is of these weights; else none."""
-    try:
-        older = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    with suppress(*_UNREADABLE):
+        older = _read_json(folder / "card.json")
         weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         if older["hash"]["model.safetensors"] == weights:
             return dict(older["heads"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        pass
     return {}
 
 
@@ -147,14 +146,17 @@ def write_card(folder: Path, written: Mapping[str, Any]) -> None:
 
 def score_then(folder: Path, name: str) -> float | None:
     """The score that a model's card has; None without a card, or where it has none."""
-    try:
-        written = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    with suppress(*_UNREADABLE):
+        written = _read_json(folder / "card.json")
         scores = written.get("scores") or {}
         if name in scores.get("all", {}):
             return float(scores["all"][name]["value"])
         return float(written["run"]["scores"][name])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    return None
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 # --- What is told ---------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     ledger = _ledger(run_folder / "ledger.jsonl")
     report: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
     try:
-        result = json.loads((run_folder / "result.json").read_text(encoding="utf-8"))
+        result = _read_json(run_folder / "result.json")
         baselines = _baselines(result, party)
         report |= {
             "scores": baselines.get("joint", {}) if joint else result["parties"].get(party, {}),
@@ -236,7 +238,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
             "warnings": result.get("warnings", []),
             "bytes": result.get("bytes"),
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except _UNREADABLE:
         if ledger is None:
             return None
     seeds = run_folder.name.startswith("seed-")
@@ -284,13 +286,11 @@ def _ledger(path: Path) -> dict[str, Any] | None:
 
 def _audit(path: Path) -> dict[str, Any] | None:
     """The audit's verdict: the worst, and that of each attack."""
-    try:
-        findings = json.loads(path.read_text(encoding="utf-8"))["findings"]
-        worst_findings = [{name: each[name] for name in _FOUND} for each in findings]
-        worst = max((each["verdict"] for each in worst_findings), key=_WORSE.index, default="none")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return {"verdict": worst, "findings": worst_findings}
+    with suppress(*_UNREADABLE):
+        findings = [{name: each[name] for name in _FOUND} for each in _read_json(path)["findings"]]
+        worst = max((each["verdict"] for each in findings), key=_WORSE.index, default="none")
+        return {"verdict": worst, "findings": findings}
+    return None
 
 
 # --- Scores ---------------------------------------------------------------------------------------

@@ -87,8 +87,8 @@ def export(
     written = of_bytes(content, where=str(out), ours=True)
     rows, difference = _compared(alone, written, _made_up(alone, floats=floats))
     if check is not None:
-        given = _given(alone, written, check)
-        more, further = _compared(alone, written, given)
+        given = read_rows(alone, check, allow_unseen=True).x
+        more, further = _compared(alone, written, (given, written.feeds_of(check)))
         rows, difference = rows + more, max(difference, further)
     partial = out.with_name(f".{out.name}.partial")
     try:
@@ -157,7 +157,6 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
             Graph,
             calibrated,
             network_nodes,
-            number_nodes,
             survival_nodes,
         )
     graph = Graph()
@@ -204,7 +203,8 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
     elif isinstance(model.task, dd.Survival):
         program = graph.model(survival_nodes(graph, model.task, outputs, first))
     elif isinstance(model.task, (dd.Counts, dd.Quantiles, dd.MultiLabel, dd.MultiTarget)):
-        program = graph.model(number_nodes(graph, model.task, outputs, first))
+        kept = (outputs, first, onnx.TensorProto.FLOAT, [model.task.num_outputs])
+        program = graph.model([kept])
     else:
         wide = graph.cast(outputs, onnx.TensorProto.DOUBLE)
         scaled = graph.node("Mul", wide, graph.constant(model.task.scale, np.float64))
@@ -345,13 +345,6 @@ def made_up_columns(
         for values in arrays.values():
             values[::8] = None if values.dtype == object else np.nan
     return arrays
-
-
-def _given(
-    model: Model, written: OnnxModel, check: Raw
-) -> tuple[Mapping[str, Tensor], Mapping[str, np.ndarray]]:
-    rows = read_rows(model, check, allow_unseen=True)
-    return rows.x, written.feeds_of(check)
 
 
 def _has_float_images(model: Model, check: Raw) -> bool:

@@ -25,7 +25,7 @@ from dovetail.models.metrics import all_scores
 from dovetail.models.model_folders import model_folder
 from dovetail.models.networks import Shape
 from dovetail.models.prediction import Prediction, prediction_of
-from dovetail.models.raw import RawRows, read_rows, table_of
+from dovetail.models.raw import read_rows, table_of
 from dovetail.models.saved import Raw, line_of
 from dovetail.models.saved import load as load_folder
 from dovetail.models.specs import NetworkSpec
@@ -87,7 +87,7 @@ class OnnxModel:
         if coverage is not None:
             radius = radius_of(self.about, coverage, party=self.party)
             return self.predictions(x, allow_unseen=allow_unseen).conformal(radius)
-        rows = self._checked(x, None, allow_unseen)
+        rows = read_rows(self, x, allow_unseen=allow_unseen)
         return self.run(self.feeds_of(x)).times(rows.exposure)
 
     def predict_proba(self, x: Raw, *, allow_unseen: bool = False) -> np.ndarray:
@@ -103,7 +103,7 @@ class OnnxModel:
     ) -> dict[str, float]:
         """How right it is on raw rows that have a label; as of ``Model``."""
         name = str(self.about.get("label") if label is None else label)
-        rows = self._checked(x, name, allow_unseen)
+        rows = read_rows(self, x, label=name, allow_unseen=allow_unseen)
         if rows.labels is None:
             raise DataError(f"there is no label {name!r} to score against")
         prediction = self.run(self.feeds_of(x))
@@ -158,10 +158,6 @@ class OnnxModel:
             assert isinstance(encoder, dd.TableEncoder)
             feeds |= {name: values[:, None] for name, values in encoder.raw(table).items()}
         return feeds
-
-    def _checked(self, x: Raw, label: str | None, allow_unseen: bool) -> RawRows:
-        """The rows as ``Model`` reads them, so that the same are refused."""
-        return read_rows(self, x, label=label, allow_unseen=allow_unseen)
 
     def feeds_of(self, x: Raw) -> dict[str, np.ndarray]:
         """The file's inputs for raw rows: of a table, or whole images."""

@@ -22,7 +22,7 @@ import torch
 from onnx import TensorProto, helper, inliner, numpy_helper
 from torch import nn
 
-from dovetail.data import Counts, MultiLabel, MultiTarget, Quantiles, Survival
+from dovetail.data import Survival
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.calibration import Calibration
@@ -155,22 +155,10 @@ def survival_nodes(graph: Graph, task: Survival, outputs: str, first: str) -> li
         logs = graph.node("Log", graph.node("Sigmoid", graph.node("Neg", logits)))
     sums = graph.node("CumSum", logs, graph.constant(1, np.int64))
     shares = graph.node("Exp", sums)
-    kept = graph.node("Identity", outputs)
     return [
-        (kept, first, TensorProto.FLOAT, [1]),
+        (outputs, first, TensorProto.FLOAT, [1]),
         (shares, f"{first}_survival", TensorProto.DOUBLE, [len(task.cuts)]),
     ]
-
-
-def number_nodes(
-    graph: Graph,
-    task: Counts | Quantiles | MultiLabel | MultiTarget,
-    outputs: str,
-    first: str,
-) -> list[Any]:
-    """The outputs of a model of numbers or of several labels: its network's, as they are."""
-    kept = graph.node("Identity", outputs)
-    return [(kept, first, TensorProto.FLOAT, [task.num_outputs])]
 
 
 def network_nodes(
