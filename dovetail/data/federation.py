@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -48,26 +47,6 @@ class Alignment:
         return held.all(dim=0).nonzero().flatten()
 
 
-@dataclass(frozen=True, eq=False)
-class Coverage:
-    """Who holds what.
-
-    Attributes:
-        ids: (S,) every sample held by anyone.
-        held: (party, block) -> (S,) bool, True where that party has that block of that sample.
-        labelled: party -> (S,) bool, True where that party has a label.
-    """
-
-    ids: np.ndarray
-    held: Mapping[tuple[str, str], Tensor]
-    labelled: Mapping[str, Tensor]
-
-    def shares(self) -> dict[tuple[str, str], float]:
-        """(party, block) -> the share of all samples it covers, in 0..1."""
-        num_samples = max(1, len(self.ids))
-        return {key: held.sum().item() / num_samples for key, held in self.held.items()}
-
-
 class Federation:
     """Several parties' data, in one process; for simulation and tests.
 
@@ -96,30 +75,6 @@ class Federation:
             return self.parties[name]
         except KeyError:
             raise DataError(f"no party {name!r}; there are {list(self.parties)}") from None
-
-    @cached_property
-    def _ids(self) -> np.ndarray:
-        return np.unique(np.concatenate([party.ids for party in self.parties.values()]))
-
-    def coverage(self) -> Coverage:
-        """Which party holds which block, and label, of which sample."""
-
-        def mask(rows: np.ndarray) -> Tensor:
-            held = torch.zeros(len(self._ids), dtype=torch.bool)
-            held[torch.from_numpy(np.searchsorted(self._ids, rows))] = True
-            return held
-
-        held = {
-            (party.name, block): mask(party.ids)
-            for party in self.parties.values()
-            for block in party.blocks
-        }
-        labelled = {
-            party.name: mask(party.ids[party.labelled_rows().numpy()])
-            for party in self.parties.values()
-            if party.labels is not None
-        }
-        return Coverage(self._ids, held, labelled)
 
     def align(self, to: str) -> Alignment:
         """Rows of every party over the samples of party ``to``, in its row order.

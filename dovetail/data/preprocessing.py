@@ -30,12 +30,13 @@ class _Stored:
 _STORED = TypeAdapter(_Stored)
 
 
+@dataclass(frozen=True, eq=False)
 class TableEncoder:
     """Raw columns to (N, F) float32 features, by what the training rows held.
 
-    Args:
+    Attributes:
         party: whose columns they are, for errors.
-        fitted: what ``fit`` found out about each column.
+        fitted: what ``fit`` found out about each column, in the order of their features.
         may_lack: whether a row without any value lacks them all: its features are NaN. Else each
             missing value is filled.
     """
@@ -43,31 +44,22 @@ class TableEncoder:
     kind: ClassVar[str] = "table"
     kinds: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        party: str,
-        fitted: Sequence[FittedColumn],
-        *,
-        may_lack: bool = False,
-    ) -> None:
-        self.party = party
-        self._fitted = tuple(fitted)
-        self.may_lack = may_lack
+    party: str
+    fitted: Sequence[FittedColumn]
+    may_lack: bool = False
 
-    @property
-    def fitted(self) -> tuple[FittedColumn, ...]:
-        """How each raw column becomes features, in their order."""
-        return self._fitted
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fitted", tuple(self.fitted))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the raw columns, in the order of their features."""
-        return tuple(column.name for column in self._fitted)
+        return tuple(column.name for column in self.fitted)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """(F,) such as "age", "age is missing", "job = clerk"."""
-        return tuple(name for column in self._fitted for name in column.feature_names)
+        return tuple(name for column in self.fitted for name in column.feature_names)
 
     @property
     def num_features(self) -> int:
@@ -122,11 +114,8 @@ class TableEncoder:
 
     def watching(self, table: Table) -> TableEncoder:
         """An encoder that keeps what its columns have in these training rows."""
-        return TableEncoder(
-            self.party,
-            [each.watching(table.column(each.name)) for each in self._fitted],
-            may_lack=self.may_lack,
-        )
+        fitted = [each.watching(table.column(each.name)) for each in self.fitted]
+        return replace(self, fitted=fitted)
 
     def on_site(self, table: Table) -> TableEncoder:
         """An encoder of common columns with this site's own encoders, in place of others' names.
@@ -134,7 +123,7 @@ class TableEncoder:
         Raises:
             DataError: the site encodes a column otherwise than was agreed.
         """
-        fitted = list(self._fitted)
+        fitted = list(self.fitted)
         for index, column in enumerate(fitted):
             if not isinstance(column, VectorColumn):
                 continue
@@ -142,11 +131,11 @@ class TableEncoder:
             if how.shared() != column.how:
                 raise DataError(f"it encodes {column.name!r} otherwise than was agreed")
             fitted[index] = replace(column, how=how)
-        return TableEncoder(self.party, fitted, may_lack=self.may_lack)
+        return replace(self, fitted=fitted)
 
     def of_a_block(self) -> TableEncoder:
         """An encoder by which a row without any value lacks the block."""
-        return TableEncoder(self.party, self._fitted, may_lack=True)
+        return replace(self, may_lack=True)
 
     def transform(self, table: Table, *, allow_unseen: bool = False) -> Tensor:
         """(N, F) float32 features of all rows of ``table``.
@@ -167,14 +156,14 @@ class TableEncoder:
             )
 
         def fill(part: int, out: np.ndarray) -> None:
-            fitted = self._fitted[part]
+            fitted = self.fitted[part]
             where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
             fitted.encode(out, table.column(fitted.name), where, allow_unseen=allow_unseen)
 
         # Filled one column at a time: the whole table never exists in float64.
-        widths = [len(fitted.feature_names) for fitted in self._fitted]
+        widths = [len(fitted.feature_names) for fitted in self.fitted]
         features_NF = side_by_side(table.num_rows, widths, fill, self.party)
-        if self.may_lack and self._fitted:
+        if self.may_lack and self.fitted:
             missing = [table.column(name).missing for name in self.columns]
             features_NF[np.logical_and.reduce(missing)] = np.nan
         return torch.from_numpy(features_NF)
@@ -188,11 +177,11 @@ class TableEncoder:
         where = f"party {self.party!r}: column {{!r}} of {table.description}"
         return {
             each.name: each.raw(table.column(each.name), where.format(each.name))
-            for each in self._fitted
+            for each in self.fitted
         }
 
     def to_json(self) -> dict[str, Any]:
-        saved = _Stored(self.party, self._fitted, self.may_lack)
+        saved = _Stored(self.party, tuple(self.fitted), self.may_lack)
         stored = _STORED.dump_python(saved, mode="json")
         for column in stored["columns"]:
             for name in ("seen", "periods"):  # of few columns
@@ -210,4 +199,4 @@ class TableEncoder:
             ModelError: fields that are missing or cannot be.
         """
         found = read_saved(_STORED, stored, "the model's table input")
-        return cls(found.party, found.columns, may_lack=found.may_lack)
+        return cls(found.party, found.columns, found.may_lack)

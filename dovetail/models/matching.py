@@ -116,7 +116,7 @@ def match(
     """
     num_parties = len(classifiers)
     check_widths([classifier.widths for classifier in classifiers], cost, width)
-    tables = _tables(classifiers, sizes, weights, cost, width, start)
+    tables = _Tables(classifiers, sizes, weights, cost, width, start)
     placed: list[Assignment | None] = [None] * num_parties
     if start is not None:
         for m, assignment in enumerate(start):
@@ -257,8 +257,15 @@ class _Tables:
         weights: Sequence[float],
         cost: Cost,
         width: tuple[int, ...] | None,
-        server: Sequence[int],
+        start: Assignments | None,
     ) -> None:
+        if width is not None:
+            server = width
+        elif start is not None:
+            depth = len(classifiers[0].layers) - 1
+            server = tuple(max(int(a[i].max()) for a in start) + 1 for i in range(depth))
+        else:
+            server = classifiers[0].widths
         self.classifiers = classifiers
         self.sizes = list(sizes)
         self._begins = np.cumsum([0, 1, *sizes])  # of the first layer's groups, and their end
@@ -387,24 +394,6 @@ class _Tables:
             fill = ((0, 0), (0, num_added))
             above.sums = np.pad(above.sums, fill, constant_values=self._prior_sum())
             above.mass = np.pad(above.mass, fill, constant_values=self.prior)
-
-
-def _tables(
-    classifiers: Sequence[Classifier],
-    sizes: Sequence[int],
-    weights: Sequence[float],
-    cost: Cost,
-    width: tuple[int, ...] | None,
-    start: Sequence[Assignment] | None,
-) -> _Tables:
-    if width is not None:
-        server = width
-    elif start is not None:
-        depth = len(classifiers[0].layers) - 1
-        server = tuple(max(int(a[i].max()) for a in start) + 1 for i in range(depth))
-    else:
-        server = classifiers[0].widths
-    return _Tables(classifiers, sizes, weights, cost, width, server)
 
 
 def _add(tables: _Tables, m: int, assignment: Assignment, *, remove: bool = False) -> None:

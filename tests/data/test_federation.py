@@ -47,20 +47,6 @@ def test_coverage_says_who_holds_which_sample(tables):
         assert share == pytest.approx(len(ids) / len(coverage.ids))
 
 
-def test_coverage_says_who_has_which_label():
-    federation = Federation(
-        [party("bank", [5, 3, 4], labels=torch.tensor([1, -1, 0])), party("shop", [3, 9])]
-    )
-    coverage = federation.coverage()
-    assert coverage.ids.tolist() == [3, 4, 5, 9]
-    assert set(coverage.labelled) == {"bank"}
-    assert coverage.labelled["bank"].tolist() == [False, True, True, False]
-
-
-def test_a_party_without_blocks_covers_nothing():
-    assert Federation([party("p", [1], blocks={})]).coverage().shares() == {}
-
-
 @pytest.mark.parametrize("ids", [[7, 8], []])
 def test_parties_without_a_shared_sample_are_refused(ids):
     federation = Federation([party("bank", [1, 2]), party("shop", np.array(ids, dtype=np.int64))])

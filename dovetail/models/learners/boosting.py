@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dovetail.models.learners.base import Fitted
-from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
+from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.losses import Loss
@@ -121,12 +121,7 @@ class Boosting:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
             whole = self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed, given_up)
             members = [whole.member()]
-        specs = tuple(
-            BoostingSpec(
-                member.num_features, member.num_outputs, len(member.text_T), len(member.start_S)
-            )
-            for member in members
-        )
+        specs = tuple(member.spec() for member in members)
         spec = EnsembleSpec(specs, rows.num_outputs, rows.regression, temperature)
         settings: dict[str, Any] = {**asdict(trees), "rounds": counts, "loss": loss}
         return Fitted(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -170,6 +169,12 @@ class BoostedTrees(nn.Module):
                 f"its trees cannot be read ({error}); copy the whole folder again"
             ) from None
 
+    def spec(self) -> BoostingSpec:
+        """What it is rebuilt from."""
+        usual = len(self.start_S) == _num_scores(self.num_outputs)
+        scores = None if usual else len(self.start_S)
+        return BoostingSpec(self.num_features, self.num_outputs, len(self.text_T), scores)
+
     def forest(self) -> _Forest:
         """What the text says; read once.
 
@@ -318,22 +323,12 @@ class BoostingSpec(MemberSpec):
     """The text's length and what goes in and out."""
 
     kind: ClassVar[str] = "boosting"
+    unsaid: ClassVar[tuple[str, ...]] = ("num_scores",)
 
     num_features: int
     num_outputs: int
     text_bytes: int
-    num_scores: int
+    num_scores: int | None = None  # those of the outputs
 
     def build(self) -> BoostedTrees:
         return BoostedTrees(self.num_features, self.num_outputs, self.text_bytes, self.num_scores)
-
-    def to_json(self) -> dict[str, Any]:
-        stored = super().to_json()
-        if self.num_scores == _num_scores(self.num_outputs):
-            del stored["num_scores"]
-        return stored
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> BoostingSpec:
-        usual = _num_scores(int(stored["num_outputs"]))
-        return super().from_json({"num_scores": usual, **stored})
