@@ -289,21 +289,29 @@ class _Patches:
         self.weight_grad = list(conv.layer.weight_grad)
         self.bias_grad = [patch[0] for patch in conv.layer.bias_grad]
 
-    def forward(self, index: int) -> Tensor:
-        """(B, C L) one replica's maps after ReLU, row by row."""
-        self.windows_to[index].copy_(self.windows[index])  # long runs of a row at once
-        # Map after map: a product with a long last side is many times faster than its transpose.
-        torch.addmm(self.bias[index], self.weight[index], self.patches[index], out=self.maps)
-        torch.clamp_min(self.maps_by_row, 0, out=self.inputs_by_row[index])
-        return self.inputs[index]
+    def forward(self) -> None:
+        """Each replica's maps after ReLU into (N, B, C L), row by row."""
+        for index, inputs in enumerate(self.inputs_by_row):
+            self.windows_to[index].copy_(self.windows[index])  # long runs of a row at once
+            # Map after map: a product with a long last side is many times faster than its
+            # transpose.
+            torch.addmm(self.bias[index], self.weight[index], self.patches[index], out=self.maps)
+            torch.clamp_min(self.maps_by_row, 0, out=inputs)
 
-    def backward(self, index: int) -> None:
-        """Its gradients, where ``back`` has that of its maps after ReLU."""
+    def backward(self, gradient: Tensor, weight: Tensor) -> None:
+        """Its gradients, given those by the outputs of the linear layer of this weight.
+
+        Replica after replica, while its maps are in the cache.
+        """
         back = self.back
-        torch.ops.aten.threshold_backward.grad_input(back, self.inputs[index], 0, grad_input=back)
-        self.maps_by_row.copy_(self.back_by_row)
-        torch.mm(self.maps, self.patches_T[index], out=self.weight_grad[index])
-        torch.sum(self.maps, 1, out=self.bias_grad[index])
+        for index, part in enumerate(gradient):
+            torch.mm(part, weight[index], out=back)
+            torch.ops.aten.threshold_backward.grad_input(
+                back, self.inputs[index], 0, grad_input=back
+            )
+            self.maps_by_row.copy_(self.back_by_row)
+            torch.mm(self.maps, self.patches_T[index], out=self.weight_grad[index])
+            torch.sum(self.maps, 1, out=self.bias_grad[index])
 
 
 class _Buffers:
@@ -318,11 +326,6 @@ class _Buffers:
         self.conv: _Patches | None = None
         if conv is not None:
             self.conv = _Patches(conv, self.inputs)
-            self.first_output = list(self.outputs[0])
-            self.first_bias = [bias[0] for bias in first.bias]
-            self.first_weight = list(first.weight)
-            self.first_weight_T = [weight.T for weight in first.weight]
-            self.first_weight_grad = list(first.weight_grad)
 
 
 class StackedReplicas(Replicas):
@@ -371,17 +374,12 @@ class StackedReplicas(Replicas):
         buffers = self._buffers_for(max(sizes), x)
         self._buffers = buffers
         self._read(buffers, x)
-        linears, conv = self._linears, buffers.conv
-        below = buffers.inputs
+        linears, below = self._linears, buffers.inputs
+        if buffers.conv is not None:
+            buffers.conv.forward()
         for index, layer in enumerate(linears):
             out = buffers.outputs[index]
-            if index or conv is None:
-                torch.baddbmm(layer.bias, below, layer.weight.mT, out=out)
-            else:  # large maps: each replica's at once, while they are in the cache
-                for n, result in enumerate(buffers.first_output):
-                    rows = conv.forward(n)
-                    weight_T, bias = buffers.first_weight_T[n], buffers.first_bias[n]
-                    torch.addmm(bias, rows, weight_T, out=result)
+            torch.baddbmm(layer.bias, below, layer.weight.mT, out=out)
             below = out.relu_() if index < len(linears) - 1 else out
         if self._skip is not None:
             below.baddbmm_(buffers.inputs, self._skip[0].mT)
@@ -408,15 +406,9 @@ class StackedReplicas(Replicas):
             torch.bmm(gradient, layer.weight, out=back)
             torch.ops.aten.threshold_backward.grad_input(back, below, 0, grad_input=back)
             gradient = back
-        layer, conv = linears[0], buffers.conv
-        if conv is None:
-            _parameter_gradients(layer, buffers.inputs, gradient)
-            return
-        torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
-        for n, part in enumerate(gradient):
-            torch.mm(part.T, conv.inputs[n], out=buffers.first_weight_grad[n])
-            torch.mm(part, buffers.first_weight[n], out=conv.back)
-            conv.backward(n)
+        _parameter_gradients(linears[0], buffers.inputs, gradient)
+        if buffers.conv is not None:
+            buffers.conv.backward(gradient, linears[0].weight)
 
     def _buffers_for(self, size: int, x: Sequence[Tensor]) -> _Buffers:
         if self._conv_layer is not None and self._conv is None:
