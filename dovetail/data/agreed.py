@@ -194,10 +194,7 @@ def _agree_on(name: str, summaries: Mapping[str, Summary], max_categories: int) 
 
 def common_first(agreed: TableEncoder, private: TableEncoder | None, *, party: str) -> TableEncoder:
     """A party's encoder: the agreed columns, then its own."""
-    columns = agreed.to_json()["columns"]
-    if private is not None:
-        columns = [*columns, *private.to_json()["columns"]]
-    return TableEncoder.from_json({"party": party, "columns": columns})
+    return TableEncoder(party, [*agreed.fitted, *(private.fitted if private else ())])
 
 
 def fit_rest(

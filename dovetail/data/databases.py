@@ -18,7 +18,7 @@ import numpy as np
 from dovetail.data.addresses import explained, without_password
 from dovetail.data.duck import literal, quoted
 from dovetail.data.lakes import read_lake
-from dovetail.data.tables import Table, read_attached, read_made, table_from_arrays
+from dovetail.data.tables import Table, check_rows, read_attached, read_made, table_from_arrays
 from dovetail.errors import DataError
 from dovetail.settings.sources import ADBC, is_lake_url, is_query
 
@@ -121,11 +121,7 @@ def _read_sqlite(url: str, query: str | None) -> Table:
             connection.close()
     except (sqlite3.Error, sqlite3.Warning) as error:  # a second statement is a warning
         raise DataError(f"cannot read {url}: {error}; check the query") from None
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        raise DataError(f"{url} has more than one column {repeated[0]!r}; rename one in the query")
-    if not parts:
-        raise DataError(f"{url}: the query gives no rows; give a table with at least one")
+    check_rows(url, names, len(parts))
     cells = np.concatenate(parts)
     return table_from_arrays(url, {name: cells[:, i] for i, name in enumerate(names)})
 

@@ -163,7 +163,7 @@ class Frozen:
 
     def _run_trusted(self, contents: Sequence[bytes]) -> np.ndarray:
         """``_run`` on any machine of the party's, which has opened the encoder itself."""
-        trust(self.model)
+        installed.trust(self.model)
         return self._run(contents)
 
     def _run(self, contents: Sequence[bytes]) -> np.ndarray:

@@ -48,10 +48,7 @@ class Survival(Saved):
     mean: ClassVar[float] = 0.0
     scale: ClassVar[float] = 1.0
     predicts: ClassVar[str] = "a time"
-
-    @property
-    def num_outputs(self) -> int:
-        return 1
+    num_outputs: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if len(self.cuts) != len(self.base):

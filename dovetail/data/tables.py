@@ -511,18 +511,13 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:
 
 def _of_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Data, list[str]]:
     """What one SELECT gives, and the names it gives."""
-    names = _load_query(connection, _only_reading(connection, query))
-    return Data(connection, "data"), names
-
-
-def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
-    """Run a query into the table ``data``; the names it gives, as written."""
+    query = _only_reading(connection, query)
     names = list(connection.sql(query).columns)  # lazy: not run
     if repeated_name(names) is None:
         connection.execute(f"CREATE TABLE data AS {query}")
     else:  # refused by the caller; DuckDB itself would rename a column
         connection.execute("CREATE TABLE data (unused INTEGER)")
-    return names
+    return Data(connection, "data"), names
 
 
 def _load_file(data: Data, path: Path) -> list[str]:
@@ -667,12 +662,11 @@ def _read_column(data: Data, description: str, name: str, type_name: str, num_ro
             shared = _read_shared(cursor, f"SELECT {expression} AS v FROM {data.name}")
             if shared is not None:
                 return shared
-        fetched = cursor.execute(f"SELECT {expression} AS v FROM {data.name}").fetchnumpy()
+        return _fetched(cursor, data.name, {name: (expression, what)})[name]
     except duckdb.Error as error:
         raise DataError(
             f"cannot read column {name!r} of {description}: {first_line(error)}"
         ) from None
-    return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]), what)
 
 
 def _read_shared(cursor: duckdb.DuckDBPyConnection, query: str) -> Column | None:
@@ -701,14 +695,18 @@ def _read_whole(data: Data, types: Mapping[str, str]) -> dict[str, Column]:
     """
     expressions = {name: _expression(name, kind) for name, kind in types.items()}
     chosen = {name: each for name, each in expressions.items() if each[0]}
-    if not chosen:
-        return {}
-    asked = ", ".join(f"{each} AS v{index}" for index, (each, _) in enumerate(chosen.values()))
     try:
-        cursor = data.connection.cursor()
-        fetched = cursor.execute(f"SELECT {asked} FROM {data.name}").fetchnumpy()
+        return _fetched(data.connection.cursor(), data.name, chosen) if chosen else {}
     except duckdb.Error:  # told of where its column is asked for
         return {}
+
+
+def _fetched(
+    cursor: duckdb.DuckDBPyConnection, table: str, chosen: Mapping[str, tuple[str, What]]
+) -> dict[str, Column]:
+    """Columns by what reads each, and what its numbers stand for."""
+    asked = ", ".join(f"{each} AS v{index}" for index, (each, _) in enumerate(chosen.values()))
+    fetched = cursor.execute(f"SELECT {asked} FROM {table}").fetchnumpy()
     return {
         name: _filled(np.ma.getdata(values), np.ma.getmaskarray(values), what)
         for (name, (_, what)), values in zip(chosen.items(), fetched.values(), strict=True)

@@ -47,22 +47,25 @@ class Classification(Saved):
 
 
 @dataclass(frozen=True)
-class Regression(Saved):
-    """A number; networks see it standardised, ``(value - mean) / scale``."""
+class _Standardised(Saved):
+    """A number; networks see it as ``(value - mean) / scale``."""
 
     mean: Number
     scale: Positive
-    kind: ClassVar[str] = "regression"
 
     predicts: ClassVar[str] = "a number"
-
-    @property
-    def num_outputs(self) -> int:
-        return 1
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
         """(N,) as networks see them."""
         return (numbers - self.mean) / self.scale
+
+
+@dataclass(frozen=True)
+class Regression(_Standardised):
+    """A number; networks see it standardised."""
+
+    kind: ClassVar[str] = "regression"
+    num_outputs: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,11 @@ class Amounts(Counts):
 
 
 @dataclass(frozen=True)
-class Quantiles(Saved):
+class Quantiles(_Standardised):
     """Quantiles of a number, in rising order; networks see it standardised."""
 
-    mean: Number
-    scale: Positive
     shares: Annotated[tuple[_Share, ...], Field(min_length=1)] = (0.1, 0.5, 0.9)
     kind: ClassVar[str] = "quantiles"
-
-    predicts: ClassVar[str] = "a number"
 
     def __post_init__(self) -> None:
         if sorted(set(self.shares)) != list(self.shares):
@@ -127,10 +126,6 @@ class Quantiles(Saved):
     @property
     def num_outputs(self) -> int:
         return len(self.shares)
-
-    def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """(N,) as networks see them."""
-        return (numbers - self.mean) / self.scale
 
     def values(self, outputs_NS: np.ndarray) -> np.ndarray:
         """(N, S) what outputs say, in the label's own unit; no quantile is below a lower one."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -115,26 +116,23 @@ class Prediction:
 
         errors = np.full(num_rows, "", dtype=object)
         errors[list(refused)] = list(refused.values())
-        nothing = np.nan if self.probabilities is None else None
-        return replace(
-            self,
-            values=at(self.values, nothing),
-            probabilities=None if self.probabilities is None else at(self.probabilities, np.nan),
-            within=None if self.within is None else at(self.within, False),
-            low=None if self.low is None else at(self.low, np.nan),
-            high=None if self.high is None else at(self.high, np.nan),
-            errors=errors,
-            named={name: at(values, np.nan) for name, values in self.named.items()},
-        )
+        return replace(self._each(at), errors=errors)
 
     def part(self, rows: slice) -> Prediction:
-        """Those of some rows; of a prediction without sets and intervals."""
-        return replace(
-            self,
-            values=self.values[rows],
-            probabilities=None if self.probabilities is None else self.probabilities[rows],
-            named={name: values[rows] for name, values in self.named.items()},
-        )
+        """Those of some rows."""
+        return self._each(lambda values, _: values[rows])
+
+    def _each(self, change: Callable[[np.ndarray, object], np.ndarray]) -> Prediction:
+        """With other rows of all that is said; ``change`` is told what stands for nothing, too."""
+        nothing = np.nan if self.probabilities is None else None
+        empty = {"values": nothing, "probabilities": np.nan, "within": False}
+        said: dict[str, Any] = {
+            name: change(values, each)
+            for name, each in (empty | {"low": np.nan, "high": np.nan}).items()
+            if (values := getattr(self, name)) is not None
+        }
+        named = {name: change(values, np.nan) for name, values in self.named.items()}
+        return replace(self, **said, named=named)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -425,10 +425,20 @@ def load(folder: str | Path, *, network: Any = None) -> Model:
         ModelError: no model there, files that cannot be read or do not belong together.
     """
     folder = Path(folder)
-    absent = "is no model folder: {} is missing; a run keeps its models in RUN/models/PARTY"
-    description, weights = read_folder(folder, "model", format=FORMAT, absent=absent)
+    description, weights = _read(folder)
     with rebuilding(folder, "model"):
-        return _build(description, weights, network)
+        model, tensors = _around(description), safetensors.torch.load(weights)
+        stored = description["network"]
+        if network is not None and stored.get("kind") == "custom":
+            network.load_state_dict(tensors)
+            return replace(model, network=network.eval())
+        if network is not None:
+            own = OwnNetwork.installed if isinstance(network, str) else OwnNetwork.given
+            part = "own" if "own" in stored else "encoder"
+            stored = {**stored, part: own(network).to_json()}
+        spec = spec_from_json(stored)
+        rebuilt_network = _rebuilt(spec, model.shapes, model.task, tensors)
+        return replace(model, network=rebuilt_network.eval(), spec=spec)
 
 
 def described(folder: str | Path) -> Model:
@@ -438,40 +448,28 @@ def described(folder: str | Path) -> Model:
         ModelError: see ``load``.
     """
     folder = Path(folder)
-    absent = "is no model folder: {} is missing; a run keeps its models in RUN/models/PARTY"
-    description, _ = read_folder(folder, "model", format=FORMAT, absent=absent)
+    description, _ = _read(folder)
     with rebuilding(folder, "model"):
-        return _around(description, nn.Identity(), None)
+        return _around(description)
 
 
-def _build(description: dict[str, Any], weights: bytes, network: Any) -> Model:
-    task = dd.task_from_json(description["task"])
-    blocks = description["blocks"]
+def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
+    absent = "is no model folder: {} is missing; a run keeps its models in RUN/models/PARTY"
+    return read_folder(folder, "model", format=FORMAT, absent=absent)
+
+
+def _around(description: Mapping[str, Any]) -> Model:
+    """All but its network."""
+    blocks, label = description["blocks"], description.get("label")
     if not blocks:
         raise ModelError("a model has one block or more; copy the whole folder again")
-    shapes = {name: _shape(name, block["shape"]) for name, block in blocks.items()}
-    tensors = safetensors.torch.load(weights)
-    stored = description["network"]
-    if network is not None and stored.get("kind") == "custom":
-        network.load_state_dict(tensors)
-        return _around(description, network, None)
-    if network is not None:
-        own = OwnNetwork.installed if isinstance(network, str) else OwnNetwork.given
-        part = "own" if "own" in stored else "encoder"
-        stored = {**stored, part: own(network).to_json()}
-    spec = spec_from_json(stored)
-    return _around(description, _rebuilt(spec, shapes, task, tensors), spec)
-
-
-def _around(description: Mapping[str, Any], network: nn.Module, spec: NetworkSpec | None) -> Model:
-    blocks, label = description["blocks"], description.get("label")
     if not isinstance(label, str | None):
         raise ModelError("its label is no text; copy the whole folder again")
     return Model(
         party=description["party"],
         task=dd.task_from_json(description["task"]),
-        network=network.eval(),
-        spec=spec,
+        network=nn.Identity(),
+        spec=None,
         shapes={name: _shape(name, block["shape"]) for name, block in blocks.items()},
         inputs={
             name: input_from_json(block["input"])

@@ -15,8 +15,9 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -383,46 +384,25 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def _lines(prediction: Prediction) -> list[dict[str, Any]]:
-    values = prediction.values.tolist()
-    if prediction.low is not None and prediction.high is not None:
-        ends = zip(values, prediction.low.tolist(), prediction.high.tolist(), strict=True)
-        return [{"prediction": value, "low": low, "high": high} for value, low, high in ends]
+    """What is said of each row; of several labels label -> what is said of it."""
+    names = [str(each) for each in prediction.labels or prediction.classes]
+    columns: dict[str, list[Any]] = {"prediction": prediction.values.tolist()}
     if prediction.labels:
-        return _lines_of_labels(prediction)
-    if prediction.probabilities is None:
-        columns = {name: own.tolist() for name, own in prediction.columns().items()}
-        return [
-            {name: None if own[row] != own[row] else own[row] for name, own in columns.items()}
-            for row in range(len(values))
+        columns["prediction"] = [
+            dict(zip(names, row, strict=True)) for row in columns["prediction"]
         ]
-    if prediction.within is not None:
-        bare = _lines(replace(prediction, within=None))
-        for line, within in zip(bare, prediction.within, strict=True):
-            line["set"] = [
-                name for name, is_in in zip(prediction.classes, within, strict=True) if is_in
-            ]
-        return bare
-    names = [str(each) for each in prediction.classes]
-    return [
-        {"prediction": value, "probabilities": dict(zip(names, probabilities, strict=True))}
-        for value, probabilities in zip(
-            values, np.round(prediction.probabilities.astype(float), 6).tolist(), strict=True
-        )
-    ]
-
-
-def _lines_of_labels(prediction: Prediction) -> list[dict[str, Any]]:
-    """Of each row label -> what is said of it, and label -> how likely it is."""
-    names = prediction.labels
-    lines: list[dict[str, Any]] = [
-        {"prediction": dict(zip(names, values, strict=True))}
-        for values in prediction.values.tolist()
-    ]
     if prediction.probabilities is not None:
         rounded = np.round(prediction.probabilities.astype(float), 6).tolist()
-        for line, shares in zip(lines, rounded, strict=True):
-            line["probabilities"] = dict(zip(names, shares, strict=True))
-    return lines
+        columns["probabilities"] = [dict(zip(names, row, strict=True)) for row in rounded]
+    if prediction.within is not None:
+        columns["set"] = [list(compress(prediction.classes, row)) for row in prediction.within]
+    if prediction.low is not None and prediction.high is not None:
+        columns |= {"low": prediction.low.tolist(), "high": prediction.high.tolist()}
+    columns |= {name: values.tolist() for name, values in prediction.named.items()}
+    return [
+        {name: None if cell != cell else cell for name, cell in zip(columns, row, strict=True)}
+        for row in zip(*columns.values(), strict=True)
+    ]
 
 
 def _page_headers(allowed: str = "") -> dict[str, str]:

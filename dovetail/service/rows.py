@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from operator import itemgetter
@@ -41,9 +41,6 @@ class BadCell:
     row: int
     column: str | None
     error: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"row": self.row, "column": self.column, "error": self.error}
 
 
 @dataclass(eq=False)
@@ -326,7 +323,7 @@ def check_count(num_rows: int, most_rows: int) -> None:
 def errors_json(bad: Sequence[BadCell]) -> list[dict[str, Any]]:
     """The first bad cells, by row."""
     ordered = sorted(bad, key=lambda cell: cell.row)
-    return [cell.to_json() for cell in ordered[:_MOST_LISTED]]
+    return [asdict(cell) for cell in ordered[:_MOST_LISTED]]
 
 
 def _number(cell: Any, *, is_date: bool) -> float | None:

@@ -35,18 +35,6 @@ def test_alignment_is_what_a_dict_of_ids_finds(tables):
     assert alignment.shared(*federation.parties).tolist() == everyone
 
 
-@given(tables=st.lists(integer_ids, min_size=1, max_size=4))
-def test_coverage_says_who_holds_which_sample(tables):
-    federation = Federation(party(f"p{i}", ids) for i, ids in enumerate(tables))
-    coverage = federation.coverage()
-    assert coverage.ids.tolist() == sorted(set().union(*tables))
-    for i, ids in enumerate(tables):
-        held = coverage.held[f"p{i}", "a"]
-        assert coverage.ids[held.numpy()].tolist() == sorted(ids)
-        share = coverage.shares()[f"p{i}", "a"]
-        assert share == pytest.approx(len(ids) / len(coverage.ids))
-
-
 @pytest.mark.parametrize("ids", [[7, 8], []])
 def test_parties_without_a_shared_sample_are_refused(ids):
     federation = Federation([party("bank", [1, 2]), party("shop", np.array(ids, dtype=np.int64))])
