@@ -76,14 +76,16 @@ def join(
     through = check_proxy(proxy)
     if health is not None:
         check_address(health)
-    precheck.check_join(
-        party,
-        driver,
-        name,
-        tls_name=tls_name or (),
-        certificates=certificates,
-        by_letter=mailbox is not None,
-    )
+    file = precheck.check_party(party)
+    allowed = file.policy.drivers
+    letters: tuple[str, ...] = ()
+    drivers: dict[str, str] = {}
+    if mailbox is not None:
+        letters = drivers_by_letter(str(party), allowed, name)
+    else:
+        drivers = drivers_of(str(party), allowed, driver, name)
+    hosts = tls_names(drivers, tls_name or ()) if drivers else {}
+    precheck.check_certificates(party, file, certificates)
     from dovetail.models.devices import device as device_of
     from dovetail.network.client import Way
     from dovetail.network.logs import json_lines
@@ -93,7 +95,6 @@ def join(
 
     torch_device = device_of(device or "cpu")
     site = open_site(party)
-    allowed = site.policy.section.drivers
     # A handler only notes it: an Event may not be set by a signal that interrupts it.
     json_log = log is LogKind.JSON
     with _signals() as signalled, json_lines(site.name) if json_log else nullcontext():
@@ -101,7 +102,7 @@ def join(
             answer_letters(
                 site,
                 Looking(mailbox, poll, once=once, linger_s=linger, proxy_ca=proxy_ca),
-                drivers_by_letter(site.where, allowed, name),
+                letters,
                 stopped=lambda: bool(signalled),
                 certificates=certificates,
                 site_folder=site_folder,
@@ -110,8 +111,6 @@ def join(
                 health=health,
             )
             return
-        drivers = drivers_of(site.where, allowed, driver, name)
-        hosts = tls_names(drivers, tls_name or ())
         serve_site(
             site,
             drivers,

@@ -15,9 +15,13 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.files import read_run
+
+if TYPE_CHECKING:
+    from dovetail.node.partysections import PartyFile
 
 
 def check_run(path: Path, overrides: Sequence[str] | None = ()) -> None:
@@ -29,8 +33,10 @@ def check_run(path: Path, overrides: Sequence[str] | None = ()) -> None:
     """
     from dovetail.runs.runfile import read_settings
 
-    for file in read_settings(path, overrides=tuple(overrides or ())).parties or ():
-        check_party(Path(file))
+    run = read_settings(path, overrides=tuple(overrides or ()))
+    if run.engine.kind != "flare":  # in a job, each party's file stays at its site
+        for file in run.parties or ():
+            check_party(Path(file))
 
 
 def check_run_or_folder(run: Path, overrides: Sequence[str] | None) -> None:
@@ -39,8 +45,8 @@ def check_run_or_folder(run: Path, overrides: Sequence[str] | None) -> None:
         check_run(run, overrides)
 
 
-def check_party(path: Path) -> None:
-    """Refuse a party file whose settings do not fit, or whose table will not do.
+def check_party(path: Path) -> PartyFile:
+    """A party file; refuses one whose settings do not fit, or whose table will not do.
 
     Raises:
         ConfigError: naming the file and the key.
@@ -49,37 +55,23 @@ def check_party(path: Path) -> None:
     from dovetail.node.partysections import read_party_file
     from dovetail.settings.labels import label_columns
 
-    party = read_party_file(path).party
+    file = read_party_file(path)
+    party = file.party
     if _is_file_name(party.table):
         ids = (party.id,) if isinstance(party.id, str) else party.id
         label = () if party.label is None else label_columns(party.label)
         _check_table(f"party {party.name!r}", path.parent / party.table, ids, label)
+    return file
 
 
-def check_join(
-    party: Path,
-    driver: Sequence[str],
-    name: str | None,
-    *,
-    tls_name: Sequence[str],
-    certificates: Path | None,
-    by_letter: bool = False,
-) -> None:
-    """Refuse a party file, and drivers and certificates that will not do.
+def check_certificates(party: Path, file: PartyFile, certificates: Path | None) -> None:
+    """Refuse a party's certificates that will not do.
 
     Raises:
-        ConfigError: in the words of who goes online.
+        ConfigError, NetworkError: in the words of who goes online.
     """
-    from dovetail.network import addresses, credentials
-    from dovetail.node.partysections import read_party_file
+    from dovetail.network import credentials
 
-    check_party(party)
-    file = read_party_file(party)
-    if by_letter:
-        addresses.drivers_by_letter(str(party), file.policy.drivers, name)
-    else:
-        drivers = addresses.drivers_of(str(party), file.policy.drivers, driver, name)
-        addresses.tls_names(drivers, tls_name)
     folder = certificates or credentials.certificates_beside(party, file.party.name)
     listed = None if file.party.revoked is None else party.parent / file.party.revoked
     log, silent = logging.getLogger(credentials.__name__), logging.NullHandler()

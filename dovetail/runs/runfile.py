@@ -220,7 +220,7 @@ def read_settings(path: Path, *, overrides: tuple[str, ...] = ()) -> RunFile:
     Raises:
         ConfigError: a key or value that does not fit.
     """
-    return validate(run_file(), _values(path, None, overrides), where=str(path))
+    return _of_values(_values(path, None, overrides), where=str(path))[str(path)]
 
 
 def _values(path: Path, recipe: str | None, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _values(path: Path, recipe: str | None, overrides: tuple[str, ...]) -> dict[
     values = read_run(path)
     check_is_run(values, path)
     if recipe is not None:
-        recipes = validate(run_file(), values, where=str(path)).recipes
+        recipes = _of_values(values, where=str(path))[str(path)].recipes
         if recipe not in recipes:
             names = ", ".join(sorted(recipes)) or "none"
             raise ConfigError(f"{path} has no recipe {recipe!r}; its recipes: {names}")
@@ -276,13 +276,18 @@ def _existing(folder: Path, source: Any) -> Path | None:
 
 def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
     """The run file with these values; also checks every recipe and passive party in it."""
+    runs = _of_values(values, where=where)
+    for what, run in runs.items():
+        methods.check(run, where=what)
+    return runs[where]
+
+
+def _of_values(values: Mapping[str, Any], *, where: str) -> dict[str, RunFile]:
+    """What errors call it -> the run file with these values, and it with each of its recipes."""
     kind = run_file()
     run = validate(kind, values, where=where)
-    methods.check(run, where=where)
-    for name, recipe in run.recipes.items():
-        varied = validate(kind, merge(values, recipe), where=f"{where}, recipe {name!r}")
-        methods.check(varied, where=f"{where}, recipe {name!r}")
-    return run
+    varied = {f"{where}, recipe {name!r}": merge(values, run.recipes[name]) for name in run.recipes}
+    return {where: run, **{what: validate(kind, varied[what], where=what) for what in varied}}
 
 
 def run_file() -> type[RunFile]:

@@ -48,9 +48,9 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "unknown key like no other": ("head = [8]", "zzz = 1", "known keys: .*learning_rate"),
     "missing key": ('source = "breast-cancer"\n', "", r"run\.toml: the key 'data\.source' is miss"),
     "missing key of a partition": (
-        'active = "clinic"\n',
+        'parties = { clinic = ["mean *"], lab = ["worst *"] }\n',
         "",
-        r"the key 'data\.partition\.active' is missing",
+        r"the key 'data\.partition\.parties' is missing",
     ),
     "no kind of partition": (
         'kind = "columns"\n',

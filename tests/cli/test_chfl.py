@@ -374,7 +374,6 @@ def refused(done: Any) -> str:
         ('chfl.method="common"', "leave method out here"),
         ("data.partition.common=0", "partition"),
         ("data.partition.parties=600", "too few for 600 parties"),
-        ('data.task="counts"', "a label of counts is for APFed and local models"),
         ('baselines=["tvfl"]', "'tvfl' is no baseline beside 'chfl'"),
     ],
 )

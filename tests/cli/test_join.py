@@ -630,7 +630,6 @@ def authority() -> Authority:
         ),
         ("--driver https://bank:1", "--driver takes HOST:PORT"),
         ("--driver bank:1 --name mallory", "refuses the driver 'mallory': its policy allows bank"),
-        ("--driver bank:1 --device abacus", "there is no device 'abacus' here"),
         (
             "--driver bank:1",
             r"there is no folder .*certificates/shop with ca\.pem, shop\.pem and sh",
@@ -651,11 +650,14 @@ def test_a_mistake_is_one_sentence(
     assert done.err.count("\n") == 1
 
 
-def test_a_driver_that_is_not_named_is_asked_for(dovetail: Any, shop_file: Any) -> None:
+def test_what_its_libraries_refuse_is_one_sentence_too(
+    dovetail: Any, shop_file: Any, authority: Authority
+) -> None:
     file = shop_file()
-    file.write_text(file.read_text().replace('drivers = ["bank"]', ""))
-    done = dovetail("join", file, "--driver", "bank:1")
-    assert "say who drives with --name NAME, the name in the driver's certificate" in done.err
+    put_credentials(file.parent / "certificates" / "shop", authority, "shop", listens=False)
+    done = dovetail("join", file, "--driver", "bank:1", "--device", "abacus")
+    assert (done.code, done.out) == (2, "")
+    assert "there is no device 'abacus' here" in done.err
     file.write_text(file.read_text().replace("[policy]", '[policy]\nmessages = ["psi.Begn"]'))
     done = dovetail("join", file, "--driver", "bank:1")
     words = "policy.messages: 'psi.Begn' is no message; there are psi.Pass, psi.Begin, psi.Blinded"
@@ -665,6 +667,13 @@ def test_a_driver_that_is_not_named_is_asked_for(dovetail: Any, shop_file: Any) 
     done = dovetail("join", file, "--driver", "bank:1")
     assert "policy.algorithms: 'apfed-c' is no algorithm; there are align, " in done.err
     assert "; did you mean 'apfed" in done.err
+
+
+def test_a_driver_that_is_not_named_is_asked_for(dovetail: Any, shop_file: Any) -> None:
+    file = shop_file()
+    file.write_text(file.read_text().replace('drivers = ["bank"]', ""))
+    done = dovetail("join", file, "--driver", "bank:1")
+    assert "say who drives with --name NAME, the name in the driver's certificate" in done.err
 
 
 # --- Over a network -------------------------------------------------------------------------------
