@@ -900,8 +900,8 @@ _EVERY = (
         over="epoch",
         losses=True,
         more={"log_loss": "loss"},
-        note="The paper draws curves of training rows and epochs that it does not tell; it says "
-        "that FedOptimus is above the others.",
+        note="The paper draws curves without numbers; it says that FedOptimus outperforms the "
+        "others.",
     ),
     Table(
         name="fedoptimus-lines",
