@@ -72,7 +72,7 @@ from dovetail.methods.fedoptimus.data_owner import DataParty
 from dovetail.methods.fedoptimus.label_owner import LabelParty
 from dovetail.methods.fedoptimus.requests import Averaging, Requests
 from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer, weighted_mean
-from dovetail.methods.settings.fedoptimus import Abilities, Config
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Engine, Integers, Message, Numbers
 
@@ -163,7 +163,7 @@ class DataOwner(DataParty):
     @handles
     def begin(self, ask: messages.BeginData) -> messages.DataReady:
         """w_0 of its bottom model (line 1)."""
-        self.config = self.open(ask, Config)
+        self.config = self.open(ask)
         self.replicas = self.build(self.config)
         self.optimizer = Optimizer.of(self.config, [self.replicas.values])
         self.server = ServerOptimizer(self.config, self.replicas.weights_NP[0])
@@ -213,7 +213,7 @@ class LabelOwner(LabelParty):
     @handles
     def begin(self, ask: messages.BeginLabels) -> messages.LabelsReady:
         """w_0 of its top, which is every label owner's (line 1)."""
-        self.config = self.open(ask, Config)
+        self.config = self.open(ask)
         self.top = self.build(ask, self.config)
         self.optimizer = Optimizer.of(self.config, self.top.parameters())
         self.iterates = Iterates(self.config.iterate_average)

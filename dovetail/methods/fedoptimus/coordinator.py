@@ -38,7 +38,7 @@ from dovetail.methods.fedoptimus.requests import Averaging, Requests, check_fini
 from dovetail.methods.fedoptimus.server import ServerOptimizer
 from dovetail.methods.fedoptimus.settings import MAX_WIDTH
 from dovetail.methods.outcome import goodness_of_error
-from dovetail.methods.settings.fedoptimus import Abilities
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models import RandomStream, Secret, derive_key, generator, key_of
 from dovetail.models.vectors import vector_of
 from dovetail.network import Engine, State, check_shape
@@ -103,7 +103,7 @@ class RunDriver(Driver):
 
     def __init__(
         self,
-        config: Abilities,
+        config: Config,
         *,
         data_owners: Sequence[str],
         label_owners: Sequence[str],

@@ -14,8 +14,8 @@ from dovetail.methods.fedoptimus.masked import Summing
 from dovetail.methods.fedoptimus.messages import BeginData, Embed, Embeddings, FinishData, Finished
 from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.server import ServerOptimizer, weighted_mean
-from dovetail.methods.fedoptimus.settings import A, settings_of
-from dovetail.methods.settings.fedoptimus import Abilities
+from dovetail.methods.fedoptimus.settings import settings_of
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models.owners import (
     Bottom,
     EncodedMlp,
@@ -48,7 +48,7 @@ class DataParty(Summing):
 
     replicas: EnsembleReplicas
     server: ServerOptimizer
-    config: Abilities
+    config: Config
     label_owners: tuple[str, ...]
     num_rows: tuple[int, ...]
 
@@ -77,13 +77,13 @@ class DataParty(Summing):
 
     # --- Training begins ---------------------------------------------------------------------
 
-    def open(self, begin: BeginData, settings: type[A]) -> A:
+    def open(self, begin: BeginData) -> Config:
         """The run's settings; it holds every sample, and knows how its embeddings leave.
 
         Raises:
             MessageError, ConfigError, AlignmentError: a run that cannot be.
         """
-        config = settings_of(begin, settings)
+        config = settings_of(begin)
         num = len(begin.label_owners)
         if not num == len(begin.num_samples) == len(begin.num_rows) == len(set(begin.label_owners)):
             raise MessageError(f"{begin.wire_name()}: each label owner has one name and two counts")
@@ -111,7 +111,7 @@ class DataParty(Summing):
         self._bounds = torch.stack([limits, limits.cumsum(0) - limits])
         return config
 
-    def build(self, config: Abilities) -> EnsembleReplicas:
+    def build(self, config: Config) -> EnsembleReplicas:
         """Replicas of its bottom with random weights, one for each label owner.
 
         Raises:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Task
-from dovetail.methods.settings.fedoptimus import Abilities
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models.decisions import supervised_loss
 from dovetail.models.owners import MembersTop
 
@@ -47,7 +47,7 @@ class MembersLoss:
     """
 
     def __init__(
-        self, task: Task, config: Abilities, weights_C: Tensor | None, fold_S: Tensor | None
+        self, task: Task, config: Config, weights_C: Tensor | None, fold_S: Tensor | None
     ) -> None:
         smoothing = config.smoothing
         if smoothing == "classes":

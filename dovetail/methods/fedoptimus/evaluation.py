@@ -16,7 +16,7 @@ from dovetail.data import Classification, Task
 from dovetail.errors import MessageError
 from dovetail.methods.fedoptimus.messages import Embed, Measure, Measured, Validate
 from dovetail.methods.fedoptimus.requests import Requests, check_finite
-from dovetail.methods.settings.fedoptimus import Abilities
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models.decisions import supervised_loss
 from dovetail.network import check_shape
 
@@ -91,7 +91,7 @@ def asked_sums(
     label_owner: str,
     samples_N: Tensor,
     data_owners: Sequence[str],
-    config: Abilities,
+    config: Config,
     round_requests: Requests,
 ) -> Measured:
     """How good a label owner's top is on all these samples, by messages.

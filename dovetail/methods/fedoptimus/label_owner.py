@@ -34,9 +34,9 @@ from dovetail.methods.fedoptimus.messages import (
     Validate,
 )
 from dovetail.methods.fedoptimus.requests import check_finite
-from dovetail.methods.fedoptimus.settings import A, settings_of
+from dovetail.methods.fedoptimus.settings import settings_of
 from dovetail.methods.limits import LimitError
-from dovetail.methods.settings.fedoptimus import Abilities
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models import Model, RandomStream, derive_seed
 from dovetail.models.decisions import FittedThreshold, class_weights, fit_threshold, on
 from dovetail.models.learners import hold_out
@@ -66,7 +66,7 @@ class LabelParty(Party):
     fitted_threshold: FittedThreshold | None = None
     top: nn.Module
     optimizer: Optimizer
-    config: Abilities
+    config: Config
     number: int  # of the batch that is due
     batch: Tensor | None
     times: tuple[float, ...] = ()
@@ -98,14 +98,14 @@ class LabelParty(Party):
 
     # --- Training begins ---------------------------------------------------------------------
 
-    def open(self, begin: BeginLabels, settings: type[A]) -> A:
+    def open(self, begin: BeginLabels) -> Config:
         """The run's settings; it knows how its gradients leave, and what is kept out of training.
 
         Raises:
             MessageError: settings that cannot be.
             ConfigError: a run that its budget does not allow.
         """
-        config = settings_of(begin, settings)
+        config = settings_of(begin)
         key = "[fedoptimus] gradients = { clip = ..., noise = ... }"
         self.local.bound_releases(self.data.release, config.gradients, what="gradients", key=key)
         if self.local.budget is not None and config.average_tops:
@@ -125,7 +125,7 @@ class LabelParty(Party):
         self.number, self.batch, self.kept_P = 1, None, None
         return config
 
-    def build(self, begin: BeginLabels, config: Abilities) -> nn.Module:
+    def build(self, begin: BeginLabels, config: Config) -> nn.Module:
         """The top with the weights w_0, which are the same at every label owner.
 
         Raises:
@@ -145,7 +145,7 @@ class LabelParty(Party):
         self.untaught.keep()
         return top
 
-    def minibatches(self, config: Abilities) -> Minibatches:
+    def minibatches(self, config: Config) -> Minibatches:
         """Endless shuffled batches of its samples; and who leaves which of them out."""
         batches = self.local.batches(self.samples, config.batch_size)
         fold_S = None

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dovetail.methods.settings.fedoptimus import ServerSettings
+from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models.vectors import vector_of
 from dovetail.network import State
 
@@ -61,7 +61,7 @@ class ServerOptimizer:
         w_P: w_0.
     """
 
-    def __init__(self, config: ServerSettings, w_P: Tensor) -> None:
+    def __init__(self, config: Config, w_P: Tensor) -> None:
         self.config = config
         self.w_P = w_P.clone()
         self.initial_P = w_P.clone() if config.slowmo == "initial" else w_P.new_empty(0)

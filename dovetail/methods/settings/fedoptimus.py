@@ -1,7 +1,7 @@
 """What files say of FedOptimus: [fedoptimus] of a run file, and of a party file; bottoms in both.
 
-The paper's is ``Config``; ``Abilities`` has the other settings of a run, which are off; the section
-has a user's defaults.
+``Config`` has the paper's symbols, and the other settings of a run, which are off; the section has
+a user's defaults.
 """
 
 from __future__ import annotations
@@ -33,31 +33,26 @@ VARIANT_NAMES: Mapping[str, str] = {
 Smoothing = Annotated[float, Field(ge=0, lt=1)] | Literal["classes"]
 
 
-class ServerSettings(OptimizerConfig):
-    """Which steps are taken on an average; the paper's constants are the page's."""
+class Config(OptimizerConfig):
+    """The paper's symbols, and the other settings of a run, which are off."""
 
-    beta: float
-    server_learning_rate: float
-    alpha: float
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta, section 3.2
+    momentum: float = Field(default=0.0, ge=0, lt=1)  # of the parties' SGD; beta is the server's
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    beta: float = Field(default=0.9, ge=0, lt=1)  # beta, section 3.2; mu in Algorithm 1
+    server_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # eta^g
+    alpha: float = Field(default=0.99, gt=0, le=1)  # 1 - gamma, section 3.2
     server: Literal["average", "fedavgm"] = "fedavgm"  # lines 11 and 12
     slowmo: Literal["off", "interpolate", "initial", "momentum"] = "interpolate"  # line 13
     slow_momentum: float = Field(default=0.5, ge=0, lt=1)  # beta of Wang et al. 2019, Alg. 1
     slow_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # alpha, ibid.
-
-
-class Abilities(ServerSettings):
-    """Settings beside the paper's, which ``fedoptimus.Config`` adds."""
-
-    # Those of the page, which layers read.
-    epochs: int
-    batch_size: int
-    sync_every: int
-    iterate_average: int
-    share: float
-    embedding: int
-    top: tuple[int, ...]
-    momentum: float = Field(default=0.0, ge=0, lt=1)  # of the parties' SGD; beta is the server's
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    epochs: int = Field(default=100, ge=1)  # section 3.2
+    batch_size: int = Field(default=128, ge=1)  # section 3.2
+    sync_every: int = Field(default=5, ge=1)  # K: local steps between averages, section 3.2
+    iterate_average: int = Field(default=1, ge=1)  # K of line 8; 1 averages nothing
+    share: float = Field(default=1.0, gt=0, le=1)  # P_t: share of the data owners in a round
+    embedding: int = Field(default=64, ge=1)  # E
+    top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
     rounds: int | None = Field(default=None, ge=1)  # so many rounds instead of epochs
     average_tops: bool = True  # the paper's w_t is one global model
     skip: bool = False  # tops read the mean embedding linearly, too
@@ -82,7 +77,7 @@ class Abilities(ServerSettings):
     gradients: Release | None = None
 
     @model_validator(mode="after")
-    def _members_fit(self) -> Abilities:
+    def _members_fit(self) -> Config:
         if self.embedding % self.members:
             raise ValueError(
                 f"{self.members} members share an embedding of width {self.embedding}; choose a "
@@ -101,22 +96,6 @@ class Abilities(ServerSettings):
 
         values = values and num_outputs > 1 and self.members > 1
         return TopSpec(self.embedding, self.top, num_outputs, self.skip, self.members, values)
-
-
-class Config(Abilities):
-    """The paper's symbols; ``Abilities`` has the other settings of a run."""
-
-    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta, section 3.2
-    epochs: int = Field(default=100, ge=1)  # section 3.2
-    batch_size: int = Field(default=128, ge=1)  # section 3.2
-    sync_every: int = Field(default=5, ge=1)  # K: local steps between averages, section 3.2
-    iterate_average: int = Field(default=1, ge=1)  # K of line 8; 1 averages nothing
-    beta: float = Field(default=0.9, ge=0, lt=1)  # beta, section 3.2; mu in Algorithm 1
-    server_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # eta^g
-    alpha: float = Field(default=0.99, gt=0, le=1)  # 1 - gamma, section 3.2
-    share: float = Field(default=1.0, gt=0, le=1)  # P_t: share of the data owners in a round
-    embedding: int = Field(default=64, ge=1)  # E
-    top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
 
 
 class StripCnnSection(Section):
