@@ -267,3 +267,65 @@ def test_the_bottom_of_fedoptimus_is_any_network(frames, package):
     )
     run = dt.fit(dt.FedOptimus(bottom=Residual, **settings), table, test=0.3, quiet=True)
     assert next(iter(run.scores.to_dict().values()))["accuracy"] > 0.4
+
+
+def lightning_module():
+    """A LightningModule, of which only ``forward`` is called."""
+    lightning = pytest.importorskip("lightning")
+
+    class Lit(lightning.LightningModule):
+        def __init__(self, shape, width=8):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(shape[0], 16), nn.ReLU(), nn.Linear(16, width))
+
+        def forward(self, x):
+            return self.layers(x)
+
+        def training_step(self, batch, index):
+            raise AssertionError("Dovetail trains")
+
+    return Lit
+
+
+def hugging_face_model():
+    """A BERT of columns as tokens; it gives back more than one tensor."""
+    transformers = pytest.importorskip("transformers")
+
+    class Bert(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+            config = transformers.BertConfig(**sizes, intermediate_size=16, vocab_size=4)
+            self.bert, self.up = transformers.BertModel(config), nn.Linear(1, 8)
+
+        def forward(self, x):
+            return self.bert(inputs_embeds=self.up(x[..., None]))
+
+    return Bert
+
+
+@pytest.mark.parametrize("made", [lightning_module, hugging_face_model])
+def test_modules_of_lightning_and_hugging_face_are_networks(made, frames, tmp_path):
+    network, ours = made(), frames[0]
+    halves = {name: ours.iloc[start::2] for start, name in enumerate(("north", "south"))}
+    run = dt.fit(method(network), parties(frames, apfed={"encoder": network}), quiet=True)
+    again = dt.load(run.models["ours"].save(tmp_path / "ours"))
+    expected = run.models["ours"].predict_proba(ours)
+    np.testing.assert_array_equal(again.predict_proba(ours), expected)
+    blocks = {"all": list("abc")}
+    whole = [
+        dt.Party(name, rows, id="id", label="label", blocks=blocks) for name, rows in halves.items()
+    ]
+    by_block = dt.fit(dt.HyFEM(extractors={"*": network}, rounds=4), whole, quiet=True)
+    towers = [
+        dt.Party(name, rows, id="id", label="label", chfl={"common": ("a",)})
+        for name, rows in halves.items()
+    ]
+    by_tower = dt.fit(dt.CHFL(encoder=network, rounds=2), towers, quiet=True)
+    for trained in (by_block, by_tower):
+        assert set(trained.models) >= set(halves)
+        assert trained.models["north"].predict_proba(ours).shape == (300, 2)
+    clinic = dt.Party("clinic", ours[["id", "label"]], id="id", label="label")
+    lab = dt.Party("lab", ours[["id", *"abc"]], id="id", fedoptimus={"bottom": network})
+    together = dt.fit(dt.FedOptimus(epochs=2), [clinic, lab], test=0.25, quiet=True)
+    assert 0 <= together.result["parties"]["clinic"]["accuracy"] <= 1
