@@ -208,13 +208,13 @@ class _Groups:
         return tuple(self.parts)
 
     def moved(
-        self, x: Mapping[str, Tensor], column: str, other: Mapping[str, Tensor]
+        self, x: Mapping[str, Tensor], column: str, other: Mapping[str, Tensor] | Tensor
     ) -> dict[str, Tensor]:
-        """``x`` with a column's features of ``other``."""
+        """``x`` with a column's features of ``other``, or with these features in every row."""
         moved = dict(x)
         for block, part in self.parts[column]:
             moved[block] = moved[block].clone()
-            moved[block][:, part] = other[block][:, part]
+            moved[block][:, part] = other if isinstance(other, Tensor) else other[block][:, part]
         return moved
 
 
@@ -494,19 +494,23 @@ def _orders(
     num_rows, num_background = len(classes_N), len(next(iter(background.values())))
     shares = np.zeros((num_rows, len(groups.names)))
     start = np.zeros(num_rows)
+
+    def said(rows: Mapping[str, Tensor]) -> np.ndarray:
+        outputs_N = _explained_outputs(model.task, model.outputs(rows), classes_N)
+        said_N: np.ndarray = outputs_N.double().numpy()
+        return said_N
+
     for _ in range(_ORDERS):
         drawn = torch.from_numpy(rng.integers(0, num_background, num_rows))
         other = {block: values[drawn] for block, values in background.items()}
         order = rng.permutation(len(groups.names))
         for way in (order, order[::-1]):
             rows: dict[str, Tensor] = dict(other)
-            before = _explained_outputs(model.task, model.outputs(rows), classes_N).double().numpy()
+            before = said(rows)
             start += before / (2 * _ORDERS)
             for index in way:
                 rows = groups.moved(rows, groups.names[index], x)
-                after = (
-                    _explained_outputs(model.task, model.outputs(rows), classes_N).double().numpy()
-                )
+                after = said(rows)
                 shares[:, index] += (after - before) / (2 * _ORDERS)
                 before = after
     return shares, start
@@ -552,11 +556,7 @@ def _along(
             features.append((f"{raw:.4g}", row))
     points = []
     for text, row in features:
-        moved = dict(some)
-        for name, part in groups.parts[column]:
-            moved[name] = moved[name].clone()
-            moved[name][:, part] = row
-        outputs = model.outputs(moved)
+        outputs = model.outputs(groups.moved(some, column, row))
         if isinstance(model.task, Classification):
             mean = float(outputs.softmax(dim=1)[:, which].mean())
         else:

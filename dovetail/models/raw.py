@@ -123,11 +123,7 @@ def read_rows(
             )
         rows = _read_table(model, tables, table_of(source), id_column, label, allow_unseen)
         pixels = images_of(Path(images), id_column, rows.ids)
-        try:
-            shown = {name: each.transform(pixels) for name, each in pictures.items()}
-        except DataError as error:
-            raise DataError(f"{images}: {error}") from None
-        return replace(rows, x={**rows.x, **shown})
+        return replace(rows, x={**rows.x, **_shown(pictures, pixels, images)})
     if tables:
         return _read_table(model, tables, table_of(source), id_column, label, allow_unseen)
     if not isinstance(source, (str, Path)):
@@ -144,11 +140,17 @@ def read_rows(
             f"{path}: expected whole images of {whole} (channels, height, width), of which each "
             f"data owner takes its strip, got {tuple(pixels.shape[1:])}"
         )
+    return RawRows(rows.ids, _shown(pictures, pixels, path), rows.labels)
+
+
+def _shown(
+    pictures: Mapping[str, dd.ImageInput], pixels: Tensor, where: str | Path
+) -> dict[str, Tensor]:
+    """Block -> its part of whole images."""
     try:
-        x = {name: each.transform(pixels) for name, each in pictures.items()}
+        return {name: each.transform(pixels) for name, each in pictures.items()}
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    return RawRows(rows.ids, x, rows.labels)
+        raise DataError(f"{where}: {error}") from None
 
 
 def table_of(source: str | Path | Frame | dd.Table) -> dd.Table:

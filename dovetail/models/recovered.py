@@ -151,14 +151,11 @@ def warnings_of(
         intervals: of its own scores over draws of the test rows, as far as they are known.
     """
     sentences = []
-    if scores.get("c_index", 1.0) < 0.5:
-        sentences.append(
-            f"{name} has a C of {scores['c_index']:.3f}, worse than a coin: do not use it"
-        )
-    if scores.get("auc", 1.0) < 0.5:
-        sentences.append(
-            f"{name} has an AUC of {scores['auc']:.3f}, worse than a coin: do not use it"
-        )
+    for what, called in (("c_index", "a C"), ("auc", "an AUC")):
+        if scores.get(what, 1.0) < 0.5:
+            sentences.append(
+                f"{name} has {called} of {scores[what]:.3f}, worse than a coin: do not use it"
+            )
     for what, called in (("accuracy", "always saying the commonest class"), ("rmse", "the mean")):
         if majority is None or what not in scores or what not in majority:
             continue

@@ -197,7 +197,8 @@ class StackedColumns:
         self.unique: StackedParameters | None = None
         self.mu = 0.0
         if first.unique is not None:
-            self.unique = StackedParameters([_private_parameters(n) for n in networks])
+            own = [network.unique.trained() for network in networks if network.unique is not None]
+            self.unique = StackedParameters(own)
             self.mu = first.unique.mu
         self._num_layers = len(first.common.layers)
         sizes = [layer[1].shape[2] for layer in _layers(self.common, self._num_layers)]
@@ -306,11 +307,6 @@ def _tensor(stacked: _Stacked) -> Tensor:
     """The stacked tensor of one layer that is alike in all networks."""
     assert isinstance(stacked, Tensor)
     return stacked
-
-
-def _private_parameters(network: Columns) -> list[nn.Parameter]:
-    assert network.unique is not None
-    return network.unique.trained()
 
 
 def _layers(parameters: StackedParameters, num_layers: int) -> list[_Layer]:
