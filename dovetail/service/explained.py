@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from dovetail.models.explaining import Explanation
 from dovetail.report.chart import DASHES, HEIGHT_REM, Dots, Spread, dots
 from dovetail.report.views import COLOURS, TableView, render
@@ -25,50 +28,32 @@ def page(title: str, explanation: Explanation, *, row: int | None = None) -> str
                 zero=True,
             )
         )
-    sizes = list(explanation.mean_shares().items())[:_MOST_DRAWN]
-    plots.append(
-        dots(
-            "mean size of what a column adds to what is said of a row",
-            [Spread(name, f"{size:.4f}", size, 0.0) for name, size in sizes],
-            zero=True,
-        )
-    )
-    if row is not None:
-        adds = list(explanation.of_row(row).items())[:_MOST_DRAWN]
-        plots.append(
-            dots(
-                f"what each column adds in row {row}: from {explanation.start[row]:.4f} to "
-                f"{explanation.outputs[row]:.4f}",
-                [Spread(name, f"{value:+.4f}", value, 0.0) for name, value in adds],
-                zero=True,
-            )
-        )
-    for column, along in explanation.dependence.items():
-        plots.append(
-            dots(
-                f"mean {explanation.along} where {column} is so in every row",
-                [Spread(value, f"{mean:.4f}", mean, 0.0) for value, mean in along],
-            )
-        )
     shares = explanation.mean_shares()
-    importance = {each.column: each for each in explanation.importance}
-    rows = [
-        [
-            name,
-            f"{importance[name].mean:.4f}" if name in importance else "",
-            f"{importance[name].low:.4f} to {importance[name].high:.4f}"
-            if name in importance
-            else "",
-            f"{size:.4f}",
-        ]
-        for name, size in shares.items()
+    adds = "mean size of what a column adds to what is said of a row"
+    plots.append(dots(adds, _spreads(shares.items(), ".4f"), zero=True))
+    if row is not None:
+        title_of_row = (
+            f"what each column adds in row {row}: from {explanation.start[row]:.4f} to "
+            f"{explanation.outputs[row]:.4f}"
+        )
+        of_row = _spreads(explanation.of_row(row).items(), "+.4f")
+        plots.append(dots(title_of_row, of_row, zero=True))
+    plots += [
+        dots(f"mean {explanation.along} where {column} is so in every row", _spreads(along, ".4f"))
+        for column, along in explanation.dependence.items()
     ]
+    importance = {each.column: each for each in explanation.importance}
+    rows = []
+    for name, size in shares.items():
+        known = importance.get(name)
+        told = ["", ""]
+        if known is not None:
+            told = [f"{known.mean:.4f}", f"{known.low:.4f} to {known.high:.4f}"]
+        rows.append([name, *told, f"{size:.4f}"])
     head = ["column", "importance", "95 %", "adds, mean size"]
-    base = (
-        ""
-        if explanation.base is None
-        else f"The {explanation.score} is {explanation.base:.4f} on these rows. "
-    )
+    base = ""
+    if explanation.base is not None:
+        base = f"The {explanation.score} is {explanation.base:.4f} on these rows. "
     return render(
         "explain.html",
         title=title,
@@ -79,6 +64,12 @@ def page(title: str, explanation: Explanation, *, row: int | None = None) -> str
         colours=len(COLOURS),
         height=HEIGHT_REM,
     )
+
+
+def _spreads(values: Iterable[tuple[str, float]], form: str) -> list[Spread]:
+    """A dot for each of the first values."""
+    first = islice(values, _MOST_DRAWN)
+    return [Spread(name, format(value, form), value, 0.0) for name, value in first]
 
 
 #: How shares are found, in words.
