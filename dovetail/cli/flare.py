@@ -150,9 +150,7 @@ def flare_simulate(
     if loaded.data is not None:
         loaded = deal(loaded, out.with_name(f"{out.name}-parties"), where=str(run))
     run_file, files, driver = simulated(run, loaded)
-    if (out / "run.toml").resolve() == run.resolve():
-        raise ConfigError(f"{out} holds the run file {run} itself; name another with --out")
-    check_folder(out)
+    check_folder(out, run)
     if not (resume or overwrite):
         numbers = tuple(seed or ()) or run_file.all_seeds()
         check_free(out, *(out / f"seed-{number}" for number in numbers))

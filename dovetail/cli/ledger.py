@@ -211,8 +211,7 @@ def _held(compared: Compared) -> str:
     if not compared.heads:
         return (
             f"{compared.holder!r} holds no head of the ledger of {compared.of!r}: nothing is "
-            "known of it "
-            "but what it says itself"
+            "known of it but what it says itself"
         )
     return (
         f"{compared.holder!r} holds {compared.heads:,} heads of the ledger of {compared.of!r}, "

@@ -44,7 +44,7 @@ def survival(
     from dovetail.models.model_folders import next_commands
     from dovetail.runs.runfile import load_run
     from dovetail.runs.setup import Given
-    from dovetail.runs.train import train_seeds
+    from dovetail.runs.train import check_folder, train_seeds
 
     run_file = load_run(run, overrides=tuple(overrides or ()))
     if run_file.method not in ANALYSES:
@@ -53,6 +53,7 @@ def survival(
             '"kaplan-meier" or "cox"'
         )
     folder = out or run_folder(run)
+    check_folder(folder, run)
     result = train_seeds(
         run_file,
         folder,

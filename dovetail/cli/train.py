@@ -64,7 +64,13 @@ def train(
     from dovetail.runs.proposing import read_agreed
     from dovetail.runs.runfile import load_run
     from dovetail.runs.setup import Given
-    from dovetail.runs.train import check_group, check_participation, follow, train_seeds
+    from dovetail.runs.train import (
+        check_folder,
+        check_group,
+        check_participation,
+        follow,
+        train_seeds,
+    )
 
     changes = [*(overrides or ())]
     if track:
@@ -80,11 +86,7 @@ def train(
             f"`dovetail survival {path}`"
         )
     out = out or run_folder(path, recipe)
-    if (out / "run.toml").resolve() == path.resolve():
-        raise ConfigError(
-            f"{out} holds the run file {path} itself, which its run would overwrite; name another "
-            "folder with --out"
-        )
+    check_folder(out, path)
     seeds = tuple(seed or ()) or run_file.all_seeds()
     agreed = read_agreed(run_file, seeds, proposal, where=str(path))
     json_log = log is LogKind.JSON

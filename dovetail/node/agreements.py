@@ -339,8 +339,7 @@ class Agreements:
         if variant and len(before) >= proposal.attempts:
             raise ConfigError(
                 f"refuses to begin {variant} {seed} again: the proposal {proposal.name[:12]} "
-                "allows "
-                f"it {proposal.attempts} times; propose the run anew"
+                f"allows it {proposal.attempts} times; propose the run anew"
             )
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         salt = secrets.token_hex(16)  # of the cohort that it tells the driver (record.py)

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import rfc8785
 from cryptography import x509
@@ -31,6 +31,8 @@ from dovetail.errors import ConfigError, MessageError
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.revocation import Revocations
 from dovetail.settings.section import PartyName, Section
+
+S = TypeVar("S", bound=Section)
 
 #: A larger file is no proposal: it must fit a page, and a message's header.
 MAX_BYTES = 2**18
@@ -112,8 +114,7 @@ class Proposal(Section):
                 if len(allowed) > 1 or not (isinstance(values, list) and values):
                     raise ValueError(
                         f'{variant}.{key}: expected a value, or {{"{ONE_OF}": [values]}} alone '
-                        "with "
-                        f"one value or more, got {json.dumps(allowed)[:100]}"
+                        f"with one value or more, got {json.dumps(allowed)[:100]}"
                     )
         return variants
 
@@ -154,10 +155,8 @@ class Proposal(Section):
                 got = json.dumps(came[key]) if key in came else "nothing"
                 raise ConfigError(
                     f"refuses to begin {variant}: the proposal {self.name[:12]} that it signed "
-                    "says "
-                    f"{key} = {allowed_text}, and it was told {got}; propose the run anew "
-                    "(dovetail "
-                    "propose RUN)"
+                    f"says {key} = {allowed_text}, and it was told {got}; propose the run anew "
+                    "(dovetail propose RUN)"
                 )
 
 
@@ -286,7 +285,7 @@ def parse_proposal(text: str, *, where: str) -> Proposal:
     Raises:
         ConfigError: it is none.
     """
-    proposal = cast(Proposal, _parse(Proposal, text, where=where))
+    proposal = _parse(Proposal, text, where=where)
     try:
         canonical = proposal.text
     except ValueError:  # a number that RFC 8785 has no form for
@@ -305,7 +304,7 @@ def parse_signature(text: str, *, where: str) -> Signature:
     Raises:
         ConfigError: it is nothing of the kind.
     """
-    return cast(Signature, _parse(Signature, text, where=where))
+    return _parse(Signature, text, where=where)
 
 
 def signature_path(path: Path, party: str) -> Path:
@@ -348,7 +347,7 @@ def _read(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: {error}") from None
 
 
-def _parse(kind: type[Section], text: str, *, where: str) -> Section:
+def _parse(kind: type[S], text: str, *, where: str) -> S:
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{where} is larger than any proposal ({MAX_BYTES:,} bytes)")
     try:

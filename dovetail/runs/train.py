@@ -405,8 +405,17 @@ def check_free(
     )
 
 
-def check_folder(out: Path) -> None:
-    """Refuse a folder that holds something other than a run."""
+def check_folder(out: Path, run_file: Path | None = None) -> None:
+    """Refuse a folder that holds something other than a run, or this run's own file.
+
+    Raises:
+        ConfigError: which folder, and to name another.
+    """
+    if run_file is not None and (out / "run.toml").resolve() == run_file.resolve():
+        raise ConfigError(
+            f"{out} holds the run file {run_file} itself, which its run would overwrite; name "
+            "another folder with --out"
+        )
     if out.is_file():
         raise ConfigError(f"{out} is a file; name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
