@@ -284,7 +284,7 @@ def test_settings_by_party_are_its_own_and_no_others():
 
 def test_each_party_takes_the_trial_that_is_best_on_its_own_rows():
     trials = [
-        Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, 0.5, accuracies, 1, 1, 0.0, None)
+        Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, 0.5, accuracies, 1, 1, 0.0)
         for mu, accuracies in ((0.3, {"a": 0.9, "b": 0.1}), (1.0, {"a": 0.2, "b": 0.7}))
     ]
     assert local_best(trials) == {"by_party": {"a": {"mu": 0.3}, "b": {"mu": 1.0}}}

@@ -1,14 +1,17 @@
-"""Hyper-parameters chosen on validation rows, as section V-A3 does."""
+"""Hyper-parameters chosen on validation rows, as section V-A3 does.
+
+[search] of a run file is another search: it tunes the run's method alone, in runs of their own, on
+rows that it takes from training. Here each variant is tuned, baselines too, within its own run, on
+the validation rows that parties have, and each party may take what is best on its own.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from pydantic import ValidationError
 
 from dovetail.errors import ConfigError
 from dovetail.federated import train
@@ -31,7 +34,6 @@ class Trial:
         round: the round of the best figure.
         rounds: rounds that were trained.
         seconds: wall time.
-        network: the engine it ran on.
     """
 
     config: Config
@@ -42,7 +44,6 @@ class Trial:
     round: int
     rounds: int
     seconds: float
-    network: Engine = field(repr=False)
 
 
 def search_grid(
@@ -58,21 +59,17 @@ def search_grid(
     Args:
         config: what the grid does not vary.
         grid: field of ``Config`` -> values to try.
-        start: reaches members for one trial; new ones in a simulation, so that those of the best
-            trial keep its model.
+        start: reaches members for one trial; new ones in a simulation.
         seed: the same for every trial.
         observe: called after each trial, to log it.
 
     Raises:
-        ConfigError: no validation rows, or a value that cannot be.
+        ConfigError: no validation rows.
     """
     trials = []
     for values in itertools.product(*grid.values()):
         changed = dict(zip(grid, values, strict=True))
-        try:
-            tried = Config(**{**config.model_dump(), **changed})
-        except ValidationError as error:
-            raise ConfigError(f"cannot try {changed}: {error.errors()[0]['msg']}") from None
+        tried = Config(**{**config.model_dump(), **changed})
         network = start(tried)
         started = time.perf_counter()
         coordinator = Coordinator(tried, seed=seed)
@@ -97,7 +94,6 @@ def search_grid(
             coordinator.best_round.number,
             num_rounds,
             time.perf_counter() - started,
-            network,
         )
         trials.append(trial)
         if observe is not None:
