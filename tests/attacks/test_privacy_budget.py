@@ -1,7 +1,5 @@
 """A party's budget of epsilon: a site without noise refuses, with it stops, whoever asks."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,8 @@ from dovetail.alignment import psi
 from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Local
 from dovetail.methods import apfed
-from dovetail.methods.apfed.plugin import partner_data, party_fields
+from dovetail.methods.apfed.local_data import PartnerData
+from dovetail.methods.apfed.partners import party_fields
 from dovetail.network.checkpoint import Restore, Save
 from dovetail.node.partyfile import open_site
 from dovetail.privacy import most_releases
@@ -47,7 +46,7 @@ def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
     x = party_site.table.encoded(party_site.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
     local = Local("shop", secret=lambda: bytes(16))
-    party = replace(partner_data(party_fields(party_site)), shared=shared).party(local)
+    party = PartnerData(party_fields(party_site), shared=shared).party(local)
     party.handle(apfed.Begin((3,), 0, 0))
     codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
     most = most_releases(5.0, 2.0, 1e-5)

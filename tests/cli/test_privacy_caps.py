@@ -15,7 +15,8 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus, vertical
-from dovetail.methods.apfed.plugin import partner_data, party_fields
+from dovetail.methods.apfed.local_data import PartnerData
+from dovetail.methods.apfed.partners import party_fields
 from dovetail.methods.fedoptimus.local_data import Labels
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training
@@ -139,7 +140,7 @@ def partner(folder: Path, codes: str) -> Any:
     site = open_site(folder / "shop.toml")
     x = site.table.encoded(site.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
-    partner = partner_data(party_fields(site))
+    partner = PartnerData(party_fields(site))
     local = Local("shop", secret=lambda: bytes(16))
     return replace(partner, shared=shared, test=shared, side="vertical").party(local)
 
