@@ -239,6 +239,8 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
                 name: [each.strip('"') for each in names] for name, names in classes_of.items()
             }
             alike = "".join(f"; {each}" for each in dd.spelled_alike(texts))
+            if min(odd).lstrip("-")[:1].isdigit():
+                alike += '; numbers that are no classes have task = "regression" or "counts"'
             raise ConfigError(
                 f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
                 f"one of {first!r} and {party!r}; give both the same classes{alike}"

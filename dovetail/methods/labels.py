@@ -64,11 +64,16 @@ def local_task(site: Site, section: Any) -> dd.Task:
     """What a party with labels predicts by its own file.
 
     Raises:
-        ConfigError: a ``label_scale`` that is not of its labels.
+        ConfigError: a ``label_scale`` that is not of its labels, or of labels that have none.
         DataError: labels that cannot be learned.
     """
     kind = site.party.task
-    if kind in _NUMBERS and section.label_scale is not None:
+    if section.label_scale is not None:
+        if kind not in _NUMBERS:
+            raise ConfigError(
+                f"party {site.name!r}: label_scale is for numbers that all parties standardise "
+                f"alike, and its label is of {kind}; leave it out"
+            )
         return scaled(section.label_scale, site)
     if kind == "multilabel":
         return _labels_of(site)

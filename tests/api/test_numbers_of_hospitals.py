@@ -215,6 +215,20 @@ def test_quantiles_of_several_scales_are_refused() -> None:
         dt.fit(METHODS["chfl"], [counts, *parties[1:]], quiet=True)
 
 
+def test_what_is_said_of_counts_by_mistake_is_refused_with_what_to_do() -> None:
+    scale = {"chfl": {"label_scale": [3.0, 1.0]}}
+    with pytest.raises(ConfigError, match="and its label is of counts; leave it out"):
+        dt.fit(METHODS["chfl"], [*hospitals(people(), "counts", **scale)], quiet=True)
+    frame = people()[["patient", "age", "visits"]]
+    frame["visits"] = frame["visits"].clip(upper=30 + frame["patient"] % 2)
+    classes = [
+        dt.Party(name, frame.iloc[start::2], id="patient", label="visits")
+        for start, name in enumerate(("north", "south"))
+    ]
+    with pytest.raises(ConfigError, match='no classes have task = "regression" or "counts"'):
+        dt.fit(METHODS["chfl"], classes, quiet=True)
+
+
 def test_goodness_of_counts_does_not_depend_on_their_unit() -> None:
     outputs, labels = torch.randn(9, 1), torch.rand(9) + 0.5
     for task in (Counts(7.0), Counts(7000.0)):
