@@ -73,7 +73,6 @@ def measure(seeds: range) -> list[dict[str, Any]]:
             for seed in seeds:
                 engine = run.engine.model_copy(update={"precision": precision})
                 made = setup(run.model_copy(update={"engine": engine}), seed, loaded)
-                assert isinstance(made, Training)
                 one = train(made, variant, seed)
                 figures.setdefault(precision, []).append(one)
         wide = figures["float32"]

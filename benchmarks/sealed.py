@@ -25,7 +25,6 @@ from torch import Tensor
 
 from benchmarks import _results
 from dovetail.methods.apfed import second_question
-from dovetail.methods.training import Training
 from dovetail.privacy import encrypted
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
@@ -57,7 +56,6 @@ def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[st
     run = load_run(RUNS / f"worth.toml:{case}", overrides=sets)
     loaded = load_data(run)
     training = setup(run, seed, loaded)
-    assert isinstance(training, Training)
     times: list[float] = []
     started = time.process_time()
 

@@ -111,14 +111,13 @@ def try_defences(
     guarantees: dict[str, str] = {}
     failed: dict[str, str] = {}
     for seed in seeds:
-        task = None if loaded is None else setup(run, seed, loaded)
         audited = audited_of(run.method)
         if loaded is None or audited is None or run.method not in audited.tried:
             raise ConfigError(
                 f"--try is for simulated runs of {_tried()}, whose defences are settings; this run "
                 f"is of {run.method!r}" + (", of party files" if run.data is None else "")
             )
-        assert isinstance(task, Training)
+        task = setup(run, seed, loaded)
         grid = audited.grid(task)
         task, held = grid.hold_out(task, seed)
         lengths: Lengths = {"codes": 1.0, "gradients": 1.0}

@@ -78,8 +78,9 @@ class Party:
             weights of no run has its driver say the step with ``Restore``.
         predicts: whether it answers of an alignment that was made for a prediction; what trains is
             of one that its party keeps, and tells of.
-        finish_with: the message, or any of several, after which its model is kept: that of
-            ``finish``, unless it says another; None: nothing is kept.
+        finish_with: the message, or any of several, after which its model is whole: that of
+            ``finish``, unless it says another; None: there is none.
+        finished: called when its model is whole, to keep it at its site; None: nobody keeps it.
         has_local: whether it is made with a context.
         renamed: messages of base classes' handlers under the method's names (``Message.named``).
     """
@@ -95,6 +96,7 @@ class Party:
     finish_with: ClassVar[type[Message] | tuple[type[Message], ...] | None] = None
     renamed: ClassVar[tuple[type[Message], ...]] = ()
     name: str
+    finished: Callable[[], None] | None = None
     _handlers: ClassVar[Mapping[type[Message], str]] = {}
     _early: ClassVar[frozenset[str]] = frozenset(("begin",))  # handlers that need no ``begin``
     _begun: Message | None = None
@@ -179,6 +181,8 @@ class Party:
             raise TypeError(f"{type(self).__name__}.{name} is to return a message, got {kind}")
         if name == "begin":
             self._begun = message
+        if self.finished and self.finish_with and isinstance(message, self.finish_with):
+            self.finished()
         return answer
 
     def sizes(self) -> Mapping[str, int]:
@@ -229,7 +233,9 @@ class Party:
         """Go on from there."""
         if state["begun"] is not None:
             kind = next(each for each, name in self._handlers.items() if name == "begin")
+            finished, self.finished = self.finished, None  # what is restored was kept before
             self.handle(kind(**state["begun"]))
+            self.finished = finished
         if self.has_local:
             self.local.restore(state["local"])
         restore_into(self, self.saved, state)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 from torch import Tensor
@@ -17,7 +17,7 @@ from dovetail.federated import Local
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
 from dovetail.models.owners import Bottom
-from dovetail.network import Engine, Message, State
+from dovetail.network import Engine
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.quota import Quota
 from dovetail.settings.models import Calibrate, ClassWeights, Threshold, ThresholdSettings
@@ -104,7 +104,8 @@ class Asked:
         local: the party's context in this run, new each time.
         rows_S: its rows of the samples that it shares with the driver; raises AlignmentError where
             it has none of the alignment that the run is of.
-        keep: saves what the party can use, and says how it scores on its own test rows.
+        keep: saves what the party can use, and says how it scores on its own test rows; to be
+            called when it has finished (``Party.finished``).
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         driver: who asks.
@@ -133,52 +134,6 @@ class Maker(Protocol):
         Raises:
             AlignmentError: it has no rows of the run's alignment.
         """
-
-
-@runtime_checkable
-class CountsReleases(Protocol):
-    """A party that may release rows with noise, and counts how often."""
-
-    def counts_at_least(self, releases: int) -> None:
-        """Every row was released so often, or more, whatever its state says."""
-
-
-class SavesModel:
-    """A party whose model is kept as soon as training is over.
-
-    Args:
-        party: what answers.
-        finish: the message, or any of several, after which its model is whole.
-        keep: called then.
-    """
-
-    def __init__(
-        self,
-        party: StatefulParty,
-        finish: type[Message] | tuple[type[Message], ...],
-        keep: Callable[[], None],
-    ) -> None:
-        self.accepts = party.accepts
-        self._party = party
-        self._finish = finish
-        self._keep = keep
-
-    def handle(self, message: Message) -> Message:
-        answer = self._party.handle(message)
-        if isinstance(message, self._finish):
-            self._keep()
-        return answer
-
-    def state(self) -> State:
-        return self._party.state()
-
-    def restore(self, state: State) -> None:
-        self._party.restore(state)
-
-    def counts_at_least(self, releases: int) -> None:
-        """As ``Party.counts_at_least``."""
-        if isinstance(self._party, CountsReleases):
-            self._party.counts_at_least(releases)
 
 
 # --- What a method sees of a run ---------------------------------------------------------------

@@ -23,7 +23,6 @@ from dovetail.methods.base import (
     Maker,
     Progress,
     Run,
-    SavesModel,
 )
 from dovetail.methods.facets.audited import Audited
 from dovetail.methods.facets.fits import Fits
@@ -220,9 +219,8 @@ class Method(FileRecord):
                         model = replace(model, about={**model.about, **about})
                         asked.keep(model, variant.test(party, local_data))
 
-                if party.finish_with is None:
-                    return party
-                return SavesModel(party, party.finish_with, keep)
+                party.finished = keep
+                return party
 
             return make
 

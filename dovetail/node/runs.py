@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dovetail import methods
+from dovetail import federated, methods
 from dovetail.alignment import Responder, psi, relay
 from dovetail.alignment.stored import (
     StoredRows,
@@ -41,7 +41,7 @@ from dovetail.alignment.stored import (
 )
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
 from dovetail.federated import Local
-from dovetail.methods.base import Asked, CountsReleases, Maker
+from dovetail.methods.base import Asked, Maker
 from dovetail.methods.limits import LimitError, rows_of
 from dovetail.methods.party import PROPOSALS, Site
 from dovetail.methods.section import check_run_id
@@ -421,7 +421,7 @@ class Runs:
 
         def restored(party: StatefulParty) -> None:
             """What it has released since is not in a state that is older."""
-            if isinstance(party, CountsReleases):
+            if isinstance(party, federated.Party):
                 party.counts_at_least(self._run_limits.releases((driver, run, algorithm)))
 
         about = self._digests[algorithm]

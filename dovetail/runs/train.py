@@ -18,7 +18,6 @@ from dovetail.errors import ConfigError, ParticipationError
 from dovetail.federated.group import Group
 from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.outcome import missed_share, missed_text
-from dovetail.methods.training import Training
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.checkpoint import StatefulParty
@@ -207,9 +206,7 @@ def follow(group: Group, run: RunFile, *, given: Given = NOTHING) -> None:
     loaded = load_data(run, given=given)
 
     def made(variant: str, seed: int) -> Mapping[str, StatefulParty]:
-        task = setup(run, seed, loaded)
-        assert isinstance(task, Training)
-        return task.sides(variant)
+        return setup(run, seed, loaded).sides(variant)
 
     with threads_for(loaded):
         group.follow(made)

@@ -22,7 +22,6 @@ from dovetail.alignment.stored import trial_variant
 from dovetail.errors import ConfigError, ParticipationError, TrainingError
 from dovetail.methods.base import Loaded
 from dovetail.methods.outcome import Outcome, mean_over, missed_share, missed_text
-from dovetail.methods.training import Training
 from dovetail.models import generator
 from dovetail.models.devices import device
 from dovetail.models.metrics import SCORES, headline
@@ -118,7 +117,6 @@ class Judging:
             )
         task = methods.method_of(run.method).setup(run, loaded, device(run.device))
         if self.elsewhere:
-            assert isinstance(task, Training)
             task = replace(task, trying=True)
         ((_, outcome),) = run_variants(
             task, seed, lambda *_: None, compute=run.compute, device=device(run.device)

@@ -15,7 +15,6 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.variant_settings import variant_config
-from dovetail.methods.training import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
 from dovetail.runs.runfile import load_run
@@ -141,7 +140,6 @@ def looped(run_file: Path) -> dict[str, dict[str, Tensor]]:
     """
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, Training)
     members = task.parties(task.party_data)
     settings = variant_config(narrowed(task.settings, chfl.Config), "chfl", {})
     coordinator = chfl.Coordinator(settings, seed=0)

@@ -15,7 +15,6 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail.files import grid_cells
 from dovetail.methods.chfl.variant_settings import pool
-from dovetail.methods.training import Training
 from dovetail.models import Columns, load
 from dovetail.runs import RunFolder
 from dovetail.runs.runfile import load_run
@@ -461,7 +460,6 @@ def test_rows_of_party_files_are_not_pooled(dovetail: Any, party_files: Path) ->
 def test_pooled_rows_are_everybodys_with_the_common_columns_only(run_file: Path) -> None:
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, Training)
     party_data = list(task.party_data.values())
     rows = pool(task.party_data)
     assert rows.train.num_rows == sum(local_data.train.num_rows for local_data in party_data)

@@ -17,7 +17,6 @@ from dovetail.federated import Local, train
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
 from dovetail.methods.hyfem.sections import extractors_of, run_extractors, widths_of
-from dovetail.methods.training import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged
 from dovetail.network import Checkpoint, InProcess
@@ -205,7 +204,6 @@ def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Pat
     run = load_run(run_file, overrides=("baselines=[]",))
     data = load_data(run)
     task = setup(run, 0, data)
-    assert isinstance(task, Training)
     assert isinstance(data.data, dd.Blocks)
     outcome = task.train("hyfem", 0, lambda *_: None)
     test = data.data.pooled_test
@@ -222,7 +220,6 @@ def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Pat
 def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -> None:
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, Training)
     outcome = task.train("standalone", 0, lambda *_: None)
     settings = task.kind.variant("standalone").settings(
         task, "standalone", 0, lambda *_: None, Checkpoint.none()
@@ -458,7 +455,6 @@ def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
     models = {name: package.load(tmp_path / "run" / "models" / name) for name in (*HELD, "server")}
     run = load_run(party_files)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, Training)
     for block in GROUPS:
         holders = [name for name, held in HELD.items() if block in held]
         inputs = [models[name].inputs[block].to_json() for name in (*holders, "server")]

@@ -7,7 +7,6 @@ import tomllib
 import torch
 
 from dovetail.methods.apfed.training_data import pool
-from dovetail.methods.training import Training
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
 
@@ -28,7 +27,6 @@ def test_fewer_labels_change_labels_and_nothing_else() -> None:
     run = check_run(tomllib.loads(RUN), where="RUN")
     loaded = load_data(run)
     task = setup(run, 0, loaded)
-    assert isinstance(task, Training)
     before, after = loaded.data.train, task.loaded.data.train
     assert list(after.parties) == list(before.parties) == ["lab", "clinic"]
     assert len(after["clinic"].labelled_rows()) == 60

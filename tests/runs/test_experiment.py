@@ -117,7 +117,6 @@ def setup(method: str = "apfed-c", data: Partitioned | None = None, **changed: A
         where="run.toml",
     )
     made = METHODS["apfed"].setup(run, Loaded(data, active, **changed), torch.device("cpu"))
-    assert isinstance(made, Training)
     party_data = {
         name: replace(local_data, from_file=local_networks)
         if isinstance(local_data, PartnerData)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -56,13 +57,7 @@ def rounds(
             asked = active.ask_all(network)
             if active.more and active.numbers and pays():
                 active.ask_more(network)
-            yield Epoch(
-                number=1,
-                seconds=time.perf_counter() - started,
-                num_steps=1,
-                missed=asked.missed,
-                reasons=asked.reasons,
-            )
+            yield replace(asked, number=1, seconds=time.perf_counter() - started)
             checkpoint.save(1, active, alone)
 
 

@@ -13,13 +13,11 @@ from torch import Tensor
 from dovetail.errors import MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.questions import Question
 from dovetail.methods.apfed.unify import Help, TradeOff, weight_of
+from dovetail.methods.common_rows import MAX_CODE
 from dovetail.network import Replies
 from dovetail.network.engine import R
 
 _log = logging.getLogger(__name__)
-
-#: No code that a network gives has larger numbers, unless it, or whoever sends it, is out of hand.
-MAX_CODE = 1e6
 
 
 def check_codes(code_BD: Tensor) -> None:

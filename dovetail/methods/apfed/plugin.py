@@ -44,7 +44,6 @@ from dovetail.methods.base import (
     Maker,
     Progress,
     Run,
-    SavesModel,
 )
 from dovetail.methods.facets.keys import Keys
 from dovetail.methods.facets.proposed import Proposed
@@ -313,14 +312,13 @@ class Apfed(ApfedRecord, Method):
 
                 def make() -> StatefulParty:
                     party = data.party(asked.local())
-                    if party.finish_with is None:
-                        return party
 
                     def keep() -> None:
                         assert isinstance(party, distil.Partner | second_question.Partner)
                         asked.keep(party.bottom_model(), {})
 
-                    return SavesModel(party, party.finish_with, keep)
+                    party.finished = keep
+                    return party
 
                 return make
 

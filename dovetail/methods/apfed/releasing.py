@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError, PartyError
+from dovetail.federated import Epoch
 from dovetail.methods.apfed import distil
 from dovetail.methods.limits import limits_of
 from dovetail.methods.settings.apfed import RELEASED
@@ -20,12 +21,9 @@ from dovetail.network import Engine, check_shape
 _ROWS, _FOLDS = 16_384, 4
 
 
-def learn(active: distil.Active, network: Engine) -> Iterator[tuple[int, float]]:
+def learn(active: distil.Active, network: Engine) -> Iterator[Epoch]:
     """Asks each partner once, and learns the teacher at its site: ``active.teacher_outputs``, or
-    ``why_not``.
-
-    Yields:
-        Steps and seconds of what was done: one step.
+    ``why_not``; one epoch of one step.
     """
     started = time.perf_counter()
     if not active.find_rows():
@@ -43,7 +41,9 @@ def learn(active: distil.Active, network: Engine) -> Iterator[tuple[int, float]]
     active.teacher_outputs = distil.TeacherOutputs(
         {name: _teacher(active, name, x_RF) for name in active.config.teachers}, None
     )
-    yield 1, time.perf_counter() - started
+    active.number = 1
+    seconds = time.perf_counter() - started
+    yield Epoch(number=1, seconds=seconds, num_steps=1, reasons=dict(active.lost))
 
 
 def _codes(active: distil.Active, network: Engine, party: str) -> Tensor:

@@ -52,9 +52,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
 def _rounds(active: Active, network: Engine, checkpoint: Checkpoint) -> Iterator[Epoch]:
     if active.config.exchange == "released":  # one question a partner: nothing to go on from
         checkpoint.begin_anew(active, network)
-        for steps, seconds in releasing.learn(active, network):
-            active.number = 1
-            yield Epoch(number=1, seconds=seconds, num_steps=steps, reasons=dict(active.lost))
+        yield from releasing.learn(active, network)
         return
     number = checkpoint.resume(active, network, tolerate_missing=True)
     if active.teacher_outputs is not None or active.why_not:

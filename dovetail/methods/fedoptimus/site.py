@@ -23,7 +23,7 @@ from dovetail.alignment import relay
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import Asked, Maker, SavesModel
+from dovetail.methods.base import Asked, Maker
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.local_data import (
     SELECTED,
@@ -198,7 +198,8 @@ def _trains(site: Site, live: _Live) -> Maker:
                     about = {**model.about, **about_decision(side.fitted_threshold)}
                     asked.keep(replace(model, about=about), {})
 
-            return side if side.finish_with is None else SavesModel(side, side.finish_with, keep)
+            side.finished = keep
+            return side
 
         return make
 
