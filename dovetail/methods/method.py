@@ -15,7 +15,6 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.federated import Driver, Local, Party
 from dovetail.methods.base import (
     SILENT,
     Asked,
@@ -42,13 +41,12 @@ from dovetail.methods.local_data import (
 )
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.settings.record import BASELINES, FileRecord
 from dovetail.methods.settings.shared import LocalSection
-from dovetail.methods.training import LocalBaseline, Training, Variant
+from dovetail.methods.training import Kind, Training
 from dovetail.network.checkpoint import StatefulParty
 
 
-class Method(FileRecord):
+class Method(Kind):
     """A method's record: its settings, its parties, what drives it, and what others ask of it.
 
     One whose parties all have labels, while a coordinator has no data, has a ``Side`` and a
@@ -57,14 +55,12 @@ class Method(FileRecord):
     ``party`` serves it.
     Other methods have a ``setup``, ``load_sites``, ``load_driver`` and ``members`` of their own.
 
-    Attributes:
-        name, Settings, PartySettings, variants, driven_by: as of ``FileRecord``.
+    Attributes (beside those of ``Kind``):
         scores: other names under which its variants are scored -> what a table calls them.
         partitions: the kinds of partition that it is simulated on.
         coordinator: what a coordinator is called in policies and ledgers.
         algorithms: the part of its messages' wire names before the dot -> what a policy calls it;
             those of its ``Side`` where it says none.
-        Side: the class of a party's side, where a coordinator drives.
         models: who keeps which model after a run, in a sentence or two.
         decides: whether it minds a run's class_weights and threshold.
         keys: what keys of a run file are to a search, and to party files.
@@ -82,7 +78,6 @@ class Method(FileRecord):
     partitions: ClassVar[Collection[str]]
     coordinator: ClassVar[str] = DRIVER
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
-    Side: ClassVar[type[Party] | None] = None
     fits: ClassVar[Fits | None] = None
     reported: ClassVar[Mapping[str, Reported]] = {}
     audited: ClassVar[Audited | None] = None
@@ -125,24 +120,6 @@ class Method(FileRecord):
         """
         data = loaded.data
         return data.holdings if isinstance(data, Holdings) else data_of_partition(data)
-
-    def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
-        return party_data
-
-    def party(self, local_data: Any, local: Local) -> Party:
-        """A party's side of a run: in simulation, of a party file in this process, at a site."""
-        if self.Side is None:
-            raise NotImplementedError(f"{type(self).__name__} names no Side")
-        return self.Side(local_data, local)
-
-    def variant(self, variant: str) -> Variant:
-        """What a variant is: who answers, who drives, what is scored and kept."""
-        return LocalBaseline() if variant in BASELINES else Variant()
-
-    def driver(self, variant: str, settings: Any, seed: int) -> Driver:
-        """What drives a variant."""
-        raise NotImplementedError(f"{type(self).__name__} has no driver")
 
     # --- A run ----------------------------------------------------------------------------------
 

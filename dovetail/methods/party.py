@@ -214,26 +214,16 @@ class Site:
             AlignmentError: ids that cannot be compared.
         """
         policy = self.policy.section
+        agreed: dict[str, Any] = {
+            "modes": policy.align_modes,
+            "min_ids": policy.min_ids,
+            "max_ids": self.max_ids,
+            "checked": policy.check_places,
+            "workers": workers,
+        }
         if self.party.match:
-            return KeyResponder(
-                self.name,
-                self.match_values(),
-                modes=policy.align_modes,
-                min_ids=policy.min_ids,
-                max_ids=self.max_ids,
-                checked=policy.check_places,
-                workers=workers,
-            )
-        return Responder(
-            self.name,
-            self.table.ids,
-            lower=self.party.lowercase_ids,
-            modes=policy.align_modes,
-            min_ids=policy.min_ids,
-            max_ids=self.max_ids,
-            checked=policy.check_places,
-            workers=workers,
-        )
+            return KeyResponder(self.name, self.match_values(), **agreed)
+        return Responder(self.name, self.table.ids, lower=self.party.lowercase_ids, **agreed)
 
     def match_values(self) -> Keys:
         """Every row's match keys, in the order in which they are tried.

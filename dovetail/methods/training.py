@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from dovetail.methods.outcome import (
     metrics_of,
     score_party,
 )
-from dovetail.methods.settings.record import BASELINES
+from dovetail.methods.settings.record import BASELINES, FileRecord
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold, fit_threshold
 from dovetail.models.owners import Bottom
@@ -38,30 +38,6 @@ from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Hosted
 from dovetail.settings.models import ThresholdSettings
-
-
-class Kind(Protocol):
-    """What a training asks of its method; see ``method.Method``."""
-
-    @property
-    def name(self) -> str:
-        """Its section of both files."""
-
-    @property
-    def driven_by(self) -> str | None:
-        """Who drives it over a network."""
-
-    def variant(self, variant: str) -> Variant:
-        """What a variant is."""
-
-    def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the parties of a variant have."""
-
-    def party(self, local_data: Any, local: Local) -> Party:
-        """A party's side of a run."""
-
-    def driver(self, variant: str, settings: Any, seed: int) -> Driver:
-        """What drives a variant."""
 
 
 def learning_rate_of(side: Party | Driver) -> float | None:
@@ -295,6 +271,34 @@ class LocalBaseline(Roundless):
 
     def learned(self, training: Training, name: str, seed: int, observe: Observer) -> Outcome:
         return train_baselines(name, self.rows(training), seed, observe, training.decision_settings)
+
+
+class Kind(FileRecord):
+    """How a method trains: its variants, its parties' side, and what drives it.
+
+    Attributes (beside those of ``FileRecord``):
+        Side: the class of a party's side, where a coordinator drives.
+    """
+
+    Side: ClassVar[type[Party] | None] = None
+
+    def variant(self, variant: str) -> Variant:
+        """What a variant is: who answers, who drives, what is scored and kept."""
+        return LocalBaseline() if variant in BASELINES else Variant()
+
+    def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
+        return party_data
+
+    def party(self, local_data: Any, local: Local) -> Party:
+        """A party's side of a run: in simulation, of a party file in this process, at a site."""
+        if self.Side is None:
+            raise NotImplementedError(f"{type(self).__name__} names no Side")
+        return self.Side(local_data, local)
+
+    def driver(self, variant: str, settings: Any, seed: int) -> Driver:
+        """What drives a variant."""
+        raise NotImplementedError(f"{type(self).__name__} has no driver")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,9 +16,8 @@ from sklearn.metrics import roc_auc_score
 
 from dovetail.data import Alignment, Classification, PartyData
 from dovetail.methods.apfed.distilling import Distilling
-from dovetail.methods.settings.apfed import DistilConfig as Config
+from dovetail.methods.settings.apfed import ApfedSection
 from dovetail.models import Secret, derive_seed
-from dovetail.models.learners.distil import DistilConfig
 
 ROWS, SEED, RARE = 1000, 3, 0.25
 
@@ -41,10 +40,8 @@ def bank(site_secret: Secret | None = None, label_epsilon: float | None = None) 
         alignment=Alignment({"bank": torch.arange(ROWS)}),
         test_alignment=None,
         secret=site_secret,
-        config=Config(),
-        students=DistilConfig(),
+        section=ApfedSection(label_epsilon=label_epsilon),
         seed=SEED,
-        label_epsilon=label_epsilon,
     )
 
 

@@ -10,8 +10,7 @@ import torch
 
 from dovetail.data import Alignment, Classification, PartyData
 from dovetail.methods.apfed import distilling
-from dovetail.methods.settings.apfed import DistilConfig as Config
-from dovetail.models.learners.distil import DistilConfig
+from dovetail.methods.settings.apfed import ApfedSection
 
 
 def bank(seed: int) -> distilling.Distilling:
@@ -26,8 +25,7 @@ def bank(seed: int) -> distilling.Distilling:
         input=None,
         alignment=Alignment({"bank": torch.arange(300)}),
         test_alignment=None,
-        config=Config(),
-        students=DistilConfig(),
+        section=ApfedSection(),
         seed=seed,
     )
 

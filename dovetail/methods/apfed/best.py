@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +13,6 @@ from dovetail.network import State
 
 #: Fewer validation rows than this cannot tell one epoch from another.
 MIN_VALIDATION = 30
-
-
-@dataclass(frozen=True)
-class Best:
-    """The epoch of the least loss on validation rows so far; 0 before the first."""
-
-    loss: float = math.inf
-    epoch: int = 0
-    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class BestEpoch:
@@ -37,6 +27,7 @@ class BestEpoch:
     Attributes:
         rows: held out, in order; none if they would be fewer than ``MIN_VALIDATION``.
         epoch: the best so far; 0 if there is none.
+        loss, weights: its own.
     """
 
     def __init__(
@@ -47,11 +38,8 @@ class BestEpoch:
         chosen = torch.randperm(len(labelled), generator=rng)[: num_rows if enough else 0]
         self.rows = labelled[chosen].sort().values
         self._patience = patience
-        self._best = Best()
-
-    @property
-    def epoch(self) -> int:
-        return self._best.epoch
+        self.loss, self.epoch = math.inf, 0
+        self.weights: Mapping[str, Tensor] = {}
 
     @torch.no_grad()
     def judge(self, number: int, networks: nn.Module, loss: Callable[[Tensor], Tensor]) -> None:
@@ -68,27 +56,25 @@ class BestEpoch:
         losses = [loss(rows) * len(rows) for rows in self.rows.split(4096)]
         networks.train()
         mean = float(torch.stack(losses).sum()) / len(self.rows)
-        if mean < self._best.loss:
-            weights = {n: w.detach().clone() for n, w in networks.state_dict().items()}
-            self._best = Best(mean, number, weights)
+        if mean < self.loss:
+            self.loss, self.epoch = mean, number
+            self.weights = {n: w.detach().clone() for n, w in networks.state_dict().items()}
 
     def ended(self, number: int) -> bool:
         """Whether epoch ``number`` comes too long after the best."""
-        best = self._best.epoch
-        return bool(self._patience and best and number - best > self._patience)
+        return bool(self._patience and self.epoch and number - self.epoch > self._patience)
 
     def of(self, networks: nn.ModuleDict) -> nn.ModuleDict:
         """The networks of the best epoch; as they are now if there is none."""
-        if not self._best.epoch:
+        if not self.epoch:
             return networks
         kept = copy.deepcopy(networks)
-        kept.load_state_dict(self._best.weights)
+        kept.load_state_dict(self.weights)
         return kept
 
     def state(self) -> State:
-        best = self._best
-        return {"loss": best.loss, "epoch": best.epoch, "weights": dict(best.weights)}
+        return {"loss": self.loss, "epoch": self.epoch, "weights": dict(self.weights)}
 
     def restore(self, state: State) -> None:
         """Go on from there."""
-        self._best = Best(**state)
+        self.loss, self.epoch, self.weights = state["loss"], state["epoch"], state["weights"]

@@ -37,7 +37,7 @@ from dovetail.methods.outcome import (
     numbers,
     score_party,
 )
-from dovetail.methods.settings.apfed import DistilConfig as Config
+from dovetail.methods.settings.apfed import ApfedSection, DistilSection
 from dovetail.methods.settings.record import BASELINES as TITLES
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import FittedThreshold
@@ -77,20 +77,31 @@ class Distilling(LabelOwnerData):
     """The label owner's site, and what a run of one seed is a function of beside it.
 
     Attributes:
-        config: of the teacher.
-        students: of the student and the gate.
+        section: its settings. Labels are randomised before partners are taught; the student's are
+            not.
         seed: of everything random here.
         decision_settings: what mistakes cost.
-        label_epsilon: labels are randomised before partners are taught; the student's are not.
-        label_stages: of them; those after the first have a learned prior.
     """
 
-    config: Config
-    students: DistilConfig
+    section: ApfedSection
     seed: int
     decision_settings: DecisionSettings = NOTHING_ELSE
-    label_epsilon: float | None = None
-    label_stages: int = 1
+
+    @property
+    def config(self) -> DistilSection:
+        """Of the teacher, of the student and of the gate."""
+        return self.section.distil
+
+    @property
+    def students(self) -> DistilConfig:
+        """How the student is trained and chosen."""
+        config = self.config
+        return DistilConfig(
+            students=config.students,
+            label_share=config.label_share,
+            blend=config.blend,
+            gate=config.gate,
+        )
 
     @property
     def regression(self) -> bool:
@@ -128,7 +139,7 @@ class Distilling(LabelOwnerData):
             labels[labelled],
             min(self.config.folds, len(labelled)),
             seed=derive_seed(self.seed, self.train.name, "folds", secret=key_of(self.secret)),
-            regression=self.regression or self.label_epsilon is not None,
+            regression=self.regression or self.section.label_epsilon is not None,
         )
         targets = targets_of(self.task, labels)
         targets[folds < 0] = 0
@@ -151,7 +162,8 @@ class Distilling(LabelOwnerData):
         Raises:
             ConfigError: labels that are numbers.
         """
-        if self.label_epsilon is None:
+        section = self.section
+        if section.label_epsilon is None:
             return owner
         if self.regression:
             raise ConfigError(
@@ -163,7 +175,7 @@ class Distilling(LabelOwnerData):
         num = self.task.num_outputs
         classes = torch.where(owner.labelled, owner.targets_RC.argmax(dim=1), -1)
         labels = randomised(
-            classes, owner.x_RF, num, self.label_epsilon, rng, stages=self.label_stages
+            classes, owner.x_RF, num, section.label_epsilon, rng, stages=section.label_stages
         ).clamp(min=0)
         targets_RC = targets_of(self.task, labels)
         targets_RC[~owner.labelled] = 0

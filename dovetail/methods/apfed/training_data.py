@@ -14,9 +14,7 @@ from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY, train_
 from dovetail.methods.base import weighed
 from dovetail.methods.outcome import Observer, Outcome
 from dovetail.methods.settings.apfed import ApfedSection
-from dovetail.methods.settings.apfed import DistilConfig as DistilTeacher
 from dovetail.methods.training import Training
-from dovetail.models.learners.distil import DistilConfig
 
 #: Variants that ask nobody, of those that party files allow.
 ASK_NOBODY = {"alone", *ALONE, *MISSING_PARTY}
@@ -49,17 +47,11 @@ def active_config(training: Training) -> ApfedSection:
 
 def distilling(training: Training, local_data: LabelOwnerData, seed: int) -> Distilling:
     """The label owner's side of "apfed-d", or what it learns alone."""
-    section: ApfedSection = training.settings
-    teacher, students = DistilTeacher.model_fields, DistilConfig.__dataclass_fields__
-    settings = section.distil.model_dump()
     return Distilling(
         **vars(local_data),
-        config=DistilTeacher(**{key: settings[key] for key in teacher}),
-        students=DistilConfig(**{key: settings[key] for key in students if key in settings}),
+        section=training.settings,
         seed=seed,
         decision_settings=training.decision_settings,
-        label_epsilon=section.label_epsilon,
-        label_stages=section.label_stages,
     )
 
 
