@@ -16,7 +16,7 @@ Letters: R rows, L labelled rows, C outputs, Z numbers of all smoothers, K folds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -118,19 +118,18 @@ def _said_by(local_LC: Tensor, z_LC: Tensor) -> Tensor:
     return torch.cat([weights, (y_C - x_C @ weights)[None]]).float()
 
 
-def fit_assisted(
-    inputs_RF: Tensor, owner: Owner, judged: Tensor, learners: Sequence[str] = ("step", "ridge")
-) -> Mapping[str, Assisted]:
+def fit_assisted(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Mapping[str, Assisted]:
     """Name -> teacher.
 
     Args:
         inputs_RF: of ``Inputs``.
         owner: whose labels are learnt from.
         judged: (R,) bool, rows whose inputs their labels had no part in.
-        learners: which are wanted.
     """
-    fit = {"step": _step, "ridge": _ridge}
-    return {name: fit[name](inputs_RF, owner, judged) for name in learners}
+    return {
+        "step": _step(inputs_RF, owner, judged),
+        "ridge": _ridge(inputs_RF, owner, judged),
+    }
 
 
 def _others(owner: Owner, judged: Tensor, fold: int) -> Tensor:
