@@ -35,7 +35,7 @@ from dovetail.methods.baselines import features
 from dovetail.models.learners import LEARNERS, NO_FOLD, best_of, fit_all, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, num_targets, targets
 from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
-from dovetail.models.learners.distil import DistilConfig, Owner, distil
+from dovetail.models.learners.distil import Owner, StudentConfig, distil
 from dovetail.models.learners.joint import blended
 from dovetail.models.learners.rows import Rows, first_fold_only
 from dovetail.models.learners.stacked import mean_outputs
@@ -132,7 +132,7 @@ def measured(case: str, labels: int, overlap: float, seed: int) -> dict[str, Any
         numbers = by_map(z_RZ, owner, seed) if how == "map" else z_RZ
         joint = fit_teacher(numbers, owner, alone, fill=how == "outputs")
         assert joint is not None
-        done = distil(owner, joint.teacher, alone, DistilConfig(), seed=seed)
+        done = distil(owner, joint.teacher, alone, StudentConfig(), seed=seed)
         line[f"solo, {how}"] = score(done.solo.outputs(x_NF[test]), classes_N[test])
         if how != "outputs":  # as with "none"
             line[f"joint, {how}"] = score(joint_outputs(joint, own_NC, z_test), classes_N[test])

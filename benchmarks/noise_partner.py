@@ -26,7 +26,7 @@ from dovetail.methods.apfed import teaching
 from dovetail.methods.settings.apfed import DistilConfig as Config
 from dovetail.methods.settings.apfed import PartnerConfig
 from dovetail.models.learners import Best, Fitted, hard_targets, make_folds
-from dovetail.models.learners.distil import DistilConfig, Owner, choose_teacher, distil
+from dovetail.models.learners.distil import Owner, StudentConfig, choose_teacher, distil
 from dovetail.models.learners.rows import NO_FOLD, mean_loss
 from dovetail.network import InProcess
 
@@ -73,7 +73,7 @@ def one(table: str, draw: int) -> dict[str, object]:
     owner = Owner(x_RF, hard_targets(classes, int(classes.max()) + 1, regression=False), folds_R)
     alone = Best().fit(owner.labelled_rows(), seed=draw, encode_on=x_RF)
     outputs = taught(owner, noise, seed=draw)
-    done = distil(owner, choose_teacher(outputs, owner), alone, DistilConfig(), seed=draw)
+    done = distil(owner, choose_teacher(outputs, owner), alone, StudentConfig(), seed=draw)
     return {
         "table": table,
         "draw": draw,

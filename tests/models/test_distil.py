@@ -23,8 +23,8 @@ from dovetail.models.learners import (
 )
 from dovetail.models.learners.distil import (
     ALONE,
-    DistilConfig,
     Owner,
+    StudentConfig,
     Teacher,
     choose_teacher,
     distil,
@@ -36,7 +36,7 @@ LEARNERS: dict[str, Learner] = {
     "linear": Linear(penalties=(0.1, 0.01)),
     "network": Network(StackedConfig(widths=(32, 16), bins=4, copies=1, max_steps=150)),
 }
-CONFIG = DistilConfig(students=("linear", "network"))
+CONFIG = StudentConfig(students=("linear", "network"))
 TEACHER = StackedConfig(bins=4, copies=1, max_steps=150)
 
 
@@ -87,7 +87,7 @@ def test_targets_mix_label_and_teacher_as_stated() -> None:
     outputs[:, 15:20] = torch.nan  # labelled, not shared
     outputs[:, 35:] = torch.nan  # neither
     teacher = Teacher("t", outputs)
-    rows = student_rows(owner, teacher, DistilConfig(label_share=0.25), seed=0)
+    rows = student_rows(owner, teacher, StudentConfig(label_share=0.25), seed=0)
     index = {tuple(x.tolist()): i for i, x in enumerate(owner.x_RF)}
     seen = set()
     for x, target in zip(rows.x_NF, rows.targets_NC, strict=True):
@@ -127,7 +127,7 @@ def test_a_partner_of_noise_changes_nothing_or_little() -> None:
         owner,
         Teacher("t", outputs_of(owner, wrong)),
         alone,
-        DistilConfig(students=("linear",)),
+        StudentConfig(students=("linear",)),
         seed=0,
         learners=LEARNERS,
     )
@@ -141,7 +141,7 @@ def test_a_strict_gate_keeps_the_own_model() -> None:
     owner = made(400, 60)
     truth = owner.targets_RC * 0.9 + 0.05
     teacher = Teacher("t", outputs_of(owner, truth))
-    config = DistilConfig(students=("linear",), gate=1000.0)
+    config = StudentConfig(students=("linear",), gate=1000.0)
     done = distil(owner, teacher, alone_of(owner), config, seed=0, learners=LEARNERS)
     assert done.gain > 0
     assert done.choice == ALONE
@@ -150,7 +150,7 @@ def test_a_strict_gate_keeps_the_own_model() -> None:
 def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> None:
     owner = made(400, 60)
     outputs = outputs_of(owner, owner.targets_RC * 0.9 + 0.05)
-    config = DistilConfig(students=("linear",))
+    config = StudentConfig(students=("linear",))
     alone = alone_of(owner)
     done = distil(owner, Teacher("t", outputs), alone, config, seed=0, learners=LEARNERS)
     assert done.choice == "linear"
@@ -220,7 +220,7 @@ def test_values_are_distilled_too() -> None:
     linear = StackedConfig(widths=(), bins=0, learning_rate=0.05, weight_decay=0.01, max_steps=300)
     taught = taught_in_one_place([x, partner], owner, linear)
     teacher = choose_teacher({"linear": taught}, owner)
-    config = DistilConfig(students=("linear",))
+    config = StudentConfig(students=("linear",))
     done = distil(owner, teacher, alone, config, seed=0, learners=LEARNERS)
 
     def error(fitted: Fitted) -> float:
@@ -256,4 +256,4 @@ def test_a_teacher_of_no_labelled_row_is_told() -> None:
 
 def test_a_student_that_there_is_not_is_told() -> None:
     with pytest.raises(ConfigError, match="students are one or more of linear, boosting, network"):
-        DistilConfig(students=("forest",))
+        StudentConfig(students=("forest",))

@@ -14,7 +14,7 @@ from dovetail.data import Counts, MultiTarget, Task, encode_labels, fit_task, ta
 from dovetail.errors import DataError, ModelError
 from dovetail.models.learners import Boosting, Learner, Linear, Network, Rows, best_of, fit_all
 from dovetail.models.learners.assisted_teacher import fit_teacher
-from dovetail.models.learners.distil import DistilConfig, Owner, Teacher, distil
+from dovetail.models.learners.distil import Owner, StudentConfig, Teacher, distil
 from dovetail.models.losses import Binaries, Loss, Numbers, Rates, loss_of, targets_of
 from dovetail.models.metrics import all_scores, details, drawn_headline, headline, headline_score
 from dovetail.settings.labels import Kind, composed
@@ -169,7 +169,7 @@ def test_help_is_kept_for_the_labels_that_it_helps() -> None:
     alone = Linear().fit(owner.labelled_rows(), seed=0)
     outputs = torch.stack([4 * theirs, torch.full_like(theirs, 6.0)], dim=1).float()
     teacher = Teacher("joint", outputs.expand(4, -1, -1))
-    config = DistilConfig(students=("linear",), gate=1.0)
+    config = StudentConfig(students=("linear",), gate=1.0)
     done = distil(owner, teacher, alone, config, seed=0)
     assert [each.choice != "alone" for each in done.gates] == [True, False]
     report = done.report(teacher, owner, ("a", "b"))["labels"]

@@ -42,7 +42,7 @@ from dovetail.methods.settings.record import BASELINES as TITLES
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners import NO_FOLD, Fitted, best_of, fit_all, make_folds
-from dovetail.models.learners.distil import DistilConfig, Owner, Teacher
+from dovetail.models.learners.distil import Owner, StudentConfig, Teacher
 from dovetail.models.learners.distil import distil as distilled
 from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.models.losses import loss_of, targets_of
@@ -93,10 +93,10 @@ class Distilling(LabelOwnerData):
         return self.section.distil
 
     @property
-    def students(self) -> DistilConfig:
+    def students(self) -> StudentConfig:
         """How the student is trained and chosen."""
         config = self.config
-        return DistilConfig(
+        return StudentConfig(
             students=config.students,
             label_share=config.label_share,
             blend=config.blend,

@@ -58,8 +58,8 @@ MOST_ROWS_ALIGNED = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistilConfig:
-    """How to distil.
+class StudentConfig:
+    """How students learn, and which is kept.
 
     Attributes:
         students: learners to choose from, by name.
@@ -331,7 +331,7 @@ def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner, party: str = 
 def student_rows(
     owner: Owner,
     teacher: Teacher,
-    config: DistilConfig,
+    config: StudentConfig,
     *,
     seed: int,
     fold: int | None = None,
@@ -373,7 +373,7 @@ def distil(
     owner: Owner,
     teacher: Teacher,
     alone: Fitted,
-    config: DistilConfig,
+    config: StudentConfig,
     *,
     seed: int,
     learners: Mapping[str, Learner] = LEARNERS,
@@ -482,7 +482,7 @@ class _Students:
         self,
         owner: Owner,
         teacher: Teacher,
-        config: DistilConfig,
+        config: StudentConfig,
         seed: int,
         learners: dict[str, Learner],
     ) -> None:
@@ -556,7 +556,7 @@ class _Students:
 
 
 def _gate(
-    losses_of: Mapping[str, Tensor], chosen: str, config: DistilConfig, share_aligned: float
+    losses_of: Mapping[str, Tensor], chosen: str, config: StudentConfig, share_aligned: float
 ) -> Gate:
     """Whether a label's students are kept.
 
