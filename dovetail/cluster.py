@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,9 @@ AUTO = "auto"
 
 #: Whose records a task's process hands back with its result.
 _OURS = "dovetail"
+
+#: What Python says where a package is not installed.
+_LACKS = "No module named"
 
 #: How often a task is begun again whose machine or process was lost.
 RETRIES = 3
@@ -113,8 +117,18 @@ class Started(Generic[R]):
 
 def failed(ray: Any, error: Any, what: str) -> Exception:
     """What Ray's error is to be told as: what the work raised, or that its process was lost."""
+    cause = getattr(error, "cause", error)
+    if isinstance(cause, DovetailError):
+        return cause
+    if isinstance(cause, ray.exceptions.RaySystemError | ImportError) or _LACKS in str(error):
+        lacking = str(error).partition(_LACKS)[2].partition("\n")[0]
+        return ConfigError(
+            f"the Ray cluster's machines cannot read {what}"
+            + (f": they have no package {lacking.strip()}" if lacking else "")
+            + "; install the same Dovetail, with its extras, on each of them as here"
+        )
     if isinstance(error, ray.exceptions.RayTaskError):
-        return error.cause if isinstance(error.cause, DovetailError) else error
+        return error  # type: ignore[no-any-return]
     return NetworkError(
         f"the Ray cluster lost {what} {RETRIES + 1} times ({_first_line(error)}); see that its "
         "machines stay up and have the memory, then say the same again"
@@ -151,7 +165,8 @@ class RayTasks(Tasks):
             num_threads: of PyTorch; None: as many as this process has.
         """
         call = self.ray.remote(_run).options(num_cpus=1, max_retries=RETRIES)
-        return Started(self.ray, call.remote(work, given, num_threads or threads()))
+        how = num_threads or threads(), _versions()
+        return Started(self.ray, call.remote(work, given, *how))
 
     def map(self, work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
         shared, drawn = self.share(work), iter(given)
@@ -265,7 +280,7 @@ class Called:
                 return ray.get(ref)
             except ray.exceptions.RayActorError as error:
                 if error.actor_init_failed:  # it would fail anywhere
-                    raise
+                    raise failed(ray, error, "a process") from None
                 self._again()
                 ref = self._call()
             except ray.exceptions.RayError as error:
@@ -276,10 +291,30 @@ class Called:
         )
 
 
-def _run(work: Callable[[T], R], given: T, num_threads: int) -> tuple[R, list[logging.LogRecord]]:
-    """In a process of the cluster: the result, and the warnings that it gave on the way."""
+def _versions() -> str:
+    """Of what results depend on."""
     import torch
 
+    from dovetail import __version__
+
+    return f"Dovetail {__version__} and PyTorch {torch.__version__}"
+
+
+def _run(
+    work: Callable[[T], R], given: T, num_threads: int, versions: str
+) -> tuple[R, list[logging.LogRecord]]:
+    """In a process of the cluster: the result, and the warnings that it gave on the way.
+
+    Raises:
+        ConfigError: other versions than where the command runs.
+    """
+    import torch
+
+    if versions != _versions():
+        raise ConfigError(
+            f"a machine of the Ray cluster, {socket.gethostname()}, has {_versions()}, and here "
+            f"are {versions}; install the same on each"
+        )
     torch.set_num_threads(num_threads)
     records = _Records()
     logger = logging.getLogger(_OURS)
@@ -406,14 +441,21 @@ def _connect(ray: Any, address: str, key: str) -> None:
     in_main = threading.current_thread() is threading.main_thread()
     ends = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
-        ray.init(
-            address=None if address == AUTO else address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **({"include_dashboard": False} if address == AUTO else {}),
-        )
+        with warnings.catch_warnings(action="ignore"):  # what is wrong is reported below
+            ray.init(
+                address=None if address == AUTO else address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({"include_dashboard": False} if address == AUTO else {}),
+            )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise ConfigError(f"{key}: no Ray cluster at {address!r}: {_first_line(error)}") from None
+        text = " ".join(str(error).split())[:300]
+        advice = (
+            "install the cluster's versions of Ray and Python here"
+            if "ersion" in text
+            else "name the port of its head (mostly 6379), or ray:// and that of its client (10001)"
+        )
+        raise ConfigError(f"{key}: no Ray cluster at {address!r}: {text}; {advice}") from None
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, ends)  # Ray takes it

@@ -43,6 +43,18 @@ def test_an_address_that_will_not_do_is_one_sentence(address: str, sentence: str
         pass
 
 
+def test_a_machine_without_dovetail_or_of_another_version_is_one_sentence() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'dovetail-fl[ray]'")
+    text = "No module named 'dovetail'"
+    lacks = ray.exceptions.RaySystemError(ImportError(text))
+    told = cluster.failed(ray, ray.exceptions.RayTaskError("_run", f"{text}\n", lacks), "a task")
+    assert isinstance(told, ConfigError)
+    assert "cannot read a task: they have no package 'dovetail'; install the same" in str(told)
+    assert cluster._run(str, 1, 1, cluster._versions()) == ("1", [])
+    with pytest.raises(ConfigError, match=r"has Dovetail .*, and here are Dovetail 0.1 and PyTor"):
+        cluster._run(str, 1, 1, "Dovetail 0.1 and PyTorch 1.0")
+
+
 @pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "fe80::1%eth0", "fd00::1"])
 def test_a_cluster_lies_at_a_private_address(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_USE_TLS", raising=False)

@@ -21,7 +21,6 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from pixel_encoders import pixels_onnx
 
 import dovetail.cluster
 from benchmarks.tables.session import Away
@@ -153,7 +152,7 @@ class AtFirstRound(Progress):
     def epochs(self, title: str) -> AbstractContextManager[Any]:
         return nullcontext(self)
 
-    def epoch(self, variant: str, total: int, line: dict[str, Any]) -> None:
+    def __call__(self, variant: str, total: int, line: dict[str, Any]) -> None:
         if not self.done:
             self.done = True
             self._then()
@@ -402,6 +401,8 @@ def test_a_partys_own_cluster_encodes_texts_and_pictures_alike(
     cluster: Any, handed_out: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By hashed words, by a file, and by an installed package that the site trusts."""
+    from pixel_encoders import pixels_onnx  # which the cluster's processes do not find
+
     pixels_onnx(tmp_path / "encoder.onnx")
     rng = np.random.default_rng(0)
     names = [f"{number}.png" for number in range(70)]
@@ -420,8 +421,8 @@ def test_a_partys_own_cluster_encodes_texts_and_pictures_alike(
     monkeypatch.setattr(vectors, "_AT_ONCE", 30)
 
     def encoded() -> torch.Tensor:
-        table = table_from_arrays("visits", columns)
-        table.asked = Asked({name: Encode(**each) for name, each in asked.items()})
+        ask = Asked({name: Encode(**each) for name, each in asked.items()})
+        table = table_from_arrays("visits", columns).asking(ask)
         frozen._memory.clear()
         return TableEncoder.fit(table, [*columns], party="clinic").transform(table)
 
@@ -466,6 +467,9 @@ baselines = ["linear"]
 teachers = ["linear"]
 students = ["linear"]
 
+[apfed.sealed]
+rows = 3000
+
 [engine]
 kind = "stream"
 listen = "127.0.0.1:{port}"
@@ -501,7 +505,7 @@ def test_sites_that_join_by_grpc_compute_on_clusters_of_their_own(
         rows: dict[str, Any] = {"person": people + shift, f"{name} a": rng.normal(size=len(people))}
         if name == "bank":
             label = np.where(rows["bank a"] > 0, "up", "down")
-            rows["y"] = np.where(people < 600, label, "")
+            rows["y"] = np.where(people < 300, label, "")
         else:
             rows["note"] = [" ".join(rng.choice(words, 5)) for _ in people]
         pd.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
