@@ -13,14 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.data.stored import in_file, let_go, zeros
+from dovetail.data.stored import in_file, let_go, read_rows, zeros
 
 #: Rows of a bucket, about; and of a pass at a time.
 BUCKET = 1 << 20
-
-#: Rows that are picked at random between two looks at how much of a file is resident: each makes
-#: up to 1 MiB of it so.
-_PICKED = 1 << 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +151,8 @@ def picked(values_N: np.ndarray, rows_K: np.ndarray, party: str = "") -> np.ndar
     if not in_file(values_N):
         in_memory_K: np.ndarray = values_N[rows_K]
         return in_memory_K
-    if len(rows_K) <= _batch():  # a batch: page after page
-        few_K = np.empty((len(rows_K), *values_N.shape[1:]), dtype=values_N.dtype)
-        order = np.argsort(rows_K, kind="stable")
-        for start in range(0, len(order), _PICKED):
-            some = order[start : start + _PICKED]
-            few_K[some] = values_N[rows_K[some]]
-            let_go()
-        return few_K
+    if len(rows_K) <= _batch():
+        return read_rows(values_N, rows_K)
     bits = max(bits_of(len(rows_K)), bits_of(len(values_N)))
     shift = _shift(len(values_N), bits)
     picked_K = zeros((len(rows_K), *values_N.shape[1:]), values_N.dtype, party)

@@ -115,7 +115,26 @@ def put_tensor_away(values: Tensor, *parties: str) -> Tensor:
 
 def in_file(values: np.ndarray) -> bool:
     """Whether these values lie in a file of this module's."""
-    return _keeper.has(values.ctypes.data)
+    return _keeper.file_at(values.ctypes.data) is not None
+
+
+def read_rows(values_N: np.ndarray, rows_K: np.ndarray) -> np.ndarray:
+    """(K, ...) these rows of values that lie in a file, read from it one by one.
+
+    A mapped page would cost four times as much, and make up to 1 MiB of the file resident.
+    """
+    found = _keeper.file_at(values_N.ctypes.data)
+    if found is None or not (
+        len(rows_K) and hasattr(os, "pread") and values_N[0].flags.c_contiguous
+    ):
+        picked_K: np.ndarray = values_N[rows_K]
+        let_go()
+        return picked_K
+    start, file = found
+    first, width, read = values_N.ctypes.data - start, values_N[0].nbytes, os.pread
+    places_K = first + rows_K % len(values_N) * values_N.strides[0]
+    rows = bytearray().join([read(file, width, place) for place in places_K.tolist()])
+    return np.frombuffer(rows, dtype=values_N.dtype).reshape(-1, *values_N.shape[1:])
 
 
 class Pile:
@@ -219,7 +238,7 @@ def _mapped(file: Any, num_bytes: int) -> np.ndarray:
     if hasattr(mmap, "MADV_RANDOM"):  # else a row brings up to 2 MiB of the file with it
         mapped.madvise(mmap.MADV_RANDOM)
     values = np.frombuffer(mapped, dtype=np.uint8)
-    _keeper.watch(mapped, values.ctypes.data, num_bytes)
+    _keeper.watch(mapped, values.ctypes.data, num_bytes, os.dup(file.fileno()))
     return values
 
 
@@ -230,26 +249,30 @@ class _Keeper:
     """
 
     def __init__(self) -> None:
-        #: Map -> where it begins and ends.
-        self._watched: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int]] = (
+        #: Map -> where it begins and ends, and its file.
+        self._watched: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int, int]] = (
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._before = 0
 
-    def watch(self, mapped: mmap.mmap, start: int, num_bytes: int) -> None:
+    def watch(self, mapped: mmap.mmap, start: int, num_bytes: int, file: int) -> None:
+        weakref.finalize(mapped, os.close, file)
         with self._lock:
-            self._watched[mapped] = start, start + num_bytes
+            self._watched[mapped] = start, start + num_bytes, file
         if self._thread is None or not self._thread.is_alive():  # a fork has its parent's no more
             self._before = _resident_file_bytes()
             self._thread = threading.Thread(target=self._keep, daemon=True)
             self._thread.start()
 
-    def has(self, address: int) -> bool:
-        """Whether this is an address of one that is watched."""
+    def file_at(self, address: int) -> tuple[int, int] | None:
+        """Where the map of this address begins, and its file; None if none is watched there."""
         with self._lock:
-            return any(start <= address < stop for start, stop in self._watched.values())
+            for start, stop, file in self._watched.values():
+                if start <= address < stop:
+                    return start, file
+        return None
 
     def look(self) -> None:
         """Let go if there is something to let go of."""
