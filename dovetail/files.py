@@ -44,6 +44,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        inside = path / "run.toml"
+        hint = f"did you mean {inside}?" if inside.is_file() else "name a file in it"
+        raise ConfigError(
+            f"{path} is a folder, and a run file or party file is expected; {hint}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from None
     return toml_tables(text, where=str(path))
@@ -68,8 +74,8 @@ def unknown_key(path: str, known: Sequence[str]) -> str:
     >>> unknown_key("apfed.heda", ["encoder", "head"])
     "unknown key 'apfed.heda'; did you mean 'head'?"
     """
-    near = difflib.get_close_matches(path.rpartition(".")[2], known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    near = _nearest(path.rpartition(".")[2], known, cutoff=0.5)
+    hint = f"did you mean {near!r}?" if near else f"known keys: {', '.join(known)}"
     return f"unknown key {path!r}; {hint}"
 
 
@@ -79,8 +85,14 @@ def did_you_mean(word: object, known: Collection[str]) -> str:
     >>> did_you_mean("alnoe", ["alone", "tvfl"]), did_you_mean("mse", ["alone"])
     ("; did you mean 'alone'?", '')
     """
-    near = difflib.get_close_matches(str(word).lower(), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near and near[0] != word else ""
+    near = _nearest(str(word).lower(), known, cutoff=0.6)
+    return f"; did you mean {near!r}?" if near and near != word else ""
+
+
+def _nearest(word: str, known: Collection[str], *, cutoff: float) -> str | None:
+    """The known word closest to it, of close ones that with the same letters in another order."""
+    near = difflib.get_close_matches(word, known, n=3, cutoff=cutoff)
+    return min(near, key=lambda each: sorted(each) != sorted(word), default=None)
 
 
 def override(text: str) -> dict[str, Any]:

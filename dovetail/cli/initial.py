@@ -17,7 +17,7 @@ from dovetail.data.databases import read_database
 from dovetail.data.survey import Surveyed, propose_id, propose_label, propose_task, survey
 from dovetail.data.tables import is_table_path, read_table
 from dovetail.errors import ConfigError
-from dovetail.files import toml_tables
+from dovetail.files import did_you_mean, toml_tables
 from dovetail.methods.validation import validate
 from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
@@ -194,8 +194,9 @@ def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -
     known = [column.name for column in columns]
     for name in names:
         if name not in known:
+            there = f"; there are {', '.join(known)}"
             raise ConfigError(
-                f"{option}: there is no column {name!r}; there are {', '.join(known)}"
+                f"{option}: there is no column {name!r}{did_you_mean(name, known) or there}"
             )
     if option == "--id" and len(names) == 1:
         (column,) = (each for each in columns if each.name == names[0])

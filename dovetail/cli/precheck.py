@@ -170,6 +170,11 @@ def _is_file_name(table: str) -> bool:
 
 def _check_table(party: str, path: Path, ids: Sequence[str], others: Sequence[str]) -> None:
     """Refuse a table that is not there, is empty, lacks a column that is named or repeats ids."""
+    if path.is_dir():
+        raise DataError(
+            f"{party}: {path} is a folder, and a {path.suffix} file is expected; name a file in "
+            f"it, or all by table = \"SELECT * FROM '{path.name}/*{path.suffix}'\""
+        )
     if not path.is_file():
         raise DataError(f"{party}: there is no file {path}; check the path")
     if not path.stat().st_size:

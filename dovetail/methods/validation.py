@@ -15,6 +15,15 @@ from dovetail.files import did_you_mean, unknown_key
 
 B = TypeVar("B", bound=BaseModel)
 
+#: What pydantic calls by its types of Python, in the words of files.
+_INPUTS = {
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "input should be a list"),
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
+        "input should be a table of keys",
+    ),
+}
+
 
 def validate(model: type[B], values: Any, *, where: str) -> B:
     """The values as this model.
@@ -63,7 +72,7 @@ def sentence(model: type[BaseModel], values: Any, error: ValidationError) -> str
                 f"{path}.kind: expected one of {expected}, got "
                 f"{got!r}{_did_you_mean(got, expected)}"
             )
-    message = first["msg"].removeprefix("Value error, ")
+    message = _INPUTS.get(first["type"], first["msg"].removeprefix("Value error, "))
     if first["type"] == "value_error":
         return f"{path}: {message}" if path else message
     close = _did_you_mean(

@@ -234,7 +234,10 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(dovetail: Any, tmp_path: P
     assert_refused(dovetail("train", "bad.toml"), r"bad\.toml is not valid TOML: .* line 1")
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     assert_refused(dovetail("train", "bad.toml"), r"bad\.toml cannot be read")
-    assert_refused(dovetail("train", "."), r"\. cannot be read .*directory")
+    expected = r"\. is a folder, and a run file or party file is expected; "
+    assert_refused(dovetail("train", "."), expected + "name a file in it")
+    (tmp_path / "run.toml").touch()
+    assert_refused(dovetail("train", "."), expected + r"did you mean run\.toml\?")
     (tmp_path / "bad.toml").write_text("data = 3")
     assert_refused(dovetail("train", "bad.toml"), r"bad\.toml: ")
 
@@ -255,9 +258,10 @@ def test_a_recipe_with_a_mistake_is_named_whether_asked_for_or_not(
         ("apfed.epochs", "--set takes key=value, for example apfed.epochs=5; got 'apfed.epochs'"),
         ("=3", "--set takes key=value"),
         ("apfed.epoch=3", "unknown key 'apfed.epoch'; did you mean 'epochs'"),
-        ("apfed=3", "apfed: input should be a valid dictionary"),
+        ("apfed=3", "apfed: input should be a table of keys, got 3"),
         ("apfed.epochs=", "apfed.epochs: input should be a valid integer"),
-        ("data=x", "data: input should be a valid dictionary"),
+        ("data=x", "data: input should be a table of keys, got 'x'"),
+        ("seeds=all", "seeds: input should be a list, got 'all'"),
     ],
 )
 def test_a_setting_with_a_mistake_is_named(

@@ -696,6 +696,18 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         '"labb.csv"',
         r"party 'lab': there is no file .*/labb\.csv; check the path",
     ),
+    "letters in another order": (
+        "lab.toml",
+        'id = "person"',
+        'id = "person"\nlable = "x"',
+        r"lab\.toml: unknown key 'party\.lable'; did you mean 'label'\?",
+    ),
+    "columns of an encoder, not a table each": (
+        "lab.toml",
+        'id = "person"',
+        'id = "person"\nencode = { text = ["x"] }',
+        r"party\.encode\.text: input should be a table of keys, got \['x'\]",
+    ),
     "no such column": (
         "lab.toml",
         'id = "person"',
@@ -761,6 +773,21 @@ def test_a_mistake_is_told_in_one_sentence(
     deal().change(file, (old, new))
     assert_refused(dovetail("train", "run.toml", "-q"), words)
     assert not Path("out/run/result.json").exists()
+
+
+def test_a_folder_of_tables_is_read_as_it_says(dovetail: Any, deal: Any) -> None:
+    dealt = deal()
+    (dealt.folder / "rows.csv").mkdir()
+    (dealt.folder / "lab.csv").rename(dealt.folder / "rows.csv" / "part-0.csv")
+    dealt.change("lab.toml", ('"lab.csv"', '"rows.csv"'))
+    advice = "SELECT * FROM 'rows.csv/*.csv'"
+    words = (
+        f"rows.csv is a folder, and a .csv file is expected; name a file in it, or all by "
+        f'table = "{advice}"'
+    )
+    assert_refused(dovetail("train", "run.toml", "-q"), f"party 'lab': .*{re.escape(words)}")
+    dealt.change("lab.toml", ("rows.csv", advice))
+    assert dovetail("train", "run.toml", "-q").code == 0
 
 
 def test_nothing_shared_is_told(dovetail: Any, deal: Any) -> None:
