@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.data.addresses import without_password
 from dovetail.data.databases import absolute_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.tables import closest
@@ -171,7 +172,7 @@ class Party:
             ("rows", f"{self.num_rows:,}"),
             ("columns", f"{len(self.columns)}: {few(self.columns)}" if self.columns else "images"),
             ("label", self.label or "none: a partner"),
-            ("table", self._site.party.table),
+            ("table", without_password(self._site.party.table)),
         ]
         return html_table(rows, head=("party", self.name))
 

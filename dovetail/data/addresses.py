@@ -11,6 +11,10 @@ from dovetail.errors import DataError
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
+#: Keys of an address whose values are secrets, and a value as ODBC quotes one that has a semicolon.
+_SECRET = r"(?:password|passwd|pwd|passphrase|secret|token|(?:access|account|api)_?key|\bsig)"
+_BRACED = r"\{(?:[^}]|\}\})*\}"
+
 _REACH = "check the address, and that it can be reached from here"
 
 #: Words of a library's error -> what to do.
@@ -39,9 +43,12 @@ def without_password(url: str) -> str:
     >>> without_password("odbc:Driver={SQL Server};Uid=me;Pwd={p;w};Server=db")
     'odbc:Driver={SQL Server};Uid=me;Pwd=***;Server=db'
     """
+    if url[:5].lower() == "odbc:":  # what has no braces ends at a semicolon alone
+        return re.sub(rf"([^;=]*{_SECRET}[^;=]*=)(?:\s*{_BRACED}|[^;]*)", r"\1***", url, flags=re.I)
     start = r"((?:://|\badbc:[\w.-]+:)[^/@:\s]*)"
     shown = re.sub(start + r":(?!//)\S*@", r"\1:***@", url)  # a password may have an @ itself
-    return re.sub(r"((?:password|\bpwd)\s*=\s*)(?:\{[^}]*\}|[^&;\s]*)", r"\1***", shown, flags=re.I)
+    value = rf"(?:{_BRACED}|'[^']*'|[^&;\s]*)"
+    return re.sub(rf"({_SECRET}\w*\s*=\s*){value}", r"\1***", shown, flags=re.I)
 
 
 @contextmanager
@@ -61,8 +68,14 @@ def explained(url: str) -> Iterator[str]:
         )
     address = _VARIABLE.sub(lambda found: os.environ[found[1]], url)
 
+    masked, scheme = without_password(url), len("odbc:")
+    is_odbc = url[:scheme].lower() == "odbc:"  # drivers say what follows the scheme
+
     def shown(text: str) -> str:
-        text = " ".join(text.split()).replace(address, url)
+        text = text.replace(address, masked)
+        if is_odbc:
+            text = text.replace(address[scheme:], masked[scheme:])
+        text = " ".join(text.split()).replace(address, masked)
         for name in names:
             text = text.replace(os.environ[name], f"${{{name}}}")
         return without_password(text)

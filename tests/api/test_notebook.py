@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -93,6 +94,9 @@ def test_parties_models_and_what_they_give_are_tables(rows: pd.DataFrame) -> Non
     shown = party._repr_html_()
     assert ">60</td>" in shown
     assert ">2: age, &lt;b&gt;</td>" in shown
+    url = "odbc:Driver={SQL Server};Uid=me;Pwd=s3cr3t;Server=db"
+    party._site = replace(party.site, party=party.site.party.model_copy(update={"table": url}))
+    assert "Pwd=***;Server=db" in party._repr_html_()  # a notebook is passed on
     model = SoloClassifier(learners=["linear"]).fit(rows, y).model_
     assert ">2: age, &lt;b&gt;</td>" in model._repr_html_()
     reported = model.predictions(rows)._repr_html_()

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from dovetail.data import databases, read_database
+from dovetail.data import addresses, databases, read_database
 from dovetail.errors import DataError
 from dovetail.settings.sources import is_database_url
 
@@ -265,6 +265,33 @@ def test_no_part_of_a_password_is_shown(url: str) -> None:
     assert "***" in shown
     assert "me" in shown
     assert shown.endswith("db") or "/db" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Pwd={s3}}cr3t}",
+        "PWD=two s3cr3t",
+        "Pwd=a&s3cr3t",
+        "Pwd = {s3;cr3t}",
+        "PRIV_KEY_FILE_PWD=s3cr3t",
+        "Auth_AccessToken=s3cr3t",
+        "Auth_Client_Secret=s3cr3t",
+    ],
+)
+def test_no_part_of_a_secret_of_odbc_is_shown_by_an_error_either(words: str) -> None:
+    url = f"odbc:Driver={{SQL Server}};Uid=me;{words};Server=db"
+    shown = databases.without_password(url)
+    assert "cr3t" not in shown
+    assert "s3" not in shown
+    assert "two" not in shown
+    assert shown.startswith("odbc:Driver={SQL Server};Uid=me;")
+    assert shown.endswith("***;Server=db")
+    with pytest.raises(DataError) as told, addresses.explained(url) as address:
+        raise OSError(f"[01000] no line to {address.partition(':')[2]}")
+    assert "cr3t" not in str(told.value)
+    assert "two" not in str(told.value)
+    assert "no line to Driver={SQL Server}" in str(told.value)
 
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
