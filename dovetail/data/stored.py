@@ -130,6 +130,8 @@ def read_rows(values_N: np.ndarray, rows_K: np.ndarray) -> np.ndarray:
         picked_K: np.ndarray = values_N[rows_K]
         let_go()
         return picked_K
+    if rows_K.min() < -len(values_N) or rows_K.max() >= len(values_N):  # as numpy refuses it
+        raise IndexError(f"row {rows_K.max()} or {rows_K.min()} of {len(values_N)} rows")
     start, file = found
     first, width, read = values_N.ctypes.data - start, values_N[0].nbytes, os.pread
     places_K = first + rows_K % len(values_N) * values_N.strides[0]

@@ -62,6 +62,15 @@ def test_the_file_has_no_name_and_goes_with_the_tensor(folder: Path) -> None:
     assert mapped_here(folder) == []
 
 
+@pytest.mark.parametrize("row", [4, -5])
+def test_a_row_that_is_not_there_is_no_other_row(folder: Path, row: int) -> None:
+    values = stored.zeros((4, 2), np.int64, "bank")
+    values[:] = np.arange(8).reshape(4, 2)
+    assert stored.read_rows(values, np.array([3, -4])).tolist() == [[6, 7], [0, 1]]
+    with pytest.raises(IndexError):
+        stored.read_rows(values, np.array([0, row]))
+
+
 def test_the_file_is_its_owners_alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     modes = []
     real = os.posix_fallocate
