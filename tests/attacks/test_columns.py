@@ -22,8 +22,10 @@ from dovetail.alignment import psi
 from dovetail.data import Alignment, Classification, PartyData, SharedRows, table_from_arrays
 from dovetail.federated import Local
 from dovetail.methods import apfed, fedoptimus, hyfem, vertical
+from dovetail.methods.apfed import distil
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus.local_data import Columns
+from dovetail.methods.settings.apfed import PartnerConfig
 from dovetail.models import (
     ColumnsMlp,
     Head,
@@ -345,6 +347,23 @@ def test_no_state_of_a_stream_is_among_the_four_billion_that_seeds_give() -> Non
 
     assert of_a_seed(words(generator(SEED, "shop", "passive")))
     assert not of_a_seed(words(generator(SEED, "shop", "passive", secret=secret())))
+
+
+def test_networks_of_apfed_d_at_a_site_are_no_function_of_the_seed() -> None:
+    rows = SharedRows("shop", columns(40, 4), torch.arange(40))
+    asked = distil.Encode(
+        ("network",), (), torch.zeros(0, 0), torch.arange(40), training=False, test=False
+    )
+
+    def codes(site_secret: Secret | None) -> Tensor:
+        shop = distil.Partner(rows, None, PartnerConfig(), Local("shop", secret=site_secret))
+        shop.handle(distil.Begin(("network",), 1, 1, SEED))
+        answer = shop.handle(asked)
+        assert isinstance(answer, distil.Codes)
+        return answer.code_ND
+
+    assert torch.equal(codes(None), codes(None))  # in simulation runs repeat
+    assert not torch.allclose(codes(None), codes(secret))
 
 
 class Members:
