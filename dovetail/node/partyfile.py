@@ -144,7 +144,7 @@ def make_site(
                 f"{where}: party.tabicl names the weights {weights}, which is no file; nothing is "
                 "downloaded: get the file from TabICL's authors, or leave party.tabicl out"
             )
-        named = party.tabicl.model_copy(update={"weights": str(weights)})
+        named = party.tabicl.model_copy(update={"weights": str(weights.absolute())})
         party = party.model_copy(update={"tabicl": named})
     rows = dd.read_party_table(
         party.name,
