@@ -30,9 +30,8 @@ check: .venv/.installed  ## lint, formatting, types, and the language of the doc
 	$(BIN)/mypy
 	$(BIN)/python .ci/words.py
 
-keys: .venv/.installed  ## what is written from the code: pages of keys, types of settings, keys.json
+keys: .venv/.installed  ## what is written from the code: pages of keys, types of settings
 	$(BIN)/python -m tools.keys
-	$(BIN)/python tests/cli/test_early.py
 
 bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/results/
 	@set -e; for script in $$(grep -l '^if __name__ == "__main__"' benchmarks/*.py | grep -v _tables); do \
