@@ -202,12 +202,11 @@ def test_a_rate_is_scikit_learns_with_the_exposure_as_weight() -> None:
     counts = rng.poisson(years * np.exp(0.5 + 0.7 * x[:, 0])).astype(float)
     values, missing = np.stack([counts, years], axis=1), np.zeros(800, bool)
     task = fit_task(values, missing, kind="counts", label="Rate(claims, years)")
-    assert task == Counts(counts.sum() / years.sum(), "years")
+    assert task == Counts(counts.sum() / years.sum(), "years", exposed=years.mean())
     labels = encode_labels(task, values, missing, label="y")
     rows = rows_of(task, torch.from_numpy(x), labels)
-    # Ours is a mean over rows, scikit-learn's over exposure.
-    penalty = 0.01 * years.mean()
-    said = Linear(penalties=(penalty,)).fit(rows, seed=0).outputs(rows.x_NF).numpy()
+    # Ours is a mean over rows of exposures over their mean: scikit-learn's, over exposure.
+    said = Linear(penalties=(0.01,)).fit(rows, seed=0).outputs(rows.x_NF).numpy()
     reference = PoissonRegressor(alpha=0.01, max_iter=1000, tol=1e-9).fit(
         x, counts / years / task.unit, sample_weight=years
     )
