@@ -11,9 +11,9 @@ products of other ids, but each question has a c of its own, and so c U from c H
 computational Diffie-Hellman. That is so, too, if U is a multiple of *another* id that both have:
 then values a b H that are equal on both sides can be had for exchanged indices, but no proofs.
 
-Questions are about claims drawn at random: all of up to ``CHECKED``, and of more so many or every
-50th, whichever is more. Of K claims with m wrong ones, all pass with a probability of at most
-(1 - m/K)^Q, Q the number of questions.
+Questions are about claims drawn at random: all of up to ``CHECKED`` (in
+``settings/alignment.py``), and of more so many or every 50th, whichever is more. Of K claims with m
+wrong ones, all pass with a probability of at most (1 - m/K)^Q, Q the number of questions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VALUE_BYTES = 16
 def num_questions(num_claims: int, checked: int) -> int:
     """How many of the claims are checked.
 
-    >>> num_questions(100, CHECKED), num_questions(50_000, CHECKED)
+    >>> num_questions(100, checked=400), num_questions(50_000, checked=400)
     (100, 1000)
     """
     return min(num_claims, max(checked, num_claims // ONE_IN))

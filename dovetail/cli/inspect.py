@@ -17,6 +17,7 @@ def inspect(
     parties: list[Path],
     html: Path | None = None,
     overrides: list[str] | None = None,
+    private: bool = False,
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
@@ -36,8 +37,10 @@ def inspect(
     Args:
         parties: a run file, or party files (TOML).
         html: also write a page with the picture.
+        private: compare ids only blinded, by private set intersection, and count; there is no
+            picture.
     """
-    precheck.check_files(parties, overrides)
+    precheck.check_files(parties, overrides, tables=not private)
     inspection = call()
     if html is not None:
         page = inspection.save(html)

@@ -45,7 +45,7 @@ def check_run_or_folder(run: Path, overrides: Sequence[str] | None) -> None:
         check_run(run, overrides)
 
 
-def check_party(path: Path) -> PartyFile:
+def check_party(path: Path, *, table: bool = True) -> PartyFile:
     """A party file; refuses one whose settings do not fit, or whose table will not do.
 
     Raises:
@@ -57,7 +57,7 @@ def check_party(path: Path) -> PartyFile:
 
     file = read_party_file(path)
     party = file.party
-    if _is_file_name(party.table):
+    if table and _is_file_name(party.table):
         ids = (party.id,) if isinstance(party.id, str) else party.id
         label = () if party.label is None else label_columns(party.label)
         _check_table(f"party {party.name!r}", path.parent / party.table, ids, label)
@@ -82,13 +82,15 @@ def check_certificates(party: Path, file: PartyFile, certificates: Path | None) 
         log.removeHandler(silent)
 
 
-def check_files(paths: Sequence[Path], overrides: Sequence[str] | None = ()) -> None:
-    """Refuse one run file, or several party files, as the two above do."""
+def check_files(
+    paths: Sequence[Path], overrides: Sequence[str] | None = (), *, tables: bool = True
+) -> None:
+    """Refuse one run file, or several party files, as the two above do; or their files alone."""
     if len(paths) == 1 and "party" not in read_run(paths[0]):
         check_run(paths[0], overrides)
     else:
         for path in paths:
-            check_party(path)
+            check_party(path, table=tables)
 
 
 def check_models(texts: Sequence[str]) -> None:

@@ -80,7 +80,8 @@ class Party:
             of one that its party keeps, and tells of.
         finish_with: the message, or any of several, after which its model is whole: that of
             ``finish``, unless it says another; None: there is none.
-        finished: called when its model is whole, to keep it at its site; None: nobody keeps it.
+        finished: called with it when its model is whole, to keep that at its site; None: nobody
+            keeps it. It does not hold the party, which would then outlive its place in memory.
         has_local: whether it is made with a context.
         renamed: messages of base classes' handlers under the method's names (``Message.named``).
     """
@@ -96,7 +97,7 @@ class Party:
     finish_with: ClassVar[type[Message] | tuple[type[Message], ...] | None] = None
     renamed: ClassVar[tuple[type[Message], ...]] = ()
     name: str
-    finished: Callable[[], None] | None = None
+    finished: Callable[[Any], None] | None = None
     _handlers: ClassVar[Mapping[type[Message], str]] = {}
     _early: ClassVar[frozenset[str]] = frozenset(("begin",))  # handlers that need no ``begin``
     _begun: Message | None = None
@@ -182,7 +183,7 @@ class Party:
         if name == "begin":
             self._begun = message
         if self.finished and self.finish_with and isinstance(message, self.finish_with):
-            self.finished()
+            self.finished(self)
         return answer
 
     def sizes(self) -> Mapping[str, int]:

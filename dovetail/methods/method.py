@@ -188,13 +188,13 @@ class Method(Kind):
                 local = asked.local()
                 party = self.party(as_released(local_data, local, accepts), local)
 
-                def keep() -> None:
+                def keep(whole: Any) -> None:
                     variant = self.variant(self.name)
-                    model = variant.model(party, local_data)
+                    model = variant.model(whole, local_data)
                     if model is not None:
-                        about = about_decision(variant.fitted_threshold(party, local_data))
+                        about = about_decision(variant.fitted_threshold(whole, local_data))
                         model = replace(model, about={**model.about, **about})
-                        asked.keep(model, variant.test(party, local_data))
+                        asked.keep(model, variant.test(whole, local_data))
 
                 party.finished = keep
                 return party

@@ -36,6 +36,7 @@ from dovetail.models import (
     derive_seed,
     generator,
 )
+from dovetail.models.optimizers import Optimizer
 from dovetail.network import Engine, InProcess, Message
 from dovetail.network.stream import Stream
 from dovetail.node.partyfile import open_site
@@ -75,7 +76,7 @@ def read_passive(network: Engine, party: str, config: apfed.PassiveConfig, rows:
     network.ask({party: apfed.Begin(code_shape, 0, SEED)}, apfed.Ready).or_raise()
     with RandomStream(SEED, party, "passive"):
         decoder = Perceptron(WIDTHS).decoder(code_shape, row_shape)
-    optimizer = config.build(decoder.parameters())
+    optimizer = Optimizer.of(config, decoder.parameters())
     rng = torch.Generator().manual_seed(9)
     shares = []
     for _ in range(STEPS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +109,13 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
 ) -> None:
     write_run()
     words = ["--track", "tensorboard", "--track", "mlflow", "--set", f"track.uri={uri}", "-q"]
-    shown = base._Silent.epoch
 
-    def stop(self: Any, variant: str, total: int, line: dict[str, Any]) -> None:
-        shown(self, variant, total, line)
+    def stop(variant: str, total: int, line: dict[str, Any]) -> None:
         if (variant, line["epoch"]) == ("alone", 1):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(base._Silent, "epoch", stop)
+        changed.setattr(base.Progress, "epochs", lambda self, title: nullcontext(stop))
         assert dovetail("train", "run.toml", *words).code == 130
     ((run, _),) = in_mlflow(uri)
     assert run.info.status == "KILLED"
@@ -141,11 +140,11 @@ def test_metrics_can_be_read_as_they_grow(
     path = tmp_path / "out" / "run" / "metrics.jsonl"
     seen = []
 
-    def read(self: Any, variant: str, total: int, line: dict[str, Any]) -> None:
+    def read(variant: str, total: int, line: dict[str, Any]) -> None:
         rows = duckdb.sql(f"SELECT variant, epoch, loss FROM read_json('{path}')").fetchall()
         seen.append(rows)
 
-    monkeypatch.setattr(base._Silent, "epoch", read)
+    monkeypatch.setattr(base.Progress, "epochs", lambda self, title: nullcontext(read))
     assert dovetail("train", "run.toml", "-q").code == 0
     assert [len(rows) for rows in seen] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert seen[-1] == [

@@ -130,7 +130,11 @@ def test_what_cannot_be_valued_is_told_in_a_sentence(
 def test_a_method_without_partners_is_refused_before_its_tables_are_read(
     dovetail: Any, tmp_path: Path
 ) -> None:
-    parties = '["north.toml", "south.toml"]'  # which are not there
+    for name in ("north", "south"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"no table")
+        party = f'name = "{name}"\ntable = "{name}.parquet"\nid = "id"\nlabel = "y"\n'
+        (tmp_path / f"{name}.toml").write_text(f"[party]\n{party}")
+    parties = '["north.toml", "south.toml"]'
     (tmp_path / "run.toml").write_text(f'method = "chfl"\nparties = {parties}\n')
     done = dovetail("value", "run.toml")
     assert done.code == 2

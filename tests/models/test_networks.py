@@ -21,6 +21,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
+from dovetail.models.optimizers import Optimizer
 from dovetail.settings.models import OptimizerConfig
 
 CPU = torch.device("cpu")
@@ -195,7 +196,8 @@ def test_asking_for_a_shape_changes_nothing() -> None:
 
 def test_optimizers_have_these_settings() -> None:
     weights = [nn.Parameter(torch.ones(2))]
-    sgd = OptimizerConfig(learning_rate=0.1, momentum=0.8, weight_decay=0.01).build(weights)
+    config = OptimizerConfig(learning_rate=0.1, momentum=0.8, weight_decay=0.01)
+    sgd = Optimizer.of(config, weights)
     assert (sgd.kind, sgd.learning_rate, sgd.momentum, sgd.weight_decay) == ("sgd", 0.1, 0.8, 0.01)
-    adam = OptimizerConfig(optimizer="adam", learning_rate=0.1).build(weights)
+    adam = Optimizer.of(OptimizerConfig(optimizer="adam", learning_rate=0.1), weights)
     assert (adam.kind, adam.learning_rate) == ("adam", 0.1)

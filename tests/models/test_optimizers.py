@@ -101,7 +101,8 @@ def test_a_kept_state_is_its_own() -> None:
 def test_a_first_step_does_not_import_the_compiler() -> None:
     code = """
 import itertools, sys, torch
-from dovetail.models import BlocksSpec, Perceptron
+from dovetail.models import Perceptron
+from dovetail.models.blocks import BlocksSpec
 from dovetail.models.optimizers import Optimizer, follow_back
 BlocksSpec(("own",), ((3,),), (Perceptron((4,)),), (5,), 2).build()  # sized without memory
 layer = torch.nn.Linear(3, 2)

@@ -313,9 +313,8 @@ class Apfed(ApfedRecord, Method):
                 def make() -> StatefulParty:
                     party = data.party(asked.local())
 
-                    def keep() -> None:
-                        assert isinstance(party, distil.Partner | second_question.Partner)
-                        asked.keep(party.bottom_model(), {})
+                    def keep(whole: distil.Partner | second_question.Partner) -> None:
+                        asked.keep(whole.bottom_model(), {})
 
                     party.finished = keep
                     return party

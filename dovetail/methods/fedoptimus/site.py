@@ -188,14 +188,14 @@ def _trains(site: Site, live: _Live) -> Maker:
             if isinstance(side, fedoptimus.DataOwner):
                 live.trains(asked, side)
 
-            def keep() -> None:
-                if isinstance(side, fedoptimus.DataOwner):
-                    bottom = side.bottom_model()
-                    about = {**bottom.about, "label_owners": list(side.label_owners)}
+            def keep(whole: fedoptimus.DataOwner | fedoptimus.LabelOwner) -> None:
+                if isinstance(whole, fedoptimus.DataOwner):
+                    bottom = whole.bottom_model()
+                    about = {**bottom.about, "label_owners": list(whole.label_owners)}
                     asked.keep(replace(bottom, about=about), {})
                 else:
-                    model = described(side.model(), method="fedoptimus", label=side.data.label)
-                    about = {**model.about, **about_decision(side.fitted_threshold)}
+                    model = described(whole.model(), method="fedoptimus", label=whole.data.label)
+                    about = {**model.about, **about_decision(whole.fitted_threshold)}
                     asked.keep(replace(model, about=about), {})
 
             side.finished = keep
