@@ -790,7 +790,7 @@ _EVERY = (
     ),
     Table(
         name="chfl-each",
-        title="CHFL, section V-A3: each party's own rate and mu, of Table II's covertype",
+        title="CHFL, section V-A3: each party's own rate and mu, on covertype and jannis",
         cells=tuple(_chfl_each()),
         against="chfl",
         note="Rates of 0.0003, 0.001, 0.003 and mu of 0.3, 1, chosen with seed 0 for all seeds.",
