@@ -194,18 +194,21 @@ class Federation:
             NetworkError: they have not in time.
         """
         deadline = time.monotonic() + timeout_s
-        missing = set(sites)
+        missing, again = set(sites), set[str]()
         while missing:
             if time.monotonic() > deadline:
                 raise NetworkError(
                     f"after {timeout_s:g} s NVFlare's server does not know {sorted(missing)}; see "
                     f"{self.kits}/*.log"
                 )
-            for name, process in self._started.items():
+            for name, process in list(self._started.items()):
                 if process.poll() is not None:
-                    raise NetworkError(
-                        f"NVFlare's process of {name!r} has ended; see {self.kits}/{name}.log"
-                    )
+                    if name in again:
+                        raise NetworkError(
+                            f"NVFlare's process of {name!r} has ended; see {self.kits}/{name}.log"
+                        )
+                    again.add(name)  # a site ends if the server cannot take it yet
+                    self.start(name)
             with suppress(Exception):  # it is not there yet, or the session has ended
                 known = self.session().get_system_info().client_info
                 missing = set(sites) - {client.name for client in known}

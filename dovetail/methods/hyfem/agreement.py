@@ -231,7 +231,8 @@ class Holder(Party):
         if begin.task != (known := task_text(self.task)):
             raise ConfigError(
                 f"its labels are {known[:200]}, the server's are {begin.task[:200]}; name all "
-                "classes of the federation in the party's file, or several labels in one order"
+                "classes of the federation in the party's file, several labels in one order, or "
+                "one label_scale of numbers (below [hyfem])"
             )
         if not len(begin.extractors) == len(begin.encodings) == len(names):
             raise MessageError(
