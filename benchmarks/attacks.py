@@ -220,8 +220,8 @@ def compared(table: str, method: str) -> list[dict[str, Any]]:
     scene = scene_of(task)
     reading = Recording() if isinstance(scene.reading, Reading) else scene.reading
     scene = replace(scene, reading=reading)
-    told = heard(task, scene, run.method, 0)
-    scene, tape, outcome = told.scene, told.tape, told.outcome
+    record = heard(task, scene, run.method, 0)
+    scene, tape, outcome = record.scene, record.tape, record.outcome
     found = Compared()
     found.audited(attack(run.method, scene, tape, outcome.models, Settings(others_known=False)))
     audit_s = time.process_time() - started

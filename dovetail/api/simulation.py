@@ -1,4 +1,4 @@
-"""One table dealt to parties in this process: what ``[data]`` of a run file says."""
+"""One table split among parties in this process: what ``[data]`` of a run file says."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def simulate(
     test_source: str | Path | Frame | None = None,
     **keys: Unpack[SimulateKeys],
 ) -> Simulation:
-    """One table, dealt to parties in this process; give it to ``fit`` in the place of parties.
+    """One table, split among parties in this process; give it to ``fit`` in the place of parties.
 
     Args:
         source: a DataFrame, a path, a ``SELECT``, or a data set that is built in

@@ -202,14 +202,14 @@ def _try(
 
 def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
     """One cell of one seed, and the median length of a row's codes and gradients."""
-    told = heard(task, scene_of(task), variant, seed)
-    outcome = told.outcome
-    findings = attack(variant, told.scene, told.tape, outcome.models, Settings(network=False))
-    sends = told.played is not None and grid.sends(task)
+    record = heard(task, scene_of(task), variant, seed)
+    outcome = record.outcome
+    findings = attack(variant, record.scene, record.tape, outcome.models, Settings(network=False))
+    sends = record.played is not None and grid.sends(task)
     spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
     scores = outcome.scores.get(variant)
     drawn = _Drawn(
-        grid.scored(task, told.played, outcome, held),
+        grid.scored(task, record.played, outcome, held),
         mean_over(scores) if scores else {},
         [each for each in findings if sends or each.channel == "model"],
         max(spent) if spent else None,
@@ -218,7 +218,7 @@ def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tup
         kind: max(
             [
                 float(torch.linalg.vector_norm(table.last, dim=1).median())
-                for channel, table in told.tape.tables.items()
+                for channel, table in record.tape.tables.items()
                 if channel.what == kind and channel.owner in task.party_data
             ],
             default=1.0,

@@ -163,13 +163,13 @@ def _one(
     talk.print(f"seed {seed}: {variant} is trained again, and attacked")
     with threads_for(loaded):
         task = setup(run, seed, loaded)
-        told = heard(task, scene_of(task), variant, seed)
-        outcome = told.outcome
-        findings = attack(variant, told.scene, told.tape, outcome.models, settings, talk.print)
+        record = heard(task, scene_of(task), variant, seed)
+        outcome = record.outcome
+        findings = attack(variant, record.scene, record.tape, outcome.models, settings, talk.print)
         if malicious:
-            findings += steered.malicious(task, told.scene, variant, seed, settings)
+            findings += steered.malicious(task, record.scene, variant, seed, settings)
     score = mean_over(outcome.scores[variant]) if outcome.scores.get(variant) else {}
-    return variant, findings, score, told.tape.answered
+    return variant, findings, score, record.tape.answered
 
 
 def _mean(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
