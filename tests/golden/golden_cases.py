@@ -247,6 +247,7 @@ test = 0.25
 rows = 400
 partition = { kind = "blocks", blocks = "quadrants", assignment = "who.csv" }
 [hyfem]
+choose = "last"
 schedule = "constant"
 rounds = 3
 local_steps = 2
@@ -557,8 +558,8 @@ def hyfem_parties() -> Federation:
         driver="server",
         run='baselines = ["fedper"]',
         settings=(
-            f"[hyfem]\n{classes}\nrounds = 4\nlocal_steps = 4\nbatch_size = 16\n"
-            'schedule = "constant"\n'
+            f'[hyfem]\nchoose = "last"\n{classes}\nrounds = 4\nlocal_steps = 4\n'
+            'batch_size = 16\nschedule = "constant"\n'
             "learning_rate = 0.2\n[hyfem.extractors]\nsize = [4]\nlooks = [4]\nshape = [3]\n"
         ),
     )

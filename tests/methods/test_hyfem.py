@@ -12,6 +12,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hyfem_members import (
+    EXTRACTORS,
+    HELD,
+    SHAPES,
+    TASK,
+    assert_same_bits,
+    config,
+    coordinator,
+    made,
+    member,
+    members,
+    rows,
+    trained,
+    weights,
+)
 from objective import objective
 from torch import Tensor, nn
 
@@ -25,39 +40,10 @@ from dovetail.data import (
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local, train
 from dovetail.methods import hyfem
-from dovetail.models import Perceptron, generator
-from dovetail.models.blocks import Extractor, ResNet, Unchanged
+from dovetail.models import generator
+from dovetail.models.blocks import ResNet, Unchanged
 from dovetail.models.vectors import load_weights
 from dovetail.network import Checkpoint, InProcess, Message
-
-TASK = Classification(("no", "yes", "perhaps"))
-SHAPES = {"age": (2,), "blood": (3,), "scan": (1, 2, 2)}
-EXTRACTORS: dict[str, Extractor] = {
-    "age": Perceptron((3,)),
-    "blood": Perceptron((4, 3)),
-    "scan": Perceptron((2,)),
-}
-HELD = {"clinic": ("age", "blood"), "lab": ("scan", "blood"), "surgery": ("age", "scan")}
-
-
-def rows(name: str, blocks: tuple[str, ...], num_rows: int = 12) -> PartyData:
-    rng = torch.Generator().manual_seed(len(name))
-    return PartyData(
-        name,
-        np.arange(num_rows),
-        {block: torch.randn(num_rows, *SHAPES[block], generator=rng) for block in blocks},
-        torch.arange(num_rows) % 3,
-    )
-
-
-def member(name: str, blocks: tuple[str, ...] | None = None, **settings: Any) -> hyfem.Member:
-    return made(
-        hyfem.HyfemData(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings})
-    )
-
-
-def made(local_data: hyfem.HyfemData) -> hyfem.Member:
-    return hyfem.Member(local_data, Local(local_data.name))
 
 
 def slices(server: hyfem.Coordinator) -> dict[str, tuple[Tensor, Tensor]]:
@@ -77,37 +63,6 @@ def disagreement_of(server: hyfem.Coordinator) -> tuple[float, float]:
     assignments = list(model.assignments.values())
     r_2 = objective(classifiers, assignments, layout.sizes, list(p.values()), model.classifier)
     return shared, r_2
-
-
-def members(**settings: Any) -> dict[str, hyfem.Member]:
-    return {name: member(name, **settings) for name in HELD}
-
-
-def config(**settings: Any) -> hyfem.Settings:
-    usual = {"rounds": 3, "local_steps": 4, "batch_size": 5, "learning_rate": 0.1}
-    return hyfem.Settings(**{**usual, **settings})
-
-
-def coordinator(blocks: tuple[str, ...] = tuple(SHAPES), **settings: Any) -> hyfem.Coordinator:
-    extractors = {block: EXTRACTORS[block] for block in blocks}
-    return hyfem.Coordinator(TASK, extractors, config(**settings), seed=0)
-
-
-def trained(
-    server: hyfem.Coordinator, parties: Mapping[str, Any], checkpoint: Checkpoint | None = None
-) -> list[hyfem.Round]:
-    hosted = parties if checkpoint is None else checkpoint.hosting(parties)
-    return list(train(server, InProcess(hosted, driver="server"), checkpoint))
-
-
-def weights(model: Any) -> dict[str, Tensor]:
-    return dict(model.network.state_dict())
-
-
-def assert_same_bits(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> None:
-    assert one.keys() == two.keys()
-    for name in one:
-        assert torch.equal(one[name], two[name]), name
 
 
 def plain_steps(
@@ -684,6 +639,7 @@ SETTINGS = [
     {"cost": "distance", "match_rounds": 1, "width": 9},
     {"start": "own"},
     {"schedule": "cosine", "average_last": 3, "scale_blocks": True},
+    {"choose": "loss", "patience": 2},
 ]
 
 
@@ -933,10 +889,10 @@ def skewed_members(**settings: Any) -> dict[str, hyfem.Member]:
 def right_of(server: hyfem.Coordinator, parties: Mapping[str, hyfem.Member]) -> int:
     """Judged rows that parties' slices have right."""
     num_right = 0
-    for name, member in parties.items():
-        rows = member.judged
-        outputs = server.model_of(name).outputs({b: x[rows] for b, x in member.blocks.items()})
-        num_right += int((outputs.argmax(dim=1) == member.labels[rows]).sum())
+    for name, party in parties.items():
+        judged = party.judged
+        outputs = server.model_of(name).outputs({b: x[judged] for b, x in party.blocks.items()})
+        num_right += int((outputs.argmax(dim=1) == party.labels[judged]).sum())
     return num_right
 
 

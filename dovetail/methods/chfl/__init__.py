@@ -205,7 +205,7 @@ class Member(Party):
 
     def scored(self) -> Scored:
         """Its model on its validation rows, as it is now."""
-        return Scored(*self.data.score(self.columns, self.prepared))
+        return Scored.of(*self.data.score(self.columns, self.prepared))
 
     @handles
     def train(self, ask: Train) -> Trained:

@@ -252,7 +252,7 @@ class Member(chfl.Member, Sharing, Lasting):
     def scored(self) -> Scored:
         """Its model on its validation rows; the loss where the run chooses by it."""
         loss = self.loss if self.config.choose == "loss" else None
-        return Scored(*self.data.score(self.columns, self.prepared, loss))
+        return Scored.of(*self.data.score(self.columns, self.prepared, loss))
 
     @torch.no_grad()
     def choose_gate(self) -> None:

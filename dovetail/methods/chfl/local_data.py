@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,9 +20,6 @@ from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model, OwnNetwork
 from dovetail.models.decisions import Supervised
 from dovetail.settings.privacy import QUORUM
-
-#: Said where a loss is no number.
-LARGEST_LOSS = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +180,6 @@ class ChflData(MemberData):
         x, labels = prepared.validation
         outputs = torch.cat([network(part) for part in x.split(8192)])
         mean = 0.0 if loss is None else float(loss.of(outputs, labels))
-        mean = mean if math.isfinite(mean) else LARGEST_LOSS
         return goodness(self.task, outputs, labels), len(labels), mean
 
     def model(

@@ -1,6 +1,7 @@
-"""HyFEM: the paper is ``hyfem.py``; ``layers.py`` and ``calibration.py`` are what a run adds."""
+"""HyFEM: the paper is ``hyfem.py``; upon it ``layers``, ``best_round`` and ``calibration``."""
 
 from dovetail.methods.hyfem.agreement import Agreement, Begin, Hello, Holding, Ready
+from dovetail.methods.hyfem.best_round import Validate, Validated
 from dovetail.methods.hyfem.calibration import (
     Coordinator,
     GiveMoments,

@@ -19,7 +19,7 @@ import torch
 from dovetail.data import Classification
 from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Federation, handles
-from dovetail.methods.hyfem import layers
+from dovetail.methods.hyfem import best_round
 from dovetail.methods.hyfem.agreement import Begin, Ready
 from dovetail.methods.hyfem.hyfem import Classifier, Extractors
 from dovetail.models import derive_seed, generator
@@ -98,7 +98,7 @@ class Judged(Message):
 # --- What a party executes ---------------------------------------------------------------------
 
 
-class Member(layers.Member):
+class Member(best_round.Member):
     """A party's side of a run: it sends its features' moments if its own file allows it.
 
     Attributes:
@@ -127,7 +127,7 @@ class Member(layers.Member):
 
     def training_rows(self) -> torch.Tensor:
         rows, config = super().training_rows(), self.config
-        if config.calibrate and config.decide is None and len(rows) >= JUDGED_ONE_IN:
+        if config.calibrate and not self.keeps_rows() and len(rows) >= JUDGED_ONE_IN:
             labels = self.labels[rows.to(self.device)].cpu()
             seed = derive_seed(self.local.seed, self.name, "judged rows")
             folds = make_folds(labels, JUDGED_ONE_IN, seed=seed)
@@ -170,7 +170,7 @@ class Member(layers.Member):
 # --- What the server executes ------------------------------------------------------------------
 
 
-class Coordinator(layers.Coordinator):
+class Coordinator(best_round.Coordinator):
     """The server of a run: it refits its classifier when rounds are over.
 
     Attributes:

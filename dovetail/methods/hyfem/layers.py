@@ -140,7 +140,7 @@ class Member(hyfem.Member):
     def training_rows(self) -> Tensor:
         rows = super().training_rows()
         self.judged = rows[:0]
-        if self.config.decide is not None:
+        if self.keeps_rows():
             rows, self.judged = hold_out(
                 rows,
                 self.labels[rows.to(self.device)].cpu(),
@@ -148,6 +148,10 @@ class Member(hyfem.Member):
                 regression=not isinstance(self.task, Classification),
             )
         return rows
+
+    def keeps_rows(self) -> bool:
+        """Whether something is decided on rows that do not train."""
+        return self.config.decide is not None
 
     def loss(self, call: Callable[..., Tensor], /, *batch: Any, reduction: str = "mean") -> Tensor:
         if not (self.config.held_classes and isinstance(self.task, Classification)):

@@ -10,6 +10,7 @@ defaults.
                      held_classes
                      average_last, decide                                  no
                      none, of a new party                                  Remark 2
+    best_round.py    choose, patience                                      no
     calibration.py   calibrate                                             no: Luo et al. 2021
 """
 
@@ -63,6 +64,10 @@ class Settings(Config):
     """One setting for all parties."""
 
     average_last: int = Field(default=1, ge=1)  # the model is the mean over so many last rounds
+    # Which round's model is kept, by rows that parties keep out of training: the least loss, the
+    # best mean accuracy, or the last round (the paper).
+    choose: Literal["last", "loss", "mean"] = "last"
+    patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
     scale_blocks: bool = False  # features count as if a party held all blocks
     calibrate: bool = False  # the classifier is refitted on draws of classes' features (CCVR)
     start: Literal["server", "own"] = "server"  # own: classifiers begin apart at each party
@@ -74,6 +79,11 @@ class Settings(Config):
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate
     decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a round is chosen: of one model, which no mean over rounds replaces."""
+        return self.choose != "last" and self.average_last == 1 and self.classifier == "matched"
 
 
 class SmallCnnSection(Section):
@@ -123,6 +133,8 @@ class HyfemSection(Settings):
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
     # How the rate goes over the rounds: a constant one makes the server swing.
     schedule: Literal["constant", "cosine"] = "cosine"
+    # Which round's model is kept; parties learn few rows by heart long before the last round.
+    choose: Literal["last", "loss", "mean"] = "loss"
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
 
 

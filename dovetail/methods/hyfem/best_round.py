@@ -1,0 +1,119 @@
+"""The server keeps the round whose slices do best on rows that parties keep out of training.
+
+The paper trains T rounds and keeps the last; of few rows parties learn their own by heart long
+before.
+
+    server                                     party
+    Validate, with its new slice   -------->   how good is it on the rows that you keep out?
+                                   <--------   Validated
+
+What leaves a party besides: the mean loss and the accuracy of the server's weights on those rows,
+and how many they are; nothing where its policy has a budget or its weights have noise.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+
+from dovetail.federated import MAX_USES, BestRound, Federation, best, handles
+from dovetail.methods.hyfem import layers
+from dovetail.methods.hyfem.agreement import Holding
+from dovetail.methods.hyfem.hyfem import Classifier, Extractors, Round
+from dovetail.methods.outcome import goodness
+from dovetail.models.slices import ServerModel
+from dovetail.models.vectors import load_weights
+from dovetail.network import Message
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+class Validate(Message):
+    """Server -> party: P_m Theta_0 and Pi_m w_0 after a round; how good are they?"""
+
+    family: ClassVar[str] = "hyfem"
+
+    extractors: Extractors
+    classifier: Classifier
+
+
+class Validated(best.Scored):
+    """Party -> server: its slice on the rows that it keeps out of training."""
+
+    family: ClassVar[str] = "hyfem"
+
+
+# --- What a party executes ---------------------------------------------------------------------
+
+
+class Member(layers.Member):
+    """A party that scores what the server makes of a round."""
+
+    def keeps_rows(self) -> bool:
+        noised = self.data.private or self.config.private or self.local.budget
+        return super().keeps_rows() or (self.config.chooses and not noised)
+
+    @handles(most=MAX_USES)  # scores, of weights that a server makes, tell labels
+    @torch.no_grad()
+    def validate(self, ask: Validate) -> Validated:
+        """How good this slice is on the rows that did not train; nothing where it keeps none."""
+        rows = self.judged if self.config.chooses else self.judged[:0]
+        if not len(rows) or self.local.is_capped:  # no noise covers an exact score
+            return Validated(0.0, 0, 0.0)
+        network = copy.deepcopy(self.network).eval()
+        load_weights(network, ask.extractors, ask.classifier)
+        parts = [self.batch(rows_B) for rows_B in rows.split(1024)]
+        outputs = torch.cat([network(x) for x, _ in parts])
+        labels = torch.cat([labels for _, labels in parts])
+        loss = self.loss(lambda given: given, outputs, labels).item()
+        return Validated.of(goodness(self.task, outputs.cpu(), labels.cpu()), len(rows), loss)
+
+
+# --- What the server executes ------------------------------------------------------------------
+
+
+class Coordinator(layers.Coordinator):
+    """The server of a run, which asks how good each round's model is.
+
+    Attributes:
+        kept: its model after the best round so far; empty where there is none.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = (*layers.Coordinator.saved, "kept")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.kept = ServerModel()
+        if self.config.chooses:
+            self.best_round = self._none_yet()
+
+    def _none_yet(self) -> BestRound:
+        return BestRound(self.config.patience, self.config.choose)
+
+    def round(self, number: int, federation: Federation) -> Round:
+        played = super().round(number, federation)
+        if self.best_round is None:
+            return played
+        asked = {party: Validate(*self.slice(party)) for party in self.agreed.holdings}
+        timeout_s = self.config.timeout_s
+        scored = federation.ask(asked, Validated, timeout_s=timeout_s).fitting()
+        means = self.best_round.judge(number, scored)
+        if self.best_round.number == number:
+            self.kept = copy.deepcopy(self.server)
+        metrics = {**played.metrics, "best": self.best_round.number, **means}
+        return replace(played, metrics=metrics)
+
+    def welcome(self, party: str, holding: Holding) -> None:
+        """A new party; what was the best round knows nothing of it."""
+        super().welcome(party, holding)
+        if self.best_round is not None:
+            self.best_round, self.kept = self._none_yet(), ServerModel()
+
+    def settle(self) -> None:
+        """The model becomes that of the best round, once."""
+        super().settle()
+        if self.kept.extractors:
+            self.server, self.kept = self.kept, ServerModel()
