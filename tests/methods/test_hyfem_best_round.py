@@ -23,8 +23,10 @@ from hyfem_members import (
 from dovetail.data import PartyData
 from dovetail.errors import TrainingError
 from dovetail.methods import hyfem
+from dovetail.methods.hyfem import best_round
 from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.network import Checkpoint, Message
+from dovetail.settings.models import ThresholdSettings
 from dovetail.settings.privacy import PrivateSteps
 
 #: What learns few rows of noise by heart.
@@ -207,3 +209,21 @@ def test_a_new_party_makes_what_was_best_void() -> None:
 def test_users_have_it_and_the_paper_has_the_last_round() -> None:
     assert HyfemSection().choose == "loss"
     assert hyfem.Settings().choose == "last"
+
+
+def test_of_many_rows_no_more_are_kept_than_a_score_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_round, "MOST_SCORED", 10)
+    server, parties = coordinator(choose="loss", rounds=1), noisy(num_rows=200)
+    trained(server, parties)
+    for party in parties.values():
+        judged = set(party.judged.tolist())
+        assert len(judged) == 10
+        trains = {row for _ in range(200) for row in next(party.batches).tolist()}
+        assert trains == set(range(200)) - judged
+    decided = {"decide": ThresholdSettings(threshold="f1")}
+    server, parties = coordinator(choose="loss", rounds=1, **decided), noisy(num_rows=200)
+    trained(server, parties)
+    for party in parties.values():
+        assert len(party.judged) == 40
+        assert len(party.scored) == 10
+        assert set(party.scored.tolist()) <= set(party.judged.tolist())

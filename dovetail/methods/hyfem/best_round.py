@@ -18,15 +18,20 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from dovetail.federated import MAX_USES, BestRound, Federation, best, handles
 from dovetail.methods.hyfem import layers
 from dovetail.methods.hyfem.agreement import Holding
 from dovetail.methods.hyfem.hyfem import Classifier, Extractors, Round
 from dovetail.methods.outcome import goodness
+from dovetail.models import generator
 from dovetail.models.slices import ServerModel
 from dovetail.models.vectors import load_weights
 from dovetail.network import Message
+
+#: A party scores a round on so many rows at most: more make it slow, and hardly a better choice.
+MOST_SCORED = 2000
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -50,17 +55,34 @@ class Validated(best.Scored):
 
 
 class Member(layers.Member):
-    """A party that scores what the server makes of a round."""
+    """A party that scores what the server makes of a round.
+
+    Attributes:
+        scored: (N,) the rows that it scores a round on, of those that it keeps out of training.
+    """
+
+    scored: Tensor
 
     def keeps_rows(self) -> bool:
         noised = self.data.private or self.config.private or self.local.budget
         return super().keeps_rows() or (self.config.chooses and not noised)
 
+    def training_rows(self) -> Tensor:
+        """Of many rows that would judge, those that only a score would need train all the same."""
+        rows = super().training_rows()
+        rng = generator(0, self.name, "scored rows")
+        order = torch.randperm(len(self.judged), generator=rng)
+        self.scored = self.judged[order[:MOST_SCORED].sort().values]
+        if self.config.decide is None and len(self.judged) > MOST_SCORED:
+            rows = torch.cat([rows, self.judged[order[MOST_SCORED:]]]).sort().values
+            self.judged = self.scored
+        return rows
+
     @handles(most=MAX_USES)  # scores, of weights that a server makes, tell labels
     @torch.no_grad()
     def validate(self, ask: Validate) -> Validated:
         """How good this slice is on the rows that did not train; nothing where it keeps none."""
-        rows = self.judged if self.config.chooses else self.judged[:0]
+        rows = self.scored if self.config.chooses else self.scored[:0]
         if not len(rows) or self.local.is_capped:  # no noise covers an exact score
             return Validated(0.0, 0, 0.0)
         network = copy.deepcopy(self.network).eval()
