@@ -144,7 +144,9 @@ def test_where_nobody_says_a_score_the_last_round_is_kept() -> None:
     assert_same_bits(weights(server.model()), weights(plain.model()))
 
 
-def test_a_party_that_answers_no_score_is_left_out_of_the_choice() -> None:
+def test_a_party_that_says_no_score_trains_and_has_no_say_in_the_choice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Silent(hyfem.Member):
         def handle(self, message: Message) -> Message:
             if isinstance(message, hyfem.Validate):
@@ -155,7 +157,9 @@ def test_a_party_that_answers_no_score_is_left_out_of_the_choice() -> None:
     parties["lab"] = Silent(parties["lab"].data, parties["lab"].local)
     played = trained(server, parties)
     assert len(played) == 12
-    assert all(set(each.losses) == set(HELD) for each in played)
+    assert all(set(each.losses) == set(HELD) and not each.missed for each in played)
+    words = "lab has no say in which round is kept: it is nobody's business"
+    assert [each.getMessage() for each in caplog.records] == [words]
     assert server.best_round is not None
     assert set(server.best_round.accuracies) == {"clinic", "surgery"}
 

@@ -14,6 +14,8 @@ and how many they are; nothing where its policy has a budget or its weights have
 from __future__ import annotations
 
 import copy
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,6 +31,8 @@ from dovetail.models import generator
 from dovetail.models.slices import ServerModel
 from dovetail.models.vectors import load_weights
 from dovetail.network import Message
+
+_log = logging.getLogger(__name__)
 
 #: A party scores a round on so many rows at most: more make it slow, and hardly a better choice.
 MOST_SCORED = 2000
@@ -102,13 +106,14 @@ class Coordinator(layers.Coordinator):
 
     Attributes:
         kept: its model after the best round so far; empty where there is none.
+        silent: parties that did not say a score when asked.
     """
 
     saved: ClassVar[tuple[str, ...]] = (*layers.Coordinator.saved, "kept")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.kept = ServerModel()
+        self.kept, self.silent = ServerModel(), set[str]()
         if self.config.chooses:
             self.best_round = self._none_yet()
 
@@ -119,14 +124,26 @@ class Coordinator(layers.Coordinator):
         played = super().round(number, federation)
         if self.best_round is None:
             return played
-        asked = {party: Validate(*self.slice(party)) for party in self.agreed.holdings}
-        timeout_s = self.config.timeout_s
-        scored = federation.ask(asked, Validated, timeout_s=timeout_s).fitting()
-        means = self.best_round.judge(number, scored)
+        means = self.best_round.judge(number, self.validated(federation))
         if self.best_round.number == number:
             self.kept = copy.deepcopy(self.server)
         metrics = {**played.metrics, "best": self.best_round.number, **means}
         return replace(played, metrics=metrics)
+
+    def validated(self, federation: Federation) -> Mapping[str, Validated]:
+        """Party -> its score of this round's model, of those that trained in it.
+
+        Who refuses has a part in the round all the same; it is named once.
+        """
+        here = [party for party in self.agreed.holdings if party not in federation.missing]
+        asked = {party: Validate(*self.slice(party)) for party in here}
+        sent = federation.send(asked, Validated, timeout_s=self.config.timeout_s)
+        replies = sent.replies().fitting()
+        for party, failure in replies.failures.items():
+            if party not in self.silent:
+                self.silent.add(party)
+                _log.warning("%s has no say in which round is kept: %s", party, failure.cause)
+        return dict(replies)
 
     def welcome(self, party: str, holding: Holding) -> None:
         """A new party; what was the best round knows nothing of it."""
