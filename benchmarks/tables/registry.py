@@ -760,7 +760,7 @@ _EVERY = (
         name="apfed-table2",
         title="APFed, Table 2: alone, helped, and classic learning with its partner gone",
         cells=tuple(_apfed_table_2()),
-        note="CIFAR10 is a JPEG copy. CIFAR100: 9999 images stand in for 60,000.",
+        note="CIFAR10 is a JPEG copy.",
     ),
     Table(
         name="apfed-lambda",
