@@ -639,7 +639,7 @@ SETTINGS = [
     {"cost": "distance", "match_rounds": 1, "width": 9},
     {"start": "own"},
     {"schedule": "cosine", "average_last": 3, "scale_blocks": True},
-    {"choose": "loss", "patience": 2},
+    {"choose": "loss", "patience": 4},
 ]
 
 
