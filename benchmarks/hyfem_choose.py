@@ -42,7 +42,8 @@ def validated(
     all_classes: bool,
 ) -> dict[str, Any]:
     """One line of the file of choices."""
-    sets = [f"hyfem.{each}" for each in settings.split(",")]
+    # A variant's own settings, which a run file may have, come before those of all.
+    sets = [f"hyfem.variants.{variant}.{each}" for each in settings.split(",")]
     if extractor is not None:
         sets.append(f'hyfem.extractors={{"*"={extractor}}}')
     sets += [f"hyfem.rounds={rounds}", "baselines=[]", "evaluate_every=0"]

@@ -19,6 +19,7 @@ from hyfem_members import (
     trained,
     weights,
 )
+from pydantic import ValidationError
 
 from dovetail.data import PartyData
 from dovetail.errors import TrainingError
@@ -231,3 +232,12 @@ def test_of_many_rows_no_more_are_kept_than_a_score_needs(monkeypatch: pytest.Mo
         assert len(party.judged) == 40
         assert len(party.scored) == 10
         assert set(party.scored.tolist()) <= set(party.judged.tolist())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"choose": "last"}, {"average_last": 2}, {"classifier": "own"}]
+)
+def test_patience_is_refused_where_no_round_is_chosen(settings: dict[str, Any]) -> None:
+    assert HyfemSection(patience=3).chooses
+    with pytest.raises(ValidationError, match=r"patience counts rounds.* leave patience out"):
+        HyfemSection(patience=3, **settings)

@@ -62,22 +62,30 @@ class Member(layers.Member):
     """A party that scores what the server makes of a round.
 
     Attributes:
-        scored: (N,) the rows that it scores a round on, of those that it keeps out of training.
+        scored: (N,) the rows that it scores a round on, of those that it keeps out of training;
+            none where it says no score.
     """
 
     scored: Tensor
 
+    def scores(self) -> bool:
+        """Whether it says how good a round is: neither noise nor a budget covers an exact score."""
+        covered = self.data.private or self.config.private or self.local.budget
+        return self.config.chooses and not covered
+
     def keeps_rows(self) -> bool:
-        noised = self.data.private or self.config.private or self.local.budget
-        return super().keeps_rows() or (self.config.chooses and not noised)
+        return super().keeps_rows() or self.scores()
 
     def training_rows(self) -> Tensor:
         """Of many rows that would judge, those that only a score would need train all the same."""
         rows = super().training_rows()
+        self.scored = self.judged[:0]
+        if not self.scores():
+            return rows
         rng = generator(0, self.name, "scored rows")
         order = torch.randperm(len(self.judged), generator=rng)
         self.scored = self.judged[order[:MOST_SCORED].sort().values]
-        if self.config.decide is None and len(self.judged) > MOST_SCORED:
+        if not super().keeps_rows():
             rows = torch.cat([rows, self.judged[order[MOST_SCORED:]]]).sort().values
             self.judged = self.scored
         return rows
@@ -86,16 +94,22 @@ class Member(layers.Member):
     @torch.no_grad()
     def validate(self, ask: Validate) -> Validated:
         """How good this slice is on the rows that did not train; nothing where it keeps none."""
-        rows = self.scored if self.config.chooses else self.scored[:0]
-        if not len(rows) or self.local.is_capped:  # no noise covers an exact score
+        # Noise that an earlier ``Begin`` of this run asked for covers no exact score either.
+        if not len(self.scored) or self.local.is_capped:
             return Validated(0.0, 0, 0.0)
-        network = copy.deepcopy(self.network).eval()
-        load_weights(network, ask.extractors, ask.classifier)
-        parts = [self.batch(rows_B) for rows_B in rows.split(1024)]
-        outputs = torch.cat([network(x) for x, _ in parts])
-        labels = torch.cat([labels for _, labels in parts])
+        outputs, labels = self.outputs_of(ask.extractors, ask.classifier, self.scored)
         loss = self.loss(lambda given: given, outputs, labels).item()
-        return Validated.of(goodness(self.task, outputs.cpu(), labels.cpu()), len(rows), loss)
+        good = goodness(self.task, outputs.cpu(), labels.cpu())
+        return Validated.of(good, len(self.scored), loss)
+
+    def outputs_of(
+        self, extractors: Tensor, classifier: Tensor, rows_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(N, C) outputs of a slice of the server's for these rows, and their labels."""
+        network = copy.deepcopy(self.network).eval()
+        load_weights(network, extractors, classifier)
+        parts = [self.batch(rows_B) for rows_B in rows_N.split(1024)]
+        return torch.cat([network(x) for x, _ in parts]), torch.cat([each for _, each in parts])
 
 
 # --- What the server executes ------------------------------------------------------------------

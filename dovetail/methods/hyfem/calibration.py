@@ -28,7 +28,7 @@ from dovetail.models.learners import make_folds
 from dovetail.models.moments import Moments as ClassMoments
 from dovetail.models.moments import moments_of, refitted, together
 from dovetail.models.slices import flattened
-from dovetail.models.vectors import layers_of, load_classifier, load_extractors, load_weights
+from dovetail.models.vectors import layers_of, load_classifier, load_extractors
 from dovetail.network import Floats, Integers, Message
 
 _log = logging.getLogger(__name__)
@@ -158,13 +158,9 @@ class Member(best_round.Member):
         """How many of the rows that did not train are right with this slice."""
         if not self.config.calibrate:
             raise ConfigError("is asked for a judgement in a run without hyfem.calibrate")
-        network = copy.deepcopy(self.network).eval()
-        load_weights(network, message.extractors, message.classifier)
-        right = 0
-        for rows_B in self.judged.split(1024):
-            x, labels_B = self.batch(rows_B)
-            right += int((network(x).argmax(dim=1) == labels_B).sum())
-        return Judged(right, len(self.judged))
+        sent = message.extractors, message.classifier
+        outputs, labels = self.outputs_of(*sent, self.judged)
+        return Judged(int((outputs.argmax(dim=1) == labels).sum()), len(self.judged))
 
 
 # --- What the server executes ------------------------------------------------------------------

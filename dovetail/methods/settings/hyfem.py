@@ -17,9 +17,9 @@ defaults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, WrapSerializer, WrapValidator
+from pydantic import Field, WrapSerializer, WrapValidator, model_validator
 
 from dovetail.methods.section import own_network, own_written
 from dovetail.methods.settings.record import BASELINES, FileRecord
@@ -136,6 +136,16 @@ class HyfemSection(Settings):
     # Which round's model is kept; parties learn few rows by heart long before the last round.
     choose: Literal["last", "loss", "mean"] = "loss"
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.patience is not None and not self.chooses:
+            raise ValueError(
+                "patience counts rounds without a better one, and none is chosen: with choose = "
+                '"last", average_last above 1, or a classifier that is not "matched"; leave '
+                "patience out"
+            )
+        return self
 
 
 class MemberSection(Section):
