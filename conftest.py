@@ -20,7 +20,10 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 #: Module with a library of an extra -> the library.
-_EXTRAS = {"dovetail/flare/job.py": "nvflare", "dovetail/flare/federation.py": "psutil"}
+_EXTRAS = {
+    "dovetail/companions/flare/job.py": "nvflare",
+    "dovetail/companions/flare/federation.py": "psutil",
+}
 
 collect_ignore = [path for path, library in _EXTRAS.items() if find_spec(library) is None]
 

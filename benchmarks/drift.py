@@ -17,7 +17,7 @@ from benchmarks._results import write
 from benchmarks.export import DATA, TABLES
 from dovetail import data as dd
 from dovetail.data.frames import table_from_frame
-from dovetail.service.watching import drift
+from dovetail.models.watching import drift
 
 #: Table -> a number and a category that are shifted.
 SHIFTED = {

@@ -23,19 +23,19 @@ from torch import nn
 
 from benchmarks._results import FOLDER, write
 from dovetail import data as dd
+from dovetail.companions.service.export import TOLERANCE, apart, export
 from dovetail.data.frames import table_from_frame
 from dovetail.data.tables import Table
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
+from dovetail.models.exported import load_onnx
 from dovetail.models.learners import Boosting, Learner, Linear, Network, StackedConfig
 from dovetail.models.learners.boosting import FEW_ROWS
 from dovetail.models.learners.rows import Rows, first_fold_only, make_folds
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.networks import Head, Perceptron
 from dovetail.models.specs import EncoderHead
-from dovetail.service.export import TOLERANCE, apart, export
-from dovetail.service.exported import load_onnx
 
 DATA = Path(os.environ.get("DOVETAIL_DATA", "data"))
 ROWS, LABELLED = 20_000, 500

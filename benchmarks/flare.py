@@ -38,9 +38,9 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from benchmarks import _results, apfed_stream, exchange
 from benchmarks._line import issue, listening, running
 from benchmarks.apfed_stream import CASES, Turns
-from dovetail.flare import site as site_files
-from dovetail.flare.calls import Answers, collab_calls, quiet
-from dovetail.flare.federation import SERVER, Federation, provision
+from dovetail.companions.flare import site as site_files
+from dovetail.companions.flare.calls import Answers, collab_calls, quiet
+from dovetail.companions.flare.federation import SERVER, Federation, provision
 from dovetail.network import InProcess, LedgerFile, Party, encode
 from dovetail.network.calls import Calls
 from dovetail.network.host import Host

@@ -98,8 +98,8 @@ def main() -> None:
     parser.add_argument("--learner", default="boosting", help="of Adult: linear, boosting, network")
     given = parser.parse_args()
     from benchmarks.export import models, table_of
+    from dovetail.companions.service.export import export
     from dovetail.data import TableEncoder
-    from dovetail.service.export import export
 
     kind = f"APFed-D, {given.learner}"
     model = next(value for name, value in models("adult") if name == kind)

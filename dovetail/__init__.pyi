@@ -34,6 +34,7 @@ from dovetail.methods import hyfem as hyfem
 from dovetail.methods import selection as selection
 from dovetail.methods import vertical as vertical
 from dovetail.methods.chfl import layers
+from dovetail.models.exported import load as load
 from dovetail.runs.partitions import Blocks as Blocks
 from dovetail.runs.partitions import ByColumn as ByColumn
 from dovetail.runs.partitions import Columns as Columns
@@ -41,7 +42,6 @@ from dovetail.runs.partitions import CommonUnique as CommonUnique
 from dovetail.runs.partitions import Owners as Owners
 from dovetail.runs.partitions import Partition as Partition
 from dovetail.runs.partitions import Strips as Strips
-from dovetail.service.exported import load as load
 
 __version__: str
 

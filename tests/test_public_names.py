@@ -66,7 +66,7 @@ def test_every_public_name_resolves(name):
 
 def test_short_names_are_the_modules_they_stand_for():
     from dovetail.methods import apfed, vertical
-    from dovetail.service.exported import load
+    from dovetail.models.exported import load
 
     assert dovetail.apfed is apfed
     assert dovetail.vertical is vertical

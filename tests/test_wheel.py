@@ -36,7 +36,7 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0].partition("-")[0] for name in names}
     assert tops == {"dovetail", "dovetail_fl"}
-    for name in ("dovetail/cli/demo.toml", "dovetail/node/relay/application.py"):
+    for name in ("dovetail/cli/demo.toml", "dovetail/companions/mailbox/relay_server.py"):
         assert name in names
     assert wheel.stat().st_size < 3e6
     (sdist,) = built.glob("dovetail_fl-*.tar.gz")

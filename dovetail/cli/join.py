@@ -86,11 +86,11 @@ def join(
         drivers = drivers_of(str(party), allowed, driver, name)
     hosts = tls_names(drivers, tls_name or ()) if drivers else {}
     precheck.check_certificates(party, file, certificates)
+    from dovetail.companions.mailbox.joining import Looking, answer_letters
     from dovetail.models.devices import device as device_of
     from dovetail.network.client import Way
     from dovetail.network.logs import json_lines
     from dovetail.node.join import serve_site
-    from dovetail.node.letters import Looking, answer_letters
     from dovetail.node.partyfile import open_site
 
     torch_device = device_of(device or "cpu")

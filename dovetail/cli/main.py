@@ -52,6 +52,17 @@ COMMANDS = {
 #: The papers' tables are no part of the package: this command is there in a checkout of it.
 IN_CHECKOUT = {"bench": "benchmarks.bench"}
 
+#: Commands of companions.
+OF_COMPANIONS = {
+    **{
+        name: f"dovetail.companions.service.{name}_command"
+        for name in ("serve", "export", "explain", "calibrate", "drift", "track")
+    },
+    "flare": "dovetail.companions.flare.command",
+    "room": "dovetail.companions.room.command",
+    "relay": "dovetail.companions.mailbox.relay_command",
+}
+
 
 def module_of(command: str) -> ModuleType:
     """The module of a command.
@@ -59,7 +70,7 @@ def module_of(command: str) -> ModuleType:
     Raises:
         ConfigError: the command needs Dovetail's repository, and this is an installed package.
     """
-    name = IN_CHECKOUT.get(command, f"dovetail.cli.{command}")
+    name = {**OF_COMPANIONS, **IN_CHECKOUT}.get(command, f"dovetail.cli.{command}")
     root = Path(__file__).parents[2]
     if command in IN_CHECKOUT:
         from dovetail.errors import ConfigError

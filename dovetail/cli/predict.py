@@ -103,7 +103,7 @@ def predict(
     from dovetail.data import Survival, write_table
     from dovetail.data.formulas import formulas_in, without_formulas
     from dovetail.models.devices import device as device_named
-    from dovetail.service.watching import shift
+    from dovetail.models.watching import shift
     from dovetail.settings.labels import prediction_name
 
     target = None if device is None else device_named(device)

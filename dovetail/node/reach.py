@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dovetail.companions.mailbox.opening import open_place
+from dovetail.companions.mailbox.sending import Mailbox
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
@@ -19,8 +21,6 @@ from dovetail.network.certificates import (
     tls_name,
 )
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.mailbox.opening import open_place
-from dovetail.network.mailbox.sending import Mailbox
 from dovetail.network.renewal import Certified
 from dovetail.network.sessions import Lines
 from dovetail.network.stream import Stream

@@ -19,6 +19,7 @@ from benchmarks import worth
 from dovetail.api.inspecting import JOINT
 from dovetail.audit.measured import reported
 from dovetail.cli import main as commands
+from dovetail.companions.service.calibrating import calibrated
 from dovetail.data import Column, Dataset, table_from_arrays
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import AlignmentError, ConfigError, DataError
@@ -27,7 +28,6 @@ from dovetail.models import load
 from dovetail.runs.label_copies import copies_of_table
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data
-from dovetail.service.calibrating import calibrated
 from dovetail.sklearn import SoloClassifier
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.main import app
+from dovetail.companions.service.export import export
 from dovetail.errors import ConfigError, DataError
-from dovetail.service.export import export
 from dovetail.settings.labels import Kind
 
 

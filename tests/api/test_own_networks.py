@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import dovetail as dt
+from dovetail.companions.service.export import export
 from dovetail.data import installed
 from dovetail.errors import ConfigError, ModelError, PartyError
 from dovetail.models import networks
 from dovetail.models.owners import load_bottom
-from dovetail.service.export import export
 
 pytestmark = pytest.mark.slow
 

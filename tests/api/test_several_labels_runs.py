@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli.main import app
+from dovetail.companions.service.export import export
 from dovetail.errors import ConfigError, DataError
-from dovetail.service.export import export
 
 LABELS = ["relapse", "sepsis", "pain"]
 ALLOWED = {"algorithms": ["align", "apfed", "apfed-d", "apfed-s"]}

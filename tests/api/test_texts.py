@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import dovetail as dt
+from dovetail.companions.service.application import Limits, Service
+from dovetail.companions.service.export import export
+from dovetail.companions.service.served import Shelf
 from dovetail.errors import ConfigError
-from dovetail.service.application import Limits, Service
-from dovetail.service.export import export
-from dovetail.service.served import Shelf
 
 TOPICS = (
     ["cough", "fever", "cold", "sneeze", "throat"],

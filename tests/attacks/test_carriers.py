@@ -21,16 +21,16 @@ from federations import Federation, Process, free_port
 from letter_boxes import Looks, Post, ask
 from processes import credentials
 
+from dovetail.companions.mailbox import application
+from dovetail.companions.mailbox.letters import Label
+from dovetail.companions.mailbox.places import PlaceError
+from dovetail.companions.mailbox.relay import Relay
+from dovetail.companions.mailbox.relay_store import Bounds, Store
+from dovetail.companions.mailbox.signed import Signatures, sign_request
 from dovetail.network.certificates import Authority, certificate_pem, key_pem, new_key
 from dovetail.network.credentials import Credentials
-from dovetail.network.mailbox.letters import Label
-from dovetail.network.mailbox.places import PlaceError
-from dovetail.network.mailbox.relay import Relay
-from dovetail.network.mailbox.signed import Signatures, sign_request
 from dovetail.network.renewal import Certified
 from dovetail.node.probes import MAX_REQUESTS, Probes
-from dovetail.node.relay import application
-from dovetail.node.relay.store import Bounds, Store
 
 CONVERSATION = "000001700000000-0123abcd"
 

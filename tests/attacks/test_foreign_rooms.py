@@ -18,15 +18,15 @@ import uvicorn
 from attackers import assert_given_up
 from federations import Federation, free_port
 
+from dovetail.companions.room import application, owner, pages
+from dovetail.companions.room.application import Room
+from dovetail.companions.room.driver import DriverRoom
+from dovetail.companions.room.guard import Entry
+from dovetail.companions.room.jobs import Job, Jobs
+from dovetail.companions.room.owner import OwnerRoom
 from dovetail.errors import ConfigError
 from dovetail.network.ledger import LedgerFile
 from dovetail.node.site_folder import SiteFolder, is_used
-from dovetail.room import application, owner, pages
-from dovetail.room.application import Room
-from dovetail.room.driver import DriverRoom
-from dovetail.room.guard import Entry
-from dovetail.room.jobs import Job, Jobs
-from dovetail.room.owner import OwnerRoom
 
 RUN = """
 method = "alone"

@@ -17,14 +17,14 @@ from learned import clinic_table, fitted_model
 from onnx import TensorProto, helper, numpy_helper
 
 from dovetail.api.reading import joint_folder
+from dovetail.companions.service.export import onnx_bytes
+from dovetail.companions.service.served import open_served
 from dovetail.errors import DovetailError, ModelError
 from dovetail.models import load
 from dovetail.models.card import kept_heads, renew
+from dovetail.models.exported import METADATA, of_bytes
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.boosting_model import BoostedTrees
-from dovetail.service.export import onnx_bytes
-from dovetail.service.exported import METADATA, of_bytes
-from dovetail.service.served import open_served
 
 
 @pytest.fixture(scope="module")

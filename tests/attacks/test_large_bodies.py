@@ -17,9 +17,9 @@ import pytest
 from learned import clinic_table, fitted_model
 from serving import serving
 
+from dovetail.companions.service.bodies import read_body
 from dovetail.errors import DataError
 from dovetail.models.learners.linear import Linear
-from dovetail.service.bodies import read_body
 
 MIB = 2**20
 PARQUET = "application/vnd.apache.parquet"

@@ -16,10 +16,10 @@ from letter_boxes import Post, until
 from processes import Answer, Question
 from torch import ones
 
+from dovetail.companions.mailbox.folder import Folder
+from dovetail.companions.mailbox.letters import MAX_EXTRA_BYTES
+from dovetail.companions.mailbox.sending import Mailbox
 from dovetail.methods.settings.party import PolicySection
-from dovetail.network.mailbox.folder import Folder
-from dovetail.network.mailbox.letters import MAX_EXTRA_BYTES
-from dovetail.network.mailbox.sending import Mailbox
 from dovetail.network.messages import MAX_MESSAGE_BYTES
 
 MIB = 2**20

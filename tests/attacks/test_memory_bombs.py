@@ -21,12 +21,12 @@ from federations import Federation, free_port
 from learned import clinic_table, fitted_model
 from onnx import TensorProto, helper, numpy_helper
 
+from dovetail.companions.service.export import onnx_bytes
 from dovetail.errors import ModelError
+from dovetail.models.exported import of_bytes
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
-from dovetail.service.export import onnx_bytes
-from dovetail.service.exported import of_bytes
-from dovetail.service.onnx_files import MOST_BYTES, MOST_ROWS, check_graph, open_session
+from dovetail.models.onnx_files import MOST_BYTES, MOST_ROWS, check_graph, open_session
 
 HUGE = 2**30
 

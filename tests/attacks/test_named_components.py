@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dovetail.companions.flare.site import CLASSES, loose, prepare_site
 from dovetail.errors import ConfigError
-from dovetail.flare.site import CLASSES, loose, prepare_site
 
 pytestmark = pytest.mark.filterwarnings("default")  # NVFlare's own
 
@@ -23,9 +23,9 @@ NAMED = (
     "dovetail.node.site_folder.SiteFolder",
     "dovetail.network.ledger.LedgerFile",
     "dovetail.data.read_table",
-    "dovetail.flare.job.own_run",
-    "dovetail.flare.job",
-    "dovetail.flare.job.DriverOfMine",
+    "dovetail.companions.flare.job.own_run",
+    "dovetail.companions.flare.job",
+    "dovetail.companions.flare.job.DriverOfMine",
     "nvflare.app_common.np.np_model_persistor.NPModelPersistor",
     "nvflare.app_opt.xgboost.histogram_based_v2.csv_data_loader.CSVDataLoader",
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from dovetail.companions.flare.export import write_job
 from dovetail.errors import ConfigError
-from dovetail.flare.export import write_job
 from dovetail.node.engines import FlareSection
 from dovetail.runs.runfile import check_run
 
@@ -30,7 +30,7 @@ JOB = {
 def flarejob() -> Any:
     """A server's side of a job."""
     pytest.importorskip("nvflare")
-    return importlib.import_module("dovetail.flare.job")
+    return importlib.import_module("dovetail.companions.flare.job")
 
 
 def test_a_job_does_not_go_on_with_the_run_of_another_person(flarejob: Any, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def forked_jobs(module):
 
 
 CHANGED = {{
-    "dovetail.flare.job": same_secrets,
+    "dovetail.companions.flare.job": same_secrets,
     "nvflare.app_common.job_launcher.process_launcher": forked_jobs,
 }}
 
@@ -124,7 +124,7 @@ def spawn(server: Path | str, begin, words, variables):  # type: ignore[no-untyp
 
 def _serve(path: Path, events: Connection) -> None:
     """Forks until the other end of ``events`` is closed, and then ends what still runs."""
-    for name in (*_MODULES, "dovetail.flare.job"):
+    for name in (*_MODULES, "dovetail.companions.flare.job"):
         importlib.import_module(name)
     as_in_one_process()
     for name in _MODULES:  # to be run as a program

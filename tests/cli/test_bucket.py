@@ -18,9 +18,9 @@ from mailboxes import Letters, kill, written
 from stores import MOTO, bucket_store
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
+from dovetail.companions.mailbox.bucket import Bucket
+from dovetail.companions.mailbox.places import PlaceError
 from dovetail.errors import ConfigError
-from dovetail.network.mailbox.bucket import Bucket
-from dovetail.network.mailbox.places import PlaceError
 
 pytest.importorskip("obstore")
 

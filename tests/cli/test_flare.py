@@ -16,10 +16,10 @@ import tomli_w
 import torch
 
 from dovetail import data as dd
+from dovetail.companions.flare import export
+from dovetail.companions.flare.export import simulated
+from dovetail.companions.flare.site import CLASSES
 from dovetail.errors import ConfigError
-from dovetail.flare import export
-from dovetail.flare.export import simulated
-from dovetail.flare.site import CLASSES
 from dovetail.node.partyfile import open_sites
 from dovetail.node.runs import Runs
 from dovetail.node.site_folder import Refusals
@@ -45,7 +45,7 @@ encoder = [8]
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests need no NVFlare."""
     spec = importlib.util.find_spec("dovetail")
-    monkeypatch.setattr("dovetail.cli.flare.find_spec", lambda name: spec)
+    monkeypatch.setattr("dovetail.companions.flare.command.find_spec", lambda name: spec)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_job_is_not_trained_by_train_and_other_runs_are_no_jobs(
 def test_without_nvflare_every_command_says_how_to_install_it(
     dovetail: Any, run_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.flare.find_spec", lambda name: None)
+    monkeypatch.setattr("dovetail.companions.flare.command.find_spec", lambda name: None)
     for command in (("export", run_file(), "--out", "job"), ("simulate", run_file())):
         done = dovetail("flare", *command)
         assert done.code == 2
@@ -288,7 +288,7 @@ def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
         Path("out/run").mkdir(parents=True)
         Path("out/run/result.json").write_text(json.dumps(written))
 
-    monkeypatch.setattr("dovetail.flare.export.simulate", job_done)
+    monkeypatch.setattr("dovetail.companions.flare.export.simulate", job_done)
     done = dovetail("flare", "simulate", "run.toml", "--json")
     assert done.code == 2
     assert "party 'lab' was left out of 9 of 10 steps (first: epoch 1, step 2: its d" in done.err

@@ -24,7 +24,7 @@ from federations import PATIENCE_S, Federation, free_port
 from flare_jobs import launching, write_changes
 from member_files import MEMBERS, SETTINGS, assert_equal, looped, state_of, write_members
 
-from dovetail.flare.site import prepare_site
+from dovetail.companions.flare.site import prepare_site
 from dovetail.network.ledger import verify
 
 pytestmark = [
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # NVFlare's own
 ]
 
-flarehere = pytest.importorskip("dovetail.flare.federation", exc_type=ImportError)
+flarehere = pytest.importorskip("dovetail.companions.flare.federation", exc_type=ImportError)
 
 SITES = ("site-1", "site-2", "site-3")
 

@@ -17,8 +17,8 @@ from opening_proxy import OpeningProxy, asked
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 from test_relay import letter, shown
 
-from dovetail.network.mailbox.places import PlaceError
-from dovetail.network.mailbox.relay import Relay
+from dovetail.companions.mailbox.places import PlaceError
+from dovetail.companions.mailbox.relay import Relay
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")

@@ -22,17 +22,17 @@ from mailboxes import Letters, certify_relay, impatient_command, kill, relay_of,
 from processes import credentials
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
+from dovetail.companions.mailbox.letters import Label
+from dovetail.companions.mailbox.places import PlaceError
+from dovetail.companions.mailbox.relay import Relay
+from dovetail.companions.mailbox.relay_server import MAX_CONNECTIONS, Rate
+from dovetail.companions.mailbox.relay_server import Relay as RelayApplication
+from dovetail.companions.mailbox.relay_store import Bounds, FullError, Store
+from dovetail.companions.mailbox.signed import Signatures, sign_request
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import Authority
 from dovetail.network.credentials import Credentials
-from dovetail.network.mailbox.letters import Label
-from dovetail.network.mailbox.places import PlaceError
-from dovetail.network.mailbox.relay import Relay
-from dovetail.network.mailbox.signed import Signatures, sign_request
 from dovetail.network.renewal import Certified
-from dovetail.node.relay.application import MAX_CONNECTIONS, Rate
-from dovetail.node.relay.application import Relay as RelayApplication
-from dovetail.node.relay.store import Bounds, FullError, Store
 
 pytest.importorskip("starlette")
 httpx = pytest.importorskip("httpx")

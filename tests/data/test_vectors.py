@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 from pixel_encoders import pixels_onnx
 
+from dovetail.companions.service.rows import Reader
 from dovetail.data import TableEncoder, agree, installed, summarise, unusable_rows
 from dovetail.data import frozen as frozen_encoders
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, ModelError
-from dovetail.service.rows import Reader
 from dovetail.settings.encode import Asked, Encode
 
 FRUIT = ["apples", "pears", "plums", "cherries", "figs", "grapes", "melons"]

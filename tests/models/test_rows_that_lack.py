@@ -119,7 +119,7 @@ def test_a_table_with_empty_cells_is_predicted_as_one_without_the_columns(tmp_pa
 @pytest.mark.slow
 def test_an_exported_model_says_the_same_of_rows_that_lack_a_block(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    from dovetail.service.export import export
+    from dovetail.companions.service.export import export
 
     model: Any = trained().model()
     export(model, tmp_path / "clinic.onnx")  # compared with the model on rows that lack a block

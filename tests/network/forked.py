@@ -36,7 +36,7 @@ context.set_forkserver_preload(
         "dovetail.runs.train",
         "dovetail.api.reading",
         "dovetail.node.join",
-        "dovetail.node.letters",
+        "dovetail.companions.mailbox.joining",
         "dovetail.node.partyfile",
         "dovetail.network.client",
         "dovetail.network.stream",

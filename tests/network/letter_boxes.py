@@ -12,15 +12,15 @@ from pathlib import Path
 from processes import Answer, Doubles, Question, credentials
 from torch import ones
 
+from dovetail.companions.mailbox.answering import Mailman
+from dovetail.companions.mailbox.folder import Folder
+from dovetail.companions.mailbox.keys import Keys
+from dovetail.companions.mailbox.places import Place
+from dovetail.companions.mailbox.sending import Mailbox
+from dovetail.companions.mailbox.watching import Watch
 from dovetail.network.certificates import Authority
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.mailbox.answering import Mailman
-from dovetail.network.mailbox.folder import Folder
-from dovetail.network.mailbox.keys import Keys
-from dovetail.network.mailbox.places import Place
-from dovetail.network.mailbox.sending import Mailbox
-from dovetail.network.mailbox.watching import Watch
 from dovetail.network.renewal import Certified
 
 POLL_S = 0.02

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dovetail.companions.flare.calls import SERVER, Answers, collab_calls
 from dovetail.errors import ConfigError, NetworkError, PartyError
-from dovetail.flare.calls import SERVER, Answers, collab_calls
 from dovetail.network import LedgerFile, Message, decode, encode
 from dovetail.network.calls import AbortedError, Calls, SlowError, UnreachableError
 from dovetail.network.control import Failed

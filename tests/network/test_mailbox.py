@@ -19,13 +19,13 @@ from letter_boxes import Looks, Post, ask, until
 from processes import Answer, Question, credentials
 from torch import ones
 
+from dovetail.companions.mailbox.folder import Folder
+from dovetail.companions.mailbox.journal import Journal
+from dovetail.companions.mailbox.keys import GRACE_S, RENEW_S, Keys, private_key, read_card
+from dovetail.companions.mailbox.letters import SUITE, Label, read_letter, read_name, seal
+from dovetail.companions.mailbox.places import MAX_NAMES, PlaceError
+from dovetail.companions.mailbox.sending import MOST_ATTEMPTS
 from dovetail.errors import MessageError, NetworkError, PartyError
-from dovetail.network.mailbox.folder import Folder
-from dovetail.network.mailbox.journal import Journal
-from dovetail.network.mailbox.keys import GRACE_S, RENEW_S, Keys, private_key, read_card
-from dovetail.network.mailbox.letters import SUITE, Label, read_letter, read_name, seal
-from dovetail.network.mailbox.places import MAX_NAMES, PlaceError
-from dovetail.network.mailbox.sending import MOST_ATTEMPTS
 from dovetail.network.renewal import Certified
 
 
@@ -409,7 +409,7 @@ def test_a_folder_that_is_flooded_is_listed_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MAX_NAMES >= 1000
-    monkeypatch.setattr("dovetail.network.mailbox.folder.MAX_NAMES", 10)
+    monkeypatch.setattr("dovetail.companions.mailbox.folder.MAX_NAMES", 10)
     index = Folder(tmp_path)
     for number in range(12):
         index.put(f"mail/shop/{number}", b"")

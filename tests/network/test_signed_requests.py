@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from processes import credentials
 
+from dovetail.companions.mailbox.signed import CLOCK_S, Signatures, UnsignedError, sign_request
 from dovetail.network.certificates import Authority
-from dovetail.network.mailbox.signed import CLOCK_S, Signatures, UnsignedError, sign_request
 from dovetail.network.renewal import Certified
 
 

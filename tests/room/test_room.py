@@ -16,15 +16,15 @@ import httpx
 import pytest
 import uvicorn
 
+from dovetail.companions.room import serving
+from dovetail.companions.room.application import Room
+from dovetail.companions.room.driver import DriverRoom
+from dovetail.companions.room.guard import COOKIE, Entry
+from dovetail.companions.room.jobs import Job, Jobs
+from dovetail.companions.room.owner import OwnerRoom
+from dovetail.companions.room.pages import MAX_FORM
 from dovetail.errors import ConfigError
 from dovetail.node.probes import Probes
-from dovetail.room import serving
-from dovetail.room.application import Room
-from dovetail.room.driver import DriverRoom
-from dovetail.room.guard import COOKIE, Entry
-from dovetail.room.jobs import Job, Jobs
-from dovetail.room.owner import OwnerRoom
-from dovetail.room.pages import MAX_FORM
 
 HOSTS = ["localhost", "127.0.0.1"]
 

@@ -8,6 +8,8 @@ import pytest
 from learned import clinic_table, fitted_model
 
 import dovetail as dt
+from dovetail.companions.service.calibrating import calibrated
+from dovetail.companions.service.export import export
 from dovetail.data import TableEncoder
 from dovetail.errors import DataError, ModelError
 from dovetail.models import load
@@ -16,9 +18,7 @@ from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.metrics import calibration_error
 from dovetail.models.raw import table_of
-from dovetail.service.calibrating import calibrated
-from dovetail.service.export import export
-from dovetail.service.watching import Watcher, drift, warning
+from dovetail.models.watching import Watcher, drift, warning
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from learned import clinic_table, fitted_model
 
+from dovetail.companions.service.explained import page
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.vertical import StackedConfig
 from dovetail.models.raw import table_of
-from dovetail.service.explained import page
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_rows_without_labels_are_explained_without_importance(table):
 
 
 def test_the_command_prints_json_and_writes_a_page(tmp_path, table, capsys):
-    from dovetail.cli.explain import explain as command
+    from dovetail.companions.service.explain_command import explain as command
 
     model = fitted_model(table, [Linear()])
     model.save(tmp_path / "m")

@@ -13,14 +13,14 @@ import torch
 from learned import clinic_table, fitted_model
 
 import dovetail as dt
+from dovetail.companions.service.export import TOLERANCE, export, onnx_bytes
 from dovetail.data import Regression, table_from_arrays
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models.decisions import Decision
+from dovetail.models.exported import of_bytes
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
-from dovetail.service.export import TOLERANCE, export, onnx_bytes
-from dovetail.service.exported import of_bytes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 
@@ -134,7 +134,7 @@ def test_a_file_that_differs_from_its_model_is_not_written(tmp_path, table, monk
     model = fitted_model(table, [Linear()])
     other = fitted_model(table.iloc[:150], [Linear()])
     content = onnx_bytes(other)
-    monkeypatch.setattr("dovetail.service.export.onnx_bytes", lambda *_, **__: content)
+    monkeypatch.setattr("dovetail.companions.service.export.onnx_bytes", lambda *_, **__: content)
     with pytest.raises(ModelError, match="differs from the model of party 'clinic'"):
         export(model, tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
@@ -190,7 +190,7 @@ def test_a_column_that_is_called_as_an_output_is_no_trouble():
 
 
 def test_the_command_writes_the_file_and_says_so(tmp_path, capsys, table):
-    from dovetail.cli.export import export as command
+    from dovetail.companions.service.export_command import export as command
 
     fitted_model(table, [Linear()]).save(tmp_path / "model")
     table.to_parquet(tmp_path / "rows.parquet")
@@ -203,7 +203,7 @@ def test_the_command_writes_the_file_and_says_so(tmp_path, capsys, table):
 
 
 def test_thresholds_are_kept_exact_for_float32():
-    from dovetail.service.graph import _below
+    from dovetail.companions.service.graph import _below
 
     thresholds = np.array([0.1, 1 / 3, -0.7, 1e-40, 2.0])
     below = _below(thresholds)

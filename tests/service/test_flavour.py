@@ -20,7 +20,7 @@ print(json.dumps(mlflow.pyfunc.load_model("flavour").predict(rows)["p(yes)"].tol
 @pytest.mark.slow
 def test_a_fresh_process_of_mlflow_predicts_what_the_model_predicts(tmp_path):
     pytest.importorskip("mlflow")
-    from dovetail.service.flavour import save_mlflow
+    from dovetail.companions.service.flavour import save_mlflow
 
     table = clinic_table(200)
     model = fitted_model(table, [Linear()])

@@ -16,9 +16,9 @@ import pytest
 from learned import clinic_table, fitted_model
 
 from dovetail import __version__
+from dovetail.companions.service.application import Limits, Service
+from dovetail.companions.service.served import Shelf
 from dovetail.models.learners.linear import Linear
-from dovetail.service.application import Limits, Service
-from dovetail.service.served import Shelf
 
 
 @pytest.fixture(scope="module")

@@ -21,14 +21,14 @@ import pytest
 from fuzzing import fire
 from learned import clinic_table, fitted_model
 
+from dovetail.companions.service.application import Limits, Service
+from dovetail.companions.service.bodies import read_body
+from dovetail.companions.service.served import Shelf
+from dovetail.companions.service.serving import Address, named
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models import load
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
-from dovetail.service.application import Limits, Service
-from dovetail.service.bodies import read_body
-from dovetail.service.served import Shelf
-from dovetail.service.serving import Address, named
 from dovetail.sklearn import SoloClassifier
 
 ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}

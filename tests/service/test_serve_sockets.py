@@ -75,7 +75,7 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
 
 
 def test_connections_that_ask_nothing_keep_nobody_out(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.service.serving._HEAD_S", 1.0)
+    monkeypatch.setattr("dovetail.companions.service.serving._HEAD_S", 1.0)
     with serving(folder, tmp_path / "log", "--max-requests", "3") as (address, _):
         host, port = address.removeprefix("http://").split(":")
         with contextlib.ExitStack() as stack:
