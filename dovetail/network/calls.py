@@ -1,7 +1,7 @@
 """``Calls``: lines to parties that are reached by calling them, whatever carries a call.
 
-Over ``Stream`` a party keeps a line open and is asked on it. A job of NVIDIA FLARE (``flare.py``)
-and a mailbox (``mailbox/``) carry one request and bring back its answer, and nothing more: what
+Over ``Stream`` a party keeps a line open and is asked on it. A job of NVIDIA FLARE
+and a mailbox carry one request and bring back its answer, and nothing more: what
 does so is a ``Call``, and the rest is here, on a thread for each party.
 
 **One request, one answer.** A call that is given up is made again with the same request, which the

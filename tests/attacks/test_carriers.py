@@ -21,7 +21,7 @@ from federations import Federation, Process, free_port
 from letter_boxes import Looks, Post, ask
 from processes import credentials
 
-from dovetail.companions.mailbox import application
+from dovetail.companions.mailbox import relay_server
 from dovetail.companions.mailbox.letters import Label
 from dovetail.companions.mailbox.places import PlaceError
 from dovetail.companions.mailbox.relay import Relay
@@ -98,7 +98,7 @@ def test_a_party_that_holds_all_connections_keeps_nobody_out(relayed: Relayed) -
     lab = relayed.place("lab")
     with ExitStack() as stack:
         held = []
-        for _ in range(application.MAX_REQUESTS + 10):
+        for _ in range(relay_server.MAX_REQUESTS + 10):
             line = stack.enter_context(relayed.line("eve"))
             line.sendall(b"GET /mail/eve/ HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
             held.append(line)
@@ -115,7 +115,7 @@ def test_a_party_that_holds_all_connections_keeps_nobody_out(relayed: Relayed) -
                 pass
             except OSError:
                 closed += 1
-        assert len(held) - closed <= application.MAX_CONNECTIONS
+        assert len(held) - closed <= relay_server.MAX_CONNECTIONS
     lab.close()
 
 
@@ -166,12 +166,12 @@ def test_a_letter_that_comes_a_byte_at_a_time_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte came in time, so that a letter of 256 MiB could have taken a century."""
-    monkeypatch.setattr(application, "PIECE_S", 0.5)
+    monkeypatch.setattr(relay_server, "PIECE_S", 0.5)
     authority = Authority.create(now=datetime.now(UTC))
     eve = Certified(credentials(authority, "eve"))
     signatures = Signatures(Certified(credentials(authority, "relay", listens=True)))
     store = Store(tmp_path, Bounds())
-    app = application.Relay(store, application.Rate(100, 100), signatures).application()
+    app = relay_server.Relay(store, relay_server.Rate(100, 100), signatures).application()
     path = f"/{letter('eve', 'lab')}"
     signed = sign_request(eve, "PUT", path, bytes(1000), signatures.process)
     with listening(app) as port, socket.create_connection(("127.0.0.1", port)) as line:
