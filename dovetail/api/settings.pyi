@@ -310,6 +310,8 @@ class FedOptimusSettings(TypedDict, total=False):
     weight_decay: float
     beta: float
     server_learning_rate: float
+    server_momentum: Literal['damped', 'undamped', 'corrected']
+    reset: bool
     alpha: float
     server: Literal['average', 'fedavgm']
     slowmo: Literal['off', 'interpolate', 'initial', 'momentum']
@@ -335,7 +337,7 @@ class FedOptimusSettings(TypedDict, total=False):
     quorum: float
     embeddings: Release | None
     gradients: Release | None
-    variant: Literal['kstep', 'paper']
+    variant: Literal['kstep', 'fedavg', 'slowmo', 'cs-kstep', 'cs-fedavg', 'cs-slowmo', 'paper']
     bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | Any | None
     selection: FedOptimusSelection | None
     variants: Mapping[str, Mapping[str, Any]]

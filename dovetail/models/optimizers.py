@@ -98,6 +98,10 @@ class Optimizer:
         for each in self.parameters:
             each.grad = None
 
+    def reset(self) -> None:
+        """Begin anew: forget all steps so far."""
+        self.state.clear()
+
     @torch.no_grad()
     def step(self) -> None:
         """Follow the gradients of those parameters that have one."""

@@ -215,7 +215,8 @@ def _configured(audit: Mapping[str, Any]) -> TableView:
 #: Variants of a method by other names, whose settings are those of a section.
 _SECTIONS = {
     "common": ("chfl",), "simple": ("chfl",), "fedavg": ("hyfem",), "fedper": ("hyfem",),
-    "fedprox": ("chfl", "hyfem"), "classic": ("fedoptimus",),
+    "fedprox": ("chfl", "hyfem"), "classic": ("fedoptimus",), "fedma": ("hyfem",),
+    "lg-fedavg": ("hyfem",),
 }  # fmt: skip
 
 

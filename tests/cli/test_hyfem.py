@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import dovetail as package
 from dovetail import data as dd
@@ -182,6 +183,33 @@ def test_what_leaves_a_party_is_its_weights_and_alone_nothing_leaves(
             **{f"hyfem.{name}": 3 for name in each_round},
         }
     assert not {"standalone", "pooled"} & {line["variant"] for line in ledger}
+
+
+@pytest.mark.parametrize(
+    ("method", "keys"),
+    [
+        ("fedma", {"start": '"own"', "extractors": '{ "*" = "unchanged" }'}),
+        ("lg-fedavg", {"weights": '"even"', "mu_1": 0.1, "mu_2": 0.1, "restart": "false",
+                       "match_rounds": 0, "variants": '{ lg-fedavg = { proximal = 0.1 } }'}),
+    ],
+)  # fmt: skip
+def test_remark_3_s_methods_by_name_are_hyfem_with_its_settings(
+    dovetail: Any, run_file: Path, tmp_path: Path, method: str, keys: dict[str, object]
+) -> None:
+    given = {"widths": [8], **keys}
+    lines = "".join(f"{key} = {value}\n" for key, value in given.items())
+    head, _ = RUN.split("[hyfem]")
+    text = head.replace('["standalone", "pooled", "fedavg", "fedprox", "fedper"]', "[]")
+    text += f"[hyfem]\nrounds = 2\nlocal_steps = 2\nbatch_size = 16\n{lines}"
+    weights = {}
+    for name in ("hyfem", method):
+        run_file.write_text(text.replace('"hyfem"', f'"{name}"'))
+        done = dovetail("train", run_file, "--out", name, "-q")
+        assert done.code == 0, done.err
+        weights[name] = load_file(tmp_path / name / "models" / "north" / "model.safetensors")
+    assert weights["hyfem"].keys() == weights[method].keys()
+    for key, value in weights["hyfem"].items():
+        assert torch.equal(value, weights[method][key]), key
 
 
 def test_every_models_prediction_needs_only_the_blocks_there_are(

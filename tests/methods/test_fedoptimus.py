@@ -393,6 +393,16 @@ def trajectory(**changes: Any) -> list[list[float]]:
             {"server": "fedavgm", "beta": 0.5, "server_learning_rate": 0.5, "slowmo": "off"},
             [[0.75, 2.25], [0.4375, 1.8125]],
         ),
+        # v = delta = (1, -1), w = (0, 3); v = (0.5, -0.5) + w.
+        (
+            {"server": "fedavgm", "server_momentum": "undamped", "beta": 0.5, "slowmo": "off"},
+            [[0.0, 3.0], [-0.5, 0.5]],
+        ),
+        # m = (0.5, -0.5) over 0.5; m = (0.25, -0.25) + (0, 1.5) over 0.75.
+        (
+            {"server": "fedavgm", "server_momentum": "corrected", "beta": 0.5, "slowmo": "off"},
+            [[0.0, 3.0], [pytest.approx(-1 / 3), pytest.approx(4 / 3)]],
+        ),
         # A quarter of w_t stays: (0.25, 2.75); then a quarter of that.
         (
             {"server": "average", "slowmo": "interpolate", "alpha": 0.75},
@@ -419,6 +429,31 @@ def test_a_server_optimizer_goes_where_a_hand_says(
     settings: dict[str, Any], expected: list[list[float]]
 ) -> None:
     assert trajectory(**settings) == expected
+
+
+def test_corrected_momentum_goes_on_where_it_was_stopped() -> None:
+    config = fedoptimus.Config(server="fedavgm", server_momentum="corrected")
+    through, stopped = ServerOptimizer(config, W_0), ServerOptimizer(config, W_0)
+    stopped.step(AVERAGES[0])
+    resumed = ServerOptimizer(config, W_0)
+    resumed.restore(stopped.state())
+    expected = [through.step(average) for average in AVERAGES]
+    assert torch.equal(resumed.step(AVERAGES[1]), expected[1])
+
+
+def test_optimizers_begin_anew_at_each_average_if_asked() -> None:
+    made = owners()
+    coordinator = made.coordinator(config(optimizer="adam", reset=True, rounds=2))
+    network = made.engine()
+    coordinator.begin(network)
+    for number in (1, 2):
+        coordinator.round(number, network)
+        for owner in [*made.data.values(), *made.labels.values()]:
+            assert not owner.optimizer.state, owner.name
+
+
+def test_sgd_without_momentum_has_nothing_to_begin_anew() -> None:
+    assert_same(run(optimizer="sgd", reset=True)[0], run(optimizer="sgd")[0])
 
 
 def test_the_mean_of_the_last_iterates_is_over_so_many() -> None:

@@ -31,6 +31,8 @@ def test_a_user_s_default_has_none_of_the_paper_s_parts_but_k_steps() -> None:
 def test_the_variant_called_paper_has_the_paper_s_parts_on() -> None:
     section = FedOptimusSection.model_validate({"variant": "paper"})
     assert (section.server, section.slowmo) == ("fedavgm", "interpolate")
+    assert (section.server_momentum, section.optimizer) == ("undamped", "sgd")
+    assert (section.learning_rate, section.weight_decay) == (1e-3, 0.0)
     assert section.selection is not None
     assert section.selection.order == "relevance"
     assert section.selection.by == "embeddings"
@@ -51,3 +53,23 @@ def test_keys_beside_the_variant_stay_as_they_are(
     assert section.selection is not None
     assert (section.selection.share, section.selection.every) == (share, every)
     assert section.server == server
+
+
+@pytest.mark.parametrize(
+    ("variant", "sync_every", "slowmo", "selects"),
+    [
+        ("kstep", 5, "off", False),
+        ("fedavg", 1, "off", False),
+        ("slowmo", 1, "interpolate", False),
+        ("cs-kstep", 5, "off", True),
+        ("cs-fedavg", 1, "off", True),
+        ("cs-slowmo", 1, "interpolate", True),
+    ],
+)
+def test_each_of_table_1_s_other_rows_has_a_name(
+    variant: str, sync_every: int, slowmo: str, selects: bool
+) -> None:
+    section = FedOptimusSection.model_validate({"variant": variant})
+    assert (section.sync_every, section.slowmo, section.server) == (sync_every, slowmo, "average")
+    assert (section.selection is not None) == selects
+    assert section.optimizer == FedOptimusSection().optimizer

@@ -26,6 +26,7 @@ by momentum.
     beta, mu     Config.beta                 (the paper's text and Algorithm 1)
     alpha        Config.alpha; gamma = 1 - alpha
     eta, eta^g   Config.learning_rate, Config.server_learning_rate
+    form of m'   Config.server_momentum
 
     Letters: N label owners, D data owners, B rows of a minibatch, E embedding width, P parameters,
     S samples of an order that a label owner shares with all data owners.
@@ -52,8 +53,11 @@ Departures from the paper, which leaves much open:
       line 13 ("initial"), and in its source, Wang et al. 2019, a slow momentum ("momentum").
     - alpha = 1 - gamma is a reading: the paper says of both that they control the influence of the
       parties' updates, and gives gamma = 0.01. At alpha = 0.01 a run hardly leaves its w_0.
+    - FedAvgM has a second form in its source, Hsu et al. 2019 (the paper's reference 11): v' =
+      beta v + (w_t - w_bar), without 1 - beta (``server_momentum = "undamped"``). "corrected"
+      divides m' by 1 - beta^(t+1), as Adam does.
     - eta of FedAvgM is not given apart from the parties' 0.001; 1 steps the whole way.
-    - The optimizers of the parties go on over an average; only weights are averaged.
+    - The optimizers of the parties go on over an average; only weights are averaged (``reset``).
     - A data owner that does not answer in time is left out of that step's mean, and asked again in
       the next. A label owner that does not answer has no batch in the next steps until it does.
     - SGD as printed learns slowly from embeddings that are averaged over many owners;
@@ -200,6 +204,8 @@ class DataOwner(DataParty):
         """Replicas become one model again."""
         last_NP = self.iterates.mean(self.replicas.weights_NP)  # line 8
         self.spread(self.server.step(weighted_mean(last_NP, self.num_rows)))  # lines 11 to 13
+        if self.config.reset:
+            self.optimizer.reset()
 
 
 # --- What a label owner executes ---------------------------------------------------------------
@@ -242,6 +248,8 @@ class LabelOwner(LabelParty):
     def take_top(self, ask: TakeTop) -> messages.TopTaken:
         """Go on from all label owners' top (line 3)."""
         self.take(ask)
+        if self.config.reset:
+            self.optimizer.reset()
         return messages.TopTaken(ask.round)
 
 

@@ -3,10 +3,16 @@
 One vector of weights w from round to round, given the weighted mean of its copies:
 
     w_bar = sum_n (n_n / n) w_n                                    FedAvg
-    m' = beta m + (1 - beta) (w_t - w_bar),  w_hat = w_t - eta m'  FedAvgM
+    m' = beta m + (1 - beta) (w_t - w_bar),  w_hat = w_t - eta m'  FedAvgM, "damped": the text
+    eta / (1 - beta) for eta                                       FedAvgM, "undamped": its source
+    eta / (1 - beta^(t+1)) for eta                                 FedAvgM, "corrected": ours
     w_(t+1) = (1 - alpha) w_t + alpha w_hat                        SlowMo, "interpolate": the text
     w_(t+1) = (1 - alpha) w_0 + alpha w_hat                        SlowMo, "initial": line 13
     u' = b u + (w_t - w_hat),  w_(t+1) = w_t - a u'                SlowMo, "momentum": its source
+
+The source of FedAvgM is Hsu et al. 2019 (the paper's reference 11): v' = beta v + (w_t - w_bar) and
+w_hat = w_t - eta v', which is the text's with m = (1 - beta) v. "corrected" divides the text's m by
+1 - beta^t as Adam does (Kingma and Ba 2015), so that the first rounds step the whole way.
 
 Letters: N copies, P parameters.
 """
@@ -67,14 +73,14 @@ class ServerOptimizer:
         self.initial_P = w_P.clone() if config.slowmo == "initial" else w_P.new_empty(0)
         self.m_P = torch.zeros_like(w_P) if config.server == "fedavgm" else w_P.new_empty(0)
         self.u_P = torch.zeros_like(w_P) if config.slowmo == "momentum" else w_P.new_empty(0)
+        self.num_steps = 0
 
     def step(self, average_P: Tensor) -> Tensor:
         """w_(t+1), from w_t and the average of the round's weights."""
         config, w_P, w_hat_P = self.config, self.w_P, average_P
+        self.num_steps += 1
         if config.server == "fedavgm":
-            w_hat_P, self.m_P = fedavgm(
-                w_P, average_P, self.m_P, beta=config.beta, eta=config.server_learning_rate
-            )
+            w_hat_P, self.m_P = fedavgm(w_P, average_P, self.m_P, beta=config.beta, eta=self.rate)
         match config.slowmo:
             case "interpolate":
                 w_hat_P = interpolate(w_P, w_hat_P, alpha=config.alpha)
@@ -86,11 +92,25 @@ class ServerOptimizer:
         self.w_P = w_hat_P
         return w_hat_P
 
+    @property
+    def rate(self) -> float:
+        """eta of the step at hand, by the form of momentum."""
+        config = self.config
+        match config.server_momentum:
+            case "damped":
+                return config.server_learning_rate
+            case "undamped":
+                return config.server_learning_rate / (1 - config.beta)
+            case "corrected":
+                return config.server_learning_rate / (1 - config.beta**self.num_steps)
+
     def state(self) -> State:
-        return {"w": self.w_P, "initial": self.initial_P, "m": self.m_P, "u": self.u_P}
+        weights = {"w": self.w_P, "initial": self.initial_P, "m": self.m_P, "u": self.u_P}
+        return {**weights, "num_steps": self.num_steps}
 
     def restore(self, state: State) -> None:
         device = self.w_P.device
+        self.num_steps = state["num_steps"]
         self.w_P, self.initial_P = state["w"].to(device), state["initial"].to(device)
         self.m_P, self.u_P = state["m"].to(device), state["u"].to(device)
 

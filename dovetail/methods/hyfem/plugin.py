@@ -32,6 +32,9 @@ from dovetail.methods.settings.record import BASELINES
 from dovetail.methods.training import LocalBaseline, Variant
 from dovetail.settings.section import narrowed
 
+#: Variants that parties on machines of their own can train: what all their blocks take part in.
+OVER_A_NETWORK = ("hyfem", "fedper", "fedma", "lg-fedavg")
+
 
 class HyfemProposed(Proposed):
     """What a party shares."""
@@ -104,9 +107,7 @@ class Hyfem(HyfemRecord, Method):
                     "[hyfem.extractors] names every block and its extractor, without *; for "
                     "example [hyfem.extractors] blood = [32]"
                 )
-            apart = [
-                each for each in (run.method, *run.baselines) if each not in ("hyfem", "fedper")
-            ]
+            apart = [each for each in (run.method, *run.baselines) if each not in OVER_A_NETWORK]
             if apart:
                 wrong.append(
                     f"leave out {', '.join(map(repr, apart))}, trained in one process only"

@@ -13,9 +13,12 @@ def alone(config: Settings) -> Settings:
 
 
 def fedprox(config: Settings, mu: float) -> Settings:
-    """For parties that hold the same blocks: Li et al.'s method (Remark 3.2, Appendix C.1)."""
+    """For parties that hold the same blocks: Li et al.'s method (Remark 3.2, Appendix C.1).
+
+    Calibrated where HyFEM is, so that a comparison is of the methods.
+    """
     update = {"mu_1": mu, "mu_2": mu, "match_rounds": 0, "restart": True, "width": "widest"}
-    off = {"class_weights": False, "calibrate": False, "held_classes": False}
+    off = {"class_weights": False, "held_classes": False}
     return config.model_copy(update={**update, **off, "classifier": "matched"})
 
 
@@ -29,3 +32,15 @@ def fedper(config: Settings) -> Settings:
     off = {"calibrate": False, "held_classes": False}
     update = {"mu_1": 0.0, "mu_2": 0.0, "classifier": "own", **off}
     return config.model_copy(update=update)
+
+
+def fedma(config: Settings) -> Settings:
+    """Wang et al.'s method (Remark 3.1): columns as they are, classifiers begin apart and match."""
+    off = {"calibrate": False, "held_classes": False}
+    return config.model_copy(update={"mu_1": 0.0, "mu_2": 0.0, "start": "own", **off})
+
+
+def lg_fedavg(config: Settings, mu: float) -> Settings:
+    """Liang et al.'s method (Remark 3.2, Eq. 7): parties go on from their own, pulled weights."""
+    off = {"calibrate": False, "held_classes": False, "match_rounds": 0, "restart": False}
+    return config.model_copy(update={"mu_1": mu, "mu_2": mu, "weights": "even", **off})

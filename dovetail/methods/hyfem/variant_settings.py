@@ -20,7 +20,7 @@ from dovetail.methods.outcome import Observer, Scores, described
 from dovetail.methods.separately import Separately
 from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.methods.training import Training, Variant, VariantRun
-from dovetail.models import Model
+from dovetail.models import Model, Unchanged
 from dovetail.network import Checkpoint, Engine
 from dovetail.settings.section import narrowed
 
@@ -52,6 +52,10 @@ def variant_config(
             return hyfem.fedprox(config, mu)
         case "fedper":
             return hyfem.fedper(config)
+        case "fedma":
+            return hyfem.fedma(config)
+        case "lg-fedavg":
+            return hyfem.lg_fedavg(config, mu)
     return config
 
 
@@ -166,6 +170,8 @@ class HyfemVariant(Variant):
         """The server; of parties that each train alone, one for each."""
         data = training.loaded.data
         extractors = run_extractors(training.settings, training.party_data, data)
+        if name == "fedma":
+            extractors = dict.fromkeys(extractors, Unchanged())
 
         def server(blocks: Collection[str]) -> hyfem.Coordinator:
             used = {block: each for block, each in extractors.items() if block in blocks}
@@ -225,7 +231,7 @@ class HyfemVariant(Variant):
         data, settings = variant_run.training.loaded.data, variant_run.settings
         models = {name: party.model() for name, party in variant_run.parties.items()}
         # Of times and counts each party has a baseline of its own, and the server has none.
-        shared = variant_run.name in ("hyfem", "fedavg", "fedprox")
+        shared = variant_run.name in ("hyfem", "fedavg", "fedprox", "fedma", "lg-fedavg")
         if shared and not isinstance(data.task, OWN_BASELINE):
             models[SERVER] = variant_run.driver.model()
         inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}

@@ -41,6 +41,8 @@ VARIANT_NAMES: Mapping[str, str] = {
     "fedavg": "common blocks, FedAvg",
     "fedprox": "common blocks, FedProx",
     "fedper": "shared extractors, own classifiers (FedPer)",
+    "fedma": "classifiers matched on columns as they are (FedMA)",
+    "lg-fedavg": "own weights pulled to the mean (LG-FedAvg)",
 }
 
 
