@@ -26,6 +26,7 @@ from dovetail.models.learners.distil import (
     Owner,
     StudentConfig,
     Teacher,
+    _gate,
     choose_teacher,
     distil,
     student_rows,
@@ -145,6 +146,17 @@ def test_a_strict_gate_keeps_the_own_model() -> None:
     done = distil(owner, teacher, alone_of(owner), config, seed=0, learners=LEARNERS)
     assert done.gain > 0
     assert done.choice == ALONE
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expected"), [(2.0, "s"), (0.5, f"s+{ALONE}"), (-0.5, f"s+{ALONE}"), (-2.0, ALONE)]
+)
+def test_students_are_kept_whole_by_half_or_not(ahead: float, expected: str) -> None:
+    """``ahead``: by how many standard errors of 100 rows, half of which gain and half lose."""
+    spread = torch.tensor([1.0, -1.0]).repeat(50)
+    gains = spread + ahead * float(spread.std()) / 10
+    losses = {ALONE: torch.ones(100), "s": 1 - gains, f"s+{ALONE}": 1 - gains / 2}
+    assert _gate(losses, "s", StudentConfig(), share_aligned=1.0).choice == expected
 
 
 def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> None:

@@ -174,7 +174,7 @@ class DistilSection(DistilConfig):
     # what may learn from the joint model, and what may be chosen
     students: tuple[LearnerName, ...] = Field(default=get_args(LearnerName), min_length=1)
     label_share: float = Field(default=0.5, ge=0, le=1)  # of a labelled row's target
-    blend: bool = True  # whether the mean of student and own model is a candidate, too
+    blend: bool = True  # whether the mean of both is kept where held-out rows do not decide
     # standard errors that distilling must gain; below 0 it may be behind by so many
     gate: float = Field(default=-1.0, ge=-10, allow_inf_nan=False)
 

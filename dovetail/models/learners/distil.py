@@ -53,7 +53,7 @@ ALONE = "alone"
 _ROWS_AT_ONCE = 1 << 16
 _MANY_LABELS = 3000
 #: Where the teacher knows fewer of the labelled rows than this share, the own model knows more
-#: labels than it: the mean of student and own model is tried at once.
+#: labels than it: students are kept by half at most.
 MOST_ROWS_ALIGNED = 0.75
 
 
@@ -64,11 +64,12 @@ class StudentConfig:
     Attributes:
         students: learners to choose from, by name.
         label_share: of a labelled row's target.
-        blend: whether the mean of student and own model is tried where the student does not pay.
-        gate: how many standard errors a student must be ahead of the own model on held-out rows.
-            Below 0 it may fall behind. Of a hundred labels, rows cannot tell; and each fold's
-            student has a handicap: it is no mean of all folds', and its rival was chosen on these
-            very rows.
+        blend: whether the mean of student and own model stands between the two.
+        gate: how many standard errors a student must be ahead of the own model on held-out rows,
+            or the own model is kept. Below 0 it may fall behind: of a hundred labels, rows cannot
+            tell; and each fold's student has a handicap: it is no mean of all folds', and its rival
+            was chosen on these very rows.
+        whole: how many standard errors it must be ahead, or half of it is own model.
         student_rows: each fold's student learns from at most so many rows without label, drawn
             anew for each.
         stop_share: of a student's rows, which end its training and choose its settings.
@@ -78,6 +79,7 @@ class StudentConfig:
     label_share: float = 0.5
     blend: bool = True
     gate: float = -1.0
+    whole: float = 1.0
     student_rows: int = 6000
     stop_share: float = 0.15
 
@@ -558,7 +560,7 @@ class _Students:
 def _gate(
     losses_of: Mapping[str, Tensor], chosen: str, config: StudentConfig, share_aligned: float
 ) -> Gate:
-    """Whether a label's students are kept.
+    """Whether a label's students are kept: whole, half, or not.
 
     Args:
         losses_of: candidate -> (N,) losses of the held-out rows that have the label.
@@ -570,11 +572,11 @@ def _gate(
         return Gate(ALONE, chosen, 0.0, 0.0)
     tried, (gain, error) = chosen, _gain(losses_of[ALONE], losses_of[chosen])
     pays = gain > config.gate * error
-    if config.blend and (not pays or share_aligned < MOST_ROWS_ALIGNED):
-        # No handicap is left to allow for: half of it is the rival.
+    whole = gain > config.whole * error and share_aligned >= MOST_ROWS_ALIGNED
+    if config.blend and not whole and (pays or config.gate >= 0):
         tried = f"{chosen}+{ALONE}"
         gain, error = _gain(losses_of[ALONE], losses_of[tried])
-        pays = gain > max(config.gate, 0) * error
+        pays = pays or gain > config.gate * error  # no handicap: half of it is the rival
     return Gate(tried if pays else ALONE, tried, gain, error)
 
 
