@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -24,7 +25,15 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """The version that is measured; "" outside a clone."""
+    asked = ["git", "rev-parse", "--short=12", "HEAD"]
+    done = subprocess.run(asked, cwd=FOLDER, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def write(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> None:

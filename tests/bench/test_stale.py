@@ -1,0 +1,70 @@
+"""A record that a page quotes is behind by the commits that changed what it times."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import quoted, records
+
+
+def git(repository: Path, *args: str, day: int) -> str:
+    date = f"2026-01-{day:02} 12:00:00 +0000"
+    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_CONFIG_GLOBAL": "/dev/null"}
+    env = {**who, "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b", "PATH": "/usr/bin:/bin"}
+    dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+    done = subprocess.run(
+        ["git", *args],
+        cwd=repository, env={**env, **dates}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """README quotes speed, which times one of two rooms; a commit a day changes them in turn."""
+    files = {
+        "README.md": "[fast](benchmarks/results/speed.md)\n",
+        "docs/page.md": "<!-- figures speed.jsonl other.jsonl -->\n",
+        "benchmarks/speed.py": "from dovetail.fast import run\n",
+        "benchmarks/results/other.jsonl": "",
+        "dovetail/fast/a.py": "",
+        "dovetail/slow/a.py": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(tmp_path, "init", "-q", day=1)
+    for day, changed in enumerate(("", "slow", "fast"), 1):
+        if changed:
+            (tmp_path / "dovetail" / changed / "a.py").write_text(f"x = {day}\n")
+        git(tmp_path, "add", ".", day=day)
+        git(tmp_path, "commit", "-qm", "c", day=day)
+    return tmp_path
+
+
+def test_pages_that_quote_a_record_are_found(repository: Path) -> None:
+    assert quoted(repository) == {"speed": ("README.md", "page.md"), "other": ("page.md",)}
+
+
+@pytest.mark.parametrize(
+    ("made", "behind"),
+    [
+        ({"date": "2026-01-01"}, 1),
+        ({"date": "2026-01-03"}, 0),
+        ({"date": "2026-01-03", "commit": "HEAD~2"}, 1),
+        ({"date": "2026-01-01", "commit": "HEAD"}, 0),
+        ({"date": "2026-01-01", "commit": "0123456789ab"}, 1),  # another clone's: its day counts
+    ],
+)
+def test_a_record_is_behind_by_the_commits_of_what_it_times(
+    repository: Path, made: dict[str, str], behind: int
+) -> None:
+    line = repository / "benchmarks" / "results" / "speed.jsonl"
+    line.write_text(json.dumps(made) + "\n")
+    speed = next(each for each in records(repository) if each.name == "speed")
+    assert (speed.date, speed.behind) == (made["date"], behind)
