@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from dovetail.alignment import psi
 from dovetail.alignment.curve import POINT_BYTES, Workers
-from dovetail.alignment.limits import Alignments
+from dovetail.alignment.limits import Guard
 from dovetail.alignment.points import hashed_ids, matches
 from dovetail.alignment.proofs import VALUE_BYTES, Questions, num_questions
 from dovetail.data import Alignment
 from dovetail.data.many_rows import absent, picked, put, random_order, repeats
 from dovetail.data.stored import Pile
 from dovetail.errors import AlignmentError, MessageError
-from dovetail.network import Message, check_shape
+from dovetail.network import Message, State, check_shape
 from dovetail.settings.alignment import CHECKED
 
 
@@ -51,6 +51,55 @@ class Run:
         self.doubled = Pile(VALUE_BYTES, np.uint8, self.whose)  # the same, multiplied
         # What came in phase 6: samples, own indices, the initiator's.
         self.claims = Pile(3, np.int64, self.whose)
+
+    def state(self) -> State:
+        """All of it, to go on from in another process."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        arrays = {
+            "secret": np.frombuffer(self.secret, np.uint8),
+            "order_M": self.order_M,
+            "doubled_N16": self.doubled_N16,
+            "rows_S": None if self.rows_S is None else self.rows_S.numpy(),
+            "points_Q32": None if self.questions is None else self.questions.points_Q32,
+            "right_Q16": None if self.questions is None else self.questions.right_Q16,
+            **{name: getattr(self, name).rows() for name in _PILES},
+        }
+        return {
+            "begin": {each.name: getattr(self.begin, each.name) for each in fields(self.begin)},
+            "numbers": numbers,
+            "proving": None if self.proving is None else [self.proving.most, self.proving.num],
+            "num_proving": 0 if self.proving is None else self.proving.num_batches,
+            **{
+                name: None if each is None else torch.from_numpy(np.ascontiguousarray(each).copy())
+                for name, each in arrays.items()
+            },
+        }
+
+    @classmethod
+    def of_state(cls, state: State, whose: str, workers: Workers) -> Run:
+        """What ``state`` gave."""
+        begin, secret = psi.Begin(**state["begin"]), state["secret"].numpy().tobytes()
+        run = cls(begin, secret, state["order_M"].numpy(), whose, **state["numbers"])
+        if state["doubled_N16"] is not None:
+            run.doubled_N16 = state["doubled_N16"].numpy()
+        run.rows_S = state["rows_S"]
+        if state["points_Q32"] is not None:
+            run.questions = Questions(state["points_Q32"].numpy(), state["right_Q16"].numpy())
+        if state["proving"] is not None:
+            most, num = state["proving"]
+            asked = state["num_proving"]
+            run.proving = psi.Proving(most, begin.batch_size, secret, workers, num, asked)
+        for name in _PILES:
+            getattr(run, name).append(state[name].numpy())
+        return run
+
+
+#: What of a run are counts, and what is piled up.
+_NUMBERS = (
+    *("num_theirs", "num_blinded", "num_doubled", "num_shared", "num_claims"),
+    *("num_asked", "num_proven"),
+)
+_PILES = ("theirs", "doubled", "claims")
 
 
 class Responder:
@@ -105,7 +154,7 @@ class Responder:
         self._min_ids = min_ids
         self._max_ids = max_ids
         self._checked = checked
-        self._guard: Alignments | None = None
+        self._guard: Guard | None = None
         self._workers = workers or Workers()
         self._lower = lower
         # Here, and not when asked: how long it takes depends on the ids.
@@ -115,7 +164,7 @@ class Responder:
         self._run: Run | None = None
         self._rows_S: Tensor | None = None
 
-    def guarded(self, guard: Alignments | None) -> Responder:
+    def guarded(self, guard: Guard | None) -> Responder:
         """One with the same ids, whose points took long, and runs of its own, told to a guard."""
         fresh = copy.copy(self)
         fresh._guard, fresh._run, fresh._rows_S = guard or self._guard, None, None
@@ -124,6 +173,21 @@ class Responder:
     def unsaved(self) -> str:
         """What a process that ends now would lose; "" where no run is under way."""
         return "" if self._run is None else "an alignment is under way, and its secret is nowhere"
+
+    def state(self) -> State | None:
+        """What its next answers depend on; None: no run is under way, or one that is not kept."""
+        return None if self._run is None or self.has_passes else self._run.state()
+
+    def restore(self, state: State) -> None:
+        """Go on from there, with the same ids.
+
+        Raises:
+            AlignmentError: its table has other ids now.
+        """
+        run = Run.of_state(state, self.name, self._workers)
+        if len(run.order_M) != self.num_ids:
+            raise AlignmentError("has another table than when the alignment began; align anew")
+        self._run = run
 
     @property
     def num_ids(self) -> int:
@@ -154,7 +218,10 @@ class Responder:
         if isinstance(message, psi.Begin):
             return self._begin(message)
         if self._run is None:
-            raise MessageError(f"expected psi.Begin first, got {message.wire_name()}")
+            raise AlignmentError(
+                "has no alignment under way: it was started again in the middle of one, or that "
+                "one ended; align anew"
+            )
         match message:
             case psi.Blinded():
                 return self._double(self._run, message)

@@ -426,7 +426,7 @@ class ListenKeys(TypedDict, total=False):
     name: str | None
     precision: Literal['float32', 'float16', 'bfloat16', 'int8']
     wait_s: float | None
-    grace_s: float
+    grace_s: float | None
     max_message_mb: float
     timeout_s: float
     revoked: str | None

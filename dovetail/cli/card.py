@@ -29,6 +29,7 @@ def card(
     from dovetail.models.card import card as make
     from dovetail.models.card import kept_heads, write_card
     from dovetail.models.model_folders import model_folder
+    from dovetail.network.printable import visible
 
     folder = model_folder(model)
     columns = tuple(name.strip() for name in by.split(",")) if by else ()
@@ -37,4 +38,5 @@ def card(
     if as_json:
         print(json.dumps(model_card))
     elif not quiet:
-        print((folder / "card.md").read_text(encoding="utf-8"), end="")
+        for line in (folder / "card.md").read_text(encoding="utf-8").split("\n")[:-1]:
+            print(visible(line))

@@ -37,6 +37,7 @@ def ledger(
     by: Annotated[Path | None, typer.Option(metavar="SITE")] = None,
     out: Path | None = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    rebuild: bool = False,
     as_json: bool = False,
 ) -> None:
     """Show what left a party and what came; verify, reconcile and prove its record.
@@ -65,6 +66,7 @@ def ledger(
         by: with prove: of a party that holds heads; None: the ledger's own.
         out: with prove: where the proof is written.
         record: with verify: a run's record.json; ledgers are held to it.
+        rebuild: count anew what the site has answered (site.sqlite), from its ledger.
     """
     word = files[0] if files[0] in WORDS else ""
     names = files[1:] if word else files
@@ -73,7 +75,11 @@ def ledger(
             raise ConfigError(f"{option} goes with dovetail ledger {only} FILE LINE")
     if noted is not None and (word in WORDS[1:] or len(names) != 1):
         raise ConfigError("--noted goes with one ledger; two are compared by the heads they hold")
-    if record is not None:
+    if rebuild:
+        if word or len(names) != 1:
+            raise ConfigError("--rebuild goes with one site's folder: dovetail ledger shop.site")
+        _rebuild(Path(names[0]))
+    elif record is not None:
         if word != "verify":
             raise ConfigError("--record goes with dovetail ledger verify")
         precheck.check_record(record)
@@ -89,6 +95,22 @@ def ledger(
         _show(_ledger_of(names[0]), noted=noted, short=word == "verify", as_json=as_json)
     else:
         raise ConfigError(f"dovetail ledger {word} takes a ledger, got none")
+
+
+def _rebuild(site_folder: Path) -> None:
+    """Count anew from a site's ledger, and print what was counted."""
+    from dovetail.node.partyfile import open_site
+    from dovetail.node.recount import rebuild
+    from dovetail.node.site_folder import SiteFolder
+
+    site = open_site(site_folder.with_suffix(".toml"))
+    with SiteFolder(site_folder):
+        counted = rebuild(site, site_folder)
+    shown = ", ".join(f"{number} {kind}" for kind, number in counted.items()) or "nothing"
+    print_line(
+        f"counted from {site_folder / 'ledger.jsonl'}: {shown}; what it does not say counts as "
+        "used up, and runs under way begin anew"
+    )
 
 
 def _ledger_of(name: str) -> Path:

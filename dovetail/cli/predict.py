@@ -13,6 +13,7 @@ import typer
 
 from dovetail.cli import precheck
 from dovetail.errors import DataError
+from dovetail.network.printable import visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -243,8 +244,11 @@ def _scores(
 
 def _print_csv(columns: dict[str, np.ndarray]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    for row in ([*columns], *rows):
+        if sys.stdout.isatty():  # which would obey control characters
+            row = [visible(each) if isinstance(each, str) else each for each in row]
+        writer.writerow(row)
 
 
 def _print_json(

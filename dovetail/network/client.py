@@ -25,6 +25,7 @@ from dovetail.network.identity import check_proof
 from dovetail.network.messages import Data
 from dovetail.network.printable import printable
 from dovetail.network.renewal import LOOK_S, Certified, certified
+from dovetail.network.retry import since_start_s
 
 #: Seconds between two attempts: from the first, doubling, to the last; each times 0.5 to 1.
 BACKOFF_S = (0.1, 5.0)
@@ -193,7 +194,7 @@ class _Line:
         self.address = address
         self.driver = driver
         self.stop = stop
-        self.hello = wire.Hello(secrets.token_hex(8))
+        self.hello = wire.Hello(secrets.token_hex(8), start_s=round(since_start_s(), 3))
         self.certified = credentials
         self.shown = credentials.credentials  # on this line
         self.must_prove = way.tls_name is not None
@@ -357,9 +358,10 @@ class _Line:
         if _is_tls(details):
             return Event(
                 "refused",
-                f"no trusted line to {self.driver} at {self.address} ({details}): check that both "
-                "certificates are of one authority, that neither has expired, and that the "
-                f"driver's certificate is of {self.driver!r}",
+                f"no trusted line to {self.driver} at {self.address} ({_tls_cause(details)}): "
+                "check that both certificates are of one authority, that neither has expired, and "
+                f"that the driver's certificate is of {self.driver!r}; {self.driver} sees nothing "
+                "of this, so tell whoever runs it",
             )
         why = details.rpartition("Failed to connect to remote host: ")[2]  # gRPC says it in full
         return Event("waiting", f"{self.driver} is not at {self.address} yet ({why})")
@@ -367,6 +369,16 @@ class _Line:
 
 class _UnprovenError(Exception):
     """Who answers has not shown that it has the key of a driver's certificate that counts."""
+
+
+def _tls_cause(details: str) -> str:
+    """What of OpenSSL's words a person can use."""
+    text = details.lower()
+    if "hostname verification" in text:
+        return "its certificate is of another name"
+    if "certificate_verify_failed" in text:
+        return details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].split(":")[0] or details
+    return details[-80:]
 
 
 def _is_tls(details: str) -> bool:

@@ -22,6 +22,12 @@ from dovetail.network.printable import printable
 #: came.
 Came = Callable[[Data | None, Opened | None, int], None]
 
+#: Seconds that a lost party is waited for, besides twice the time that its start took.
+GRACE_S = 10.0
+
+#: The longest start that a party is believed to need.
+MAX_START_S = 60.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +44,7 @@ class Connection:
     shown: tuple[x509.Certificate, ...] = ()  # the party's certificate, and those behind it
     cut: Callable[[], Any] = lambda: None  # ends the call whether or not the party reads
     number: int = 0  # of this process's connections with that party
+    start_s: float = 0.0  # how long the party's process took to start, as it says
 
     def hang_up(self, refusal: tuple[Any, str] | None = None) -> None:
         self.refusal = self.refusal or refusal
@@ -54,7 +61,8 @@ class Request:
     kind: str
     data: Data
     deadline: float | None
-    grace_s: float
+    grace_s: float | None  # None: as long as a restart of the party takes
+    least_s: float  # that a party without a connection is waited for in any case
     sent: float  # since the epoch, for people
     record: Callable[[int], None]  # writes down that it leaves, on which connection
     came: Came  # writes down what answers it
@@ -84,10 +92,16 @@ class Link:
         self._closed = False
         self._barred = ""  # why its last line was cut, if it was
         self._num_connections = 0
+        self._start_s = 0.0  # how long its process took to start
 
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def num_connections(self) -> int:
+        """How many there were; one more when another process of the party answers."""
+        return self._num_connections
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -121,9 +135,10 @@ class Link:
                 if request.failure is not None:
                     self._give_up(request)
                     break
-                limits = [] if request.deadline is None else [request.deadline]
+                is_away = self._connection is None and request.least_s > 0
+                limits = [] if request.deadline is None or is_away else [request.deadline]
                 if self._connection is None:
-                    limits.append(self._down_since + request.grace_s)
+                    limits.append(self._down_since + self._grace_s(request))
                 self._condition.wait(min(limits) - now if limits else None)
         if request.unwritten is not None:
             raise request.unwritten
@@ -132,7 +147,8 @@ class Link:
         return request.reply
 
     def _late(self, request: Request, now: float) -> str | None:
-        if request.deadline is None or now < request.deadline:
+        is_away = self._connection is None and request.least_s > 0
+        if is_away or request.deadline is None or now < request.deadline:
             return None
         return f"has not answered {request.kind} since {_clock(request.sent)}"
 
@@ -141,13 +157,20 @@ class Link:
         if self._closed:
             return "the driver has hung up"
         if self._connection is None:
-            if self._grace and now < self._down_since + request.grace_s:
+            if self._grace and now < self._down_since + self._grace_s(request):
                 return None
-            barred = f": {self._barred}" if self._barred else ""
-            return f"has not been connected since {self._down_clock}{barred}"
+            why = f": {self._barred}" if self._barred else "; start dovetail join there again"
+            return f"has not been connected since {self._down_clock}{why}"
         if self._asked is not None and self._asked is not request and not self._asked.is_open:
             return f"has not answered {self._asked.kind} since {_clock(self._asked.sent)}"
         return None
+
+    def _grace_s(self, request: Request) -> float:
+        """How long the party may be away before this request fails."""
+        grace_s = request.grace_s
+        if grace_s is None:
+            grace_s = GRACE_S + 2 * self._start_s
+        return max(grace_s, request.least_s)
 
     def _give_up(self, request: Request) -> None:
         if request in self._waiting:
@@ -192,7 +215,10 @@ class Link:
             _log.info("%s has connected from %s", self.name, connection.peer)
             self._grace = True
             self._forget_failed()
+            self._start_s = min(max(0.0, connection.start_s), MAX_START_S)
             if self._asked is not None:
+                if self._asked.deadline is not None:  # it does not answer while it is away
+                    self._asked.deadline += time.monotonic() - self._down_since
                 connection.outbox.put(self._asked.data)
             self._send_next()
             self._condition.notify_all()

@@ -122,6 +122,10 @@ class Engine(ABC):
         """Send each party its message and wait for the replies."""
         return self.send(requests, reply, timeout_s=timeout_s).replies()
 
+    def patient(self) -> Engine:
+        """The same that waits longer for a lost party: for a question that is the whole run."""
+        return self
+
     def notify(self, party: str, why: str) -> None:  # noqa: B027 - who needs it has it
         """Have whoever watches a party told that its answer did not count; waits for nothing.
 

@@ -126,12 +126,14 @@ class Hello:
         instance: drawn at random by each process.
         nonce: drawn by a party for each line; the driver's ``proof`` is of it.
         proof: a driver's, that it has the key of a certificate of its name; see ``identity.py``.
+        start_s: how long a party's process took from its start to its first line.
     """
 
     instance: str
     protocol: str = PROTOCOL
     nonce: str = ""
     proof: str = ""
+    start_s: float = 0.0
 
     def statement(self, driver: str, party: str) -> bytes:
         """What a driver signs on the line that this party's hello began."""
@@ -159,10 +161,12 @@ class Hello:
                 f"expected protocol {PROTOCOL}, got {fields.get('protocol')!r}; install the same "
                 "version of dovetail at every party"
             )
+        start_s = fields.get("start_s", 0.0)
         return cls(
             str(fields.get("instance")),
             nonce=str(fields.get("nonce", "")),
             proof=str(fields.get("proof", "")),
+            start_s=start_s if isinstance(start_s, float) else 0.0,
         )
 
 

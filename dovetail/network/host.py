@@ -108,6 +108,7 @@ class Host:
         self._on_refusal = on_refusal
         self._lock = threading.Lock()
         self._last: dict[str, _Last] = {}
+        self._asked: dict[str, messages.Opened] = {}  # driver -> what is being answered
         self._counted = Counted()  # lines of the log: one for many of a kind
         self._runs: OrderedDict[tuple[str, str, str], Party] = OrderedDict()
 
@@ -117,6 +118,16 @@ class Host:
             self._recorder.connected(driver)
             if driver in self._last:
                 self._last[driver].may_repeat = True
+
+    def letter(self, driver: str) -> str:
+        """The request of a driver that is being answered, as INSTANCE/NUMBER/DIGEST; "": none.
+
+        Of a driver's process that asks again, as this one was killed, all three are as before.
+        """
+        opened = self._asked.get(driver)
+        if opened is None:
+            return ""
+        return f"{opened.header.instance}/{opened.header.sequence}/{opened.digest}"
 
     def resume(self, driver: str, instance: str, sequence: int) -> None:
         """This process goes on where another ended: the last request that it answered."""
@@ -154,8 +165,12 @@ class Host:
                     return last.reply
                 if header.sequence <= last.sequence:
                     return self._replayed(opened, driver, last.sequence)
-            with of_run(printable(header.run)):
-                reply = self._reply(opened, driver)
+            self._asked[driver] = opened
+            try:
+                with of_run(printable(header.run)):
+                    reply = self._reply(opened, driver)
+            finally:
+                del self._asked[driver]
             self._last[driver] = _Last(header.instance, header.sequence, reply)
             return reply
 

@@ -37,6 +37,7 @@ NaN and infinity survive float16 and bfloat16, so that a receiver can notice the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -462,6 +463,14 @@ class Opened:
     data: Data
     start: int
     about: _About
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it asks, whatever its run and number are."""
+        asked = [self.header.type, self.about.metadata.get("fields"), self.about.entries]
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
+        digest.update(self.data[self.start :])
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 R = TypeVar("R")
 
+_IMPORTED = time.monotonic()
+
 #: Seconds between attempts to write: those who took what is short may give it back meanwhile.
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
@@ -42,6 +44,15 @@ def patiently(write: Callable[[], R]) -> R:
             _log.info("tried again in %g s: %s", pause_s, error)
         time.sleep(pause_s)
     return write()
+
+
+def since_start_s() -> float:
+    """Seconds that this process has run; where the system does not say, since this was read."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return time.monotonic() - _IMPORTED
 
 
 def open_private(path: str | Path, flags: int) -> int:

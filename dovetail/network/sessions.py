@@ -17,6 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Self, TypeVar
@@ -34,6 +35,9 @@ from dovetail.network.printable import printable
 from dovetail.settings.section import Precision
 
 R = TypeVar("R", bound=Message)
+
+#: Seconds that ``patient`` waits for a lost party where nobody says.
+PATIENT_S = 60.0
 
 #: Called with the names of the parties that are here, and of those that are missing.
 OnChange = Callable[[tuple[str, ...], tuple[str, ...]], None]
@@ -135,7 +139,8 @@ class Lines:
         *,
         parties: Sequence[str] | None = None,
         precision: Precision = "float32",
-        grace_s: float = 5.0,
+        grace_s: float | None = None,
+        wait_s: float | None = None,
         timeout_s: float | None = None,
     ) -> Engine:
         """The engine of one run, with a ledger of its own.
@@ -144,11 +149,14 @@ class Lines:
             run: names the run at the parties.
             parties: some of these lines'; None takes all.
             precision: how float32 tensors travel to the parties.
-            grace_s: how long a party without a connection is waited for.
+            grace_s: how long a party without a connection is waited for; None: as long as a
+                restart of it takes.
+            wait_s: how long by ``patient``; None: a minute.
             timeout_s: how long an answer is waited for where the algorithm sets no limit.
         """
         names = tuple(self.links if parties is None else parties)
-        return _LinesEngine(self, run, names, precision, grace_s, timeout_s)
+        patient_s = PATIENT_S if wait_s is None else wait_s
+        return _LinesEngine(self, run, names, precision, grace_s, timeout_s, patient_s)
 
     def _announce(self) -> None:
         with self._changed:
@@ -164,8 +172,9 @@ class _LinesEngine(Engine):
         run: str,
         parties: tuple[str, ...],
         precision: Precision,
-        grace_s: float,
+        grace_s: float | None,
         timeout_s: float | None,
+        patient_s: float,
     ) -> None:
         super().__init__(lines.driver)
         unknown = [name for name in parties if name not in lines.links]
@@ -177,6 +186,13 @@ class _LinesEngine(Engine):
         self._precision = precision
         self._grace_s = grace_s
         self._timeout_s = timeout_s
+        self._patient_s = patient_s
+        self._least_s = 0.0
+
+    def patient(self) -> Engine:
+        fresh = copy(self)
+        fresh._least_s = self._patient_s
+        return fresh
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -221,6 +237,7 @@ class _LinesEngine(Engine):
                 whole,
                 deadline,
                 self._grace_s,
+                self._least_s,
                 time.time(),
                 partial(self._record, name, message, sequence, digest),
                 partial(self._came, name, sequence),

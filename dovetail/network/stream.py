@@ -215,7 +215,7 @@ class Stream(Lines):
                 kind, data = whole
                 if connection.instance is None:
                     hello = wire.Hello.decode(kind, data)
-                    connection.instance = hello.instance
+                    connection.instance, connection.start_s = hello.instance, hello.start_s
                     statement = hello.statement(self.driver, link.name)
                     proof = self._certified.sign(statement, most=wire.MAX_HELLO_PROOF_BYTES)
                     connection.greeting.put(

@@ -32,7 +32,7 @@ from dovetail.alignment.stored import is_predicting
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network import Message
 from dovetail.network.certificates import make_folder
-from dovetail.network.quota import Count, Quota
+from dovetail.network.quota import Quota
 from dovetail.network.retry import write_text
 from dovetail.network.revocation import Revocations
 from dovetail.node.proposal import (
@@ -62,7 +62,15 @@ class Show(Message):
 
 
 class Seen(Message):
-    """Party -> driver: I keep it, and shall answer runs of it."""
+    """Party -> driver: I know it, and shall answer runs of it."""
+
+
+class Plan(Message):
+    """Driver -> party: what I shall ask for, before any id is compared."""
+
+    policies: tuple[str, ...]  # as policies name it
+    runs: int  # that begin, at least
+    numbers: int  # of a row that are asked for first, at least
 
 
 @dataclass(frozen=True)
@@ -329,42 +337,42 @@ class Agreements:
             ConfigError: it began as often as was agreed on.
             QuotaError: it cannot be written down.
         """
-        seed, now = _seed(run), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        used = self.used(proposal.name)
+        if any(each["run"] == run for each in used):
+            return
+        seed = _seed(run)
+        before = [
+            each for each in used if each["variant"] == variant and _seed(each["run"]) == seed
+        ]
+        if variant and len(before) >= proposal.attempts:
+            raise ConfigError(
+                f"refuses to begin {variant} {seed} again: the proposal {proposal.name[:12]} "
+                f"allows it {proposal.attempts} times; propose the run anew"
+            )
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         salt = secrets.token_hex(16)  # of the cohort that it tells the driver (record.py)
-
-        def decide() -> Count:
-            used = self.used(proposal.name)
-            if any(each["run"] == run for each in used):
-                return Count([])
-            before = [
-                each for each in used if each["variant"] == variant and _seed(each["run"]) == seed
-            ]
-            if variant and len(before) >= proposal.attempts:
-                raise ConfigError(
-                    f"refuses to begin {variant} {seed} again: the proposal {proposal.name[:12]} "
-                    f"allows it {proposal.attempts} times; propose the run anew"
-                )
-            row = (proposal.name, now, driver, run, variant, samples(), salt)
-            return Count([("INSERT INTO agreed VALUES (?, ?, ?, ?, ?, ?, ?)", [row])])
-
-        self._quota.decide(decide)
+        row = (proposal.name, now, driver, run, variant, samples(), salt)
+        self._quota.write("INSERT INTO agreed VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
 
 
 class Reader:
-    """Answers the driver that shows a proposal.
+    """Answers the driver that shows what it is about to run.
 
     Args:
-        agreements: where it is kept.
+        agreements: where a proposal is kept.
         driver: who asks.
+        refuse: raises for what it would refuse of a plan.
     """
 
-    accepts = (Show,)
+    accepts = (Show, Plan)
 
-    def __init__(self, agreements: Agreements, driver: str) -> None:
-        self._agreements = agreements
-        self._driver = driver
+    def __init__(self, agreements: Agreements, driver: str, refuse: Callable[[Plan], None]) -> None:
+        self._agreements, self._driver, self._refuse = agreements, driver, refuse
 
     def handle(self, message: Message) -> Message:
+        if isinstance(message, Plan):
+            self._refuse(message)
+            return Seen()
         assert isinstance(message, Show)
         return self._agreements.shown(message, self._driver)
 

@@ -23,7 +23,7 @@ from typing import Any, Self
 from dovetail import alignment as psi
 from dovetail import data as dd
 from dovetail.alignment import stored
-from dovetail.errors import AlignmentError, ConfigError, MessageError
+from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.federated import missing_parties
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
@@ -32,7 +32,7 @@ from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.heads import Tell, Told
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
-from dovetail.node.agreements import Seen, Show
+from dovetail.node.agreements import Plan, Seen, Show
 from dovetail.node.engines import ElsewhereSection, MailboxSection, StreamSection
 from dovetail.node.proposal import Proposal, Signature, agreed_run
 from dovetail.node.record import Account, read_account, write_record
@@ -43,6 +43,18 @@ from dovetail.node.warnings import Warned
 #: Seconds from one look at who is here to the next.
 TICK_S = 0.1
 
+
+#: Seconds of waiting after which it is told where to look; TLS ends before a name is known here.
+HINT_S = 20.0
+
+_HINT = (
+    "still waiting: if dovetail join runs there, its terminal says why it does not get through; a "
+    "certificate of another authority, or a driver's name that is spelled otherwise, is seen there "
+    "alone"
+)
+
+#: How often an alignment begins at most, whose partner was started again in the middle.
+ALIGN_TRIES = 3
 
 #: Seconds that a partner is given at the end to say where its ledger stands.
 HEADS_TIMEOUT_S = 5.0
@@ -98,6 +110,7 @@ class Listener:
         self._waited = False
         self._told = False  # since anything else was asked
         self._agreed: tuple[Proposal, Mapping[str, Signature]] | None = None
+        self._plan: Plan | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -178,21 +191,39 @@ class Listener:
         if self._waited:
             return
         section = self._section
-        with self._talk.waiting(_place(section)) as waiting:
-            self._lines.wait(section.wait_s, waiting)
+        hint = threading.Timer(HINT_S, self._talk.warn, [_HINT])
+        hint.daemon = True
+        hint.start()
+        try:
+            with self._talk.waiting(_place(section)) as waiting:
+                self._lines.wait(section.wait_s, waiting)
+        finally:
+            hint.cancel()
         self._stack.enter_context(_watched(self._lines, self._talk))
         self._waited = True
         if self._agreed is not None:
             proposal, signatures = self._agreed
-            texts = tuple(each.text for each in signatures.values())
-            show = Show(proposal.text, texts)
-            engine = self._engine("proposals")
-            engine.ask(dict.fromkeys(self.partners, show), Seen).or_raise()
+            self._show(Show(proposal.text, tuple(each.text for each in signatures.values())))
+        if self._plan is not None:
+            self._show(self._plan)
+
+    def _show(self, message: Show | Plan) -> None:
+        """Have all partners see what is about to run.
+
+        Raises:
+            PartyError: one that refuses it.
+        """
+        engine = self._engine("proposals")
+        engine.ask(dict.fromkeys(self.partners, message), Seen).or_raise()
 
     def heads(self) -> dict[str, dict[str, Any]]:
         """Where its ledger stands, and what partners have told of theirs: lines and hash."""
         heads = self._lines.heads
         return {} if heads is None else heads.report((self.name, *self.partners))
+
+    def planned(self, plan: Plan) -> None:
+        """What partners are asked for: who would refuse it does so before ids are compared."""
+        self._plan = plan
 
     def agreed(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
         """What it runs from here on is of this proposal, which partners are shown first."""
@@ -206,6 +237,7 @@ class Listener:
             parties=parties,
             precision=section.precision,
             grace_s=section.grace_s,
+            wait_s=section.wait_s,
             timeout_s=section.timeout_s,
         )
 
@@ -308,11 +340,23 @@ class Driver(Listener):
         return stored.digest(ids[local_S[local_S >= 0].numpy()])
 
     def align(self, *, workers: int = 1) -> psi.Aligned:
-        """Align with all partners, and keep what came of it; each partner keeps its own rows."""
+        """Align with all partners, and keep what came of it; each partner keeps its own rows.
+
+        A partner that was started again in the middle has lost its secret: all begin anew.
+        """
         self.wait()
-        run = secrets.token_hex(8)
-        with psi.Workers(workers) as shared, self._talk.points("aligning") as bar:
-            aligned = self.site.align(self._engine(run), workers=shared, progress=bar)
+        with psi.Workers(workers) as shared:
+            for left in reversed(range(ALIGN_TRIES)):
+                run, before = secrets.token_hex(8), self._num_connections()
+                try:
+                    with self._talk.points("aligning") as bar:
+                        aligned = self.site.align(self._engine(run), workers=shared, progress=bar)
+                    break
+                except PartyError as failure:
+                    now = self._num_connections()
+                    if not left or before == now or failure.party not in self._lines.connected:
+                        raise _not_aligned(failure) from None
+                    self._talk.warn(f"{failure}: aligning anew")
         rows = aligned.alignment.rows
         self._stored = stored.StoredRows(
             self.site.name,
@@ -332,6 +376,10 @@ class Driver(Listener):
         with psi.Workers(workers) as shared, self._talk.points("counting") as bar:
             engine = self._engine(secrets.token_hex(8))
             return self.site.count(engine, workers=shared, progress=bar)
+
+    def _num_connections(self) -> dict[str, int]:
+        """Partner -> how many there were of its processes and lines."""
+        return {name: link.num_connections for name, link in self._lines.links.items()}
 
     @property
     def stored_path(self) -> Path:
@@ -386,6 +434,14 @@ class Driver(Listener):
         """What reaches the partners in one variant of the run that was begun."""
         assert self._stored is not None
         return self._engine(stored.training_run(self._stored.run, variant, *self._run))
+
+
+def _not_aligned(failure: PartyError) -> PartyError:
+    """A failure of an alignment, with what to do."""
+    again = "then give this command again"
+    if "dovetail join" not in failure.cause:
+        again = f"put that right at {failure.party!r}, {again}"
+    return PartyError(failure.party, f"{failure.cause}, {again}: nothing was aligned")
 
 
 def coordinator_name(section: ElsewhereSection) -> str:

@@ -40,8 +40,8 @@ class ElsewhereSection(Section):
     precision: Precision = "float32"  # how float32 tensors travel
     # how long the driver waits until all are there; None: for ever
     wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    # how long it waits for a partner that was lost
-    grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    # how long it waits for a partner that was lost; None: as long as its restart takes
+    grace_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     max_message_mb: float = Field(
         default=256, gt=0, le=4096, allow_inf_nan=False
     )  # largest answer, in MiB
@@ -93,7 +93,7 @@ class FlareSection(ElsewhereSection):
     sites: dict[PartyName, str] = Field(default_factory=dict)  # party -> site, if not the same
     # how long it waits for a partner that was lost; an aborted job ends its sites up to 10 s before
     # its driver, which must not go on without them
-    grace_s: float = Field(default=15.0, ge=0, allow_inf_nan=False)
+    grace_s: float | None = Field(default=15.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _a_site_each(self) -> FlareSection:

@@ -113,7 +113,10 @@ def opened_home(
     ):
         refusals = sites.Refusals(kept.path / "refusals.jsonl", teller.print)
         computing = device or torch.device("cpu")
-        runs = Runs(site, kept.path, refusals, teller, computing, shown, parked)
+        runs = Runs(
+            *(site, kept.path, refusals, teller, computing, shown, parked),
+            letter=lambda driver: host.letter(driver),
+        )
         host = Host(
             site.name,
             runs.open,

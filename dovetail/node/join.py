@@ -14,6 +14,7 @@ from dovetail import methods
 from dovetail.errors import NetworkError
 from dovetail.methods.party import Site
 from dovetail.network.client import AS_EVER, Way, serve
+from dovetail.network.retry import since_start_s
 from dovetail.node.hosting import opened_home, shown_by
 from dovetail.node.site_folder import site_folder_of
 from dovetail.node.status_line import StatusLine
@@ -66,6 +67,7 @@ def serve_site(
     ):
         for line in describe(site, addresses, opened.path):
             opened.teller.line(line)
+        opened.teller.line(f"  started    in {since_start_s():.1f} s")
         serving = {
             pool.submit(
                 serve,

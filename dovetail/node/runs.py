@@ -48,20 +48,21 @@ from dovetail.methods.section import check_run_id
 from dovetail.models import Model
 from dovetail.models.card import renew
 from dovetail.models.owners import Bottom
-from dovetail.network import Message, Party
+from dovetail.network import Message, Party, State
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Checkpointed, StatefulParty
 from dovetail.network.counting import Counted, times
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
 from dovetail.network.quota import Quota, QuotaError
-from dovetail.node.agreements import Approved, Reader
+from dovetail.node.agreements import Approved, Plan, Reader
 from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of, last_written
 from dovetail.node.fingerprint import site_digests
 from dovetail.node.limits import GivenSums, Guard, RunLimits
 from dovetail.node.parked import Parked, forget_parked
 from dovetail.node.proposal import split_run
 from dovetail.node.record import give_account
+from dovetail.node.recount import check_counts
 from dovetail.node.secret import run_key, site_secret
 from dovetail.node.site_folder import Refusals, agreements_of
 from dovetail.node.status_line import Activity, StatusLine
@@ -142,6 +143,11 @@ class Watched:
         unsaved: Callable[[], str] = getattr(party, "unsaved", str)
         return unsaved()
 
+    def alignment(self) -> State | None:
+        """An alignment under way that can be kept; None: there is none."""
+        party = self._loaded
+        return party.state() if isinstance(party, Aligning) else None
+
     def park(self, path: Path) -> None:
         """Write all that its next answers depend on.
 
@@ -196,7 +202,6 @@ class Aligning:
 
     Args:
         responder: aligns.
-        quota: counts alignments, before they are answered.
         keep: keeps the rows.
         held: what a process that ends now would lose of what it has kept; "" if nothing.
     """
@@ -204,14 +209,9 @@ class Aligning:
     accepts = Responder.accepts
 
     def __init__(
-        self,
-        responder: Responder,
-        quota: Quota,
-        keep: Callable[[Tensor], None],
-        held: Callable[[], str] = str,
+        self, responder: Responder, keep: Callable[[Tensor], None], held: Callable[[], str] = str
     ) -> None:
         self._responder = responder
-        self._quota = quota
         self._keep = keep
         self._held = held
 
@@ -219,9 +219,16 @@ class Aligning:
         """What a process that ends now would lose."""
         return self._responder.unsaved() or self._held()
 
+    def state(self) -> State | None:
+        """An alignment under way; None: there is none, or none that is kept."""
+        return self._responder.state()
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self._responder.restore(state)
+
     def handle(self, message: Message) -> Message:
-        with self._quota.work():
-            answer = self._responder.handle(message)
+        answer = self._responder.handle(message)
         if isinstance(message, psi.Places | psi.Proofs):
             try:
                 rows_S = self._responder.rows_S
@@ -243,6 +250,7 @@ class Runs:
         identity: signs what it says to other parties, and checks what they say; None: who carries
             the messages is trusted with that.
         parked: keeps what runs are in between messages; None: this process stays.
+        letter: driver -> its message that is being answered; see ``RunLimits``.
     """
 
     def __init__(
@@ -254,6 +262,8 @@ class Runs:
         device: torch.device,
         identity: Identity | None = None,
         parked: Parked | None = None,
+        *,
+        letter: Callable[[str], str] = lambda driver: "",
     ) -> None:
         self._identity = identity
         self._parked = parked
@@ -267,17 +277,16 @@ class Runs:
             site_folder, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
         )
         self._quota = Quota(site_folder)
-        self._quota.give_back_unfinished()
+        check_counts(self._quota, site_folder / "ledger.jsonl", site.policy.algorithms)
         self._agreements = agreements_of(site, site_folder, identity, self._quota)
         self._secret = site_secret(site_folder)
-        letter = parked.letter if parked is not None else lambda driver: ""
-        self._run_limits = RunLimits(self._quota, policy, letter=letter)
+        self._run_limits = RunLimits(self._quota, policy, letter=letter, print_line=teller.print)
         self._digests = site_digests(site)
         policies = policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
-        self._alignments = site.alignments(self._quota, teller.print)
+        self._limits = site.limits(self._quota, teller.print)
         allowed = [
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
@@ -295,7 +304,7 @@ class Runs:
             AlignmentError: there are no rows of the alignment that the run is of.
         """
         if algorithm == PROPOSALS:
-            return Reader(self._agreements, driver)
+            return Reader(self._agreements, driver, lambda plan: self._check_plan(plan, driver))
         run, agreed = split_run(run)
         approved = self._approve(run, agreed, algorithm, driver)
         party = self._budgets.within(
@@ -318,8 +327,31 @@ class Runs:
         )
         if self._parked is not None:
             watched.resume()
-            self._parked.watch(watched)
+            self._parked.watch(watched, run)
         return watched
+
+    def _check_plan(self, plan: Plan, driver: str) -> None:
+        """Refuse now what it would refuse once ids were matched.
+
+        Raises:
+            ConfigError: naming the policy's key, and what to do.
+        """
+        policy, site = self._site.policy, self._site
+        try:
+            for each in plan.policies:
+                if each not in policy.section.algorithms:
+                    allowed = ", ".join(policy.section.algorithms) or "nothing"
+                    raise ConfigError(
+                        f"refuses {each[:100]!r}: its policy allows {allowed}; its owner may add "
+                        f'"{each[:100]}" to algorithms below [policy] in its file, and start '
+                        "dovetail join again"
+                    )
+            self._run_limits.admit_day(driver, plan.runs)
+            for method in methods.every().values():
+                method.proposed.check_numbers(site, self._quota, driver, plan.numbers)
+        except ConfigError as refusal:
+            self._refusals.record(driver, Plan.wire_name(), "", str(refusal))
+            raise
 
     def _approve(self, run: str, agreed: str, algorithm: str, driver: str) -> Approved:
         """What was agreed on of this run.
@@ -369,7 +401,7 @@ class Runs:
         return Local(
             self._site.name,
             device=self._device,
-            secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver, run)),
+            secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
             lasting=self._secret,
             budget=self._site.policy.section.privacy,
             sums=lambda members: SecretSums(
@@ -395,14 +427,16 @@ class Runs:
         if algorithm == "psi":
             assert self._responder is not None
             keep = self._hold if is_predicting(run) else self._keep
-            guard = self._alignments.of(driver, run, watched=not is_predicting(run))
+            guard = self._limits.of(driver, run, watched=not is_predicting(run))
             responder = self._responder.guarded(guard)
-            return Aligning(
+            aligning = Aligning(
                 responder,
-                self._quota,
                 lambda rows_S: keep(run, driver, rows_S),
                 lambda: _PREDICTING if (driver, run) in self._asked_rows else "",
             )
+            if self._parked is not None:
+                self._parked.take_up(driver, run, aligning)
+            return aligning
         if algorithm not in self._makers:  # one that goes with another, which is not allowed
             raise ConfigError(
                 f"refuses {algorithm!r}: its policy allows no method that it is a part of; the "
@@ -418,7 +452,7 @@ class Runs:
                 driver=driver,
                 aligned=self._site_folder / "aligned" / certificate_name(driver),
                 quota=self._quota,
-                guard=self._alignments.of(driver, run),
+                guard=self._limits.of(driver, run),
             )
         )
         states = self._states(driver) / run.replace("/", _SLASH)

@@ -17,12 +17,14 @@ from dovetail.cluster import LOCAL, RayTasks, Tasks, tasks_at
 from dovetail.errors import ConfigError, ParticipationError
 from dovetail.federated.group import Group
 from dovetail.methods.base import SILENT, Loaded, Progress
+from dovetail.methods.method import asks
 from dovetail.methods.outcome import missed_share, missed_text
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Pool
 from dovetail.network.retry import write_text
+from dovetail.node.agreements import Plan
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection, RaySection
 from dovetail.node.joint_prediction import KEYS
@@ -126,6 +128,8 @@ def train_seeds(
             driver = stack.enter_context(drive(run, talk=talk))
             if agreed is not None and driver is not None:
                 driver.agreed(*agreed)
+            if driver is not None:
+                driver.planned(_plan(run, resume=resume))
             loaded = load_data(run, driver=driver, given=given, talk=talk)
             stack.enter_context(threads_for(loaded))
             if isinstance(run.engine, RaySection):
@@ -184,6 +188,14 @@ def train_seeds(
     result = summarise([results[seed] for seed in seeds])
     write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _plan(run: RunFile, *, resume: bool) -> Plan:
+    """What partners are asked for; a run that goes on has begun, and its numbers are counted."""
+    method = methods.method_of(run.method)
+    policies = asks(method, run)
+    begins = 0 if resume else len(set(policies) - {"align"})
+    return Plan(policies, begins, 0 if resume else method.proposed.numbers(run))
 
 
 def check_group(run: RunFile) -> None:
@@ -350,12 +362,14 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
                 kept = f"the model is saved as ever, in {folder}"
                 if run.parties is None and isinstance(run.engine, ElsewhereSection):
                     kept = f"each party has its model at its site as ever, and {folder} the rest"
+                again = "train again with the party there"
+                if "refuses" in counts["first"]:  # it was there
+                    again = f"put right what {party!r} refused, then train again"
                 worst = (
                     share,
                     f"{missed_text(party, counts)}{of_seed} (first: {counts['first']}), and "
                     f"min_participation = {run.min_participation:g} asks for more; {kept}: "
-                    "train again with the party there, or set min_participation lower (0 takes "
-                    "any)",
+                    f"{again}, or set min_participation lower (0 takes any)",
                 )
     if worst is not None:
         raise ParticipationError(worst[1])

@@ -567,7 +567,9 @@ def refused_words(party: Responder, message: Message) -> str:
 
 def test_a_message_before_a_run_begins_is_refused():
     shop = Responder("shop", [1, 2])
-    assert "expected psi.Begin first, got psi.GetBlinded" in refused_words(shop, psi.GetBlinded(0))
+    assert "has no alignment under way: it was started again" in refused_words(
+        shop, psi.GetBlinded(0)
+    )
 
 
 def test_nothing_comes_back_before_all_points_were_sent():

@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import ssl
-import time
 import urllib.error
 import urllib.request
 
@@ -75,21 +74,21 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
 
 
 def test_connections_that_ask_nothing_keep_nobody_out(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.companions.service.serving._HEAD_S", 1.0)
-    with serving(folder, tmp_path / "log", "--max-requests", "3") as (address, _):
+    """The one that is due for longest makes room; what is announced and does not come has none."""
+    announced = b"POST /models/m/predict HTTP/1.1\r\nHost: localhost\r\n"
+    announced += b"content-type: text/csv\r\ncontent-length: 9000000\r\n\r\na,b"
+    monkeypatch.setattr("dovetail.companions.service.serving._HEAD_S", 60.0)
+    with serving(folder, tmp_path / "log", "--max-requests", "16") as (address, _):
         host, port = address.removeprefix("http://").split(":")
         with contextlib.ExitStack() as stack:
-            for sent in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\nHo"):
+            for sent in [announced] * 8 + [b"GET /health HTTP/1.1\r\nHo", b""] * 50:
                 idle = stack.enter_context(socket.create_connection((host, int(port))))
                 idle.sendall(sent)
-            deadline = time.monotonic() + 30
-            while True:
-                with contextlib.suppress(urllib.error.HTTPError):  # 503: all places are taken
-                    assert ask(address)["predictions"]
-                    break
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-            assert idle.recv(1) == b""  # closed, and not by this side
+            with urllib.request.urlopen(f"{address}/health", timeout=PATIENCE_S) as reply:
+                assert reply.status == 200
+            assert ask(address)["predictions"]
+            stalled = stack.enter_context(socket.create_connection((host, int(port))))
+            stalled.close()
 
 
 def test_the_page_asks_what_is_there_and_a_row_of_the_schemas_examples_is_answered(

@@ -8,6 +8,7 @@ letter is opened once, too: its key is gone once its answer is written down (``k
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -33,11 +34,12 @@ from dovetail.network.renewal import Certified
 MOST_LETTERS = 100
 
 
+#: A driver that looks more often than after so many seconds is not kept up with.
+LEAST_POLL_S = 0.05
+
+
 class Parks(Protocol):
     """Keeps what a party's runs are in, between letters."""
-
-    def take(self, driver: str, letter: str) -> None:
-        """This letter is about to be answered; the same again, if the process is killed."""
 
     def park(self, driver: str, mark: int) -> None:
         """Write what has changed since the last call, as that of this mark."""
@@ -77,6 +79,7 @@ class Mailman:
         self._journals = {driver: Journal(site_folder, driver) for driver in drivers}
         self._process = secrets.token_hex(8)
         self._looked = 0.0
+        self.poll_s = math.inf  # that drivers look after, as their last letters say
         self._strangers: set[str] = set()
         for driver, journal in self._journals.items():
             last = journal.last
@@ -161,6 +164,8 @@ class Mailman:
             self._refuse(driver, file, f"{what}: {error}")
             return False
         self._watch.late(label, self._looked)
+        if label.poll_s >= LEAST_POLL_S:
+            self.poll_s = min(self.poll_s, label.poll_s)
         if label.conversation != last.conversation:
             self._host.connected(driver)
         missed = last.number if label.conversation == last.conversation else 0
@@ -173,7 +178,6 @@ class Mailman:
             self._watch.tell(why)
             answer = self._host.turn_away(opened, driver, why)
         else:
-            self._parks.take(driver, f"{label.conversation}/{label.number}")
             answer = self._host.handle(body, driver)
         header = opened.header
         self._parks.park(driver, last.mark + 1)

@@ -48,8 +48,22 @@ class Folder:
                 "with --mailbox or engine.place"
             )
 
+    def _own(self, name: str) -> Path:
+        """The path of a name, if no folder on the way to it is a link.
+
+        Raises:
+            PlaceError: naming the link.
+        """
+        for each in reversed(Path(name).parents):
+            if (self._path / each).is_symlink() and each != Path():
+                raise PlaceError(
+                    f"{self._path / each} is a link that somebody has put there, and is not "
+                    "followed; remove it"
+                )
+        return self._path / name
+
     def put(self, name: str, data: bytes) -> None:
-        path = self._path / name
+        path = self._own(name)
         fresh = path.with_name(f".{secrets.token_hex(8)}.new")
 
         def write() -> None:
@@ -81,7 +95,7 @@ class Folder:
 
     def get(self, name: str, most: int) -> bytes | None:
         try:
-            with open(os.open(self._path / name, _READ), "rb") as file:
+            with open(os.open(self._own(name), _READ), "rb") as file:
                 found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode):
                     raise UnfitError(f"{self._path / name} is no file; remove it")
@@ -98,7 +112,7 @@ class Folder:
     def names(self, folder: str) -> list[str]:
         found = []
         try:
-            with os.scandir(self._path / folder) as entries:
+            with os.scandir(self._own(f"{folder}/x").parent) as entries:
                 for entry in entries:
                     if not entry.name.startswith("."):
                         found.append(entry.name)
@@ -112,7 +126,7 @@ class Folder:
 
     def remove(self, name: str) -> None:
         try:
-            (self._path / name).unlink(missing_ok=True)
+            self._own(name).unlink(missing_ok=True)
         except OSError as error:
             raise self._failed("remove", name, error) from None
 

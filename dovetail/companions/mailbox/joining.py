@@ -15,11 +15,13 @@ from dovetail.companions.mailbox.opening import open_place
 from dovetail.companions.mailbox.places import Place, PlaceError
 from dovetail.companions.mailbox.watching import Watch
 from dovetail.methods.party import Site
+from dovetail.models import derive_key
 from dovetail.network.client import Event
 from dovetail.network.renewal import Certified
 from dovetail.node.hosting import opened_home, shown_by
 from dovetail.node.join import TICK_S, describe
 from dovetail.node.parked import Parked
+from dovetail.node.secret import site_secret
 from dovetail.node.site_folder import site_folder_of
 from dovetail.node.status_line import StatusLine
 
@@ -75,8 +77,8 @@ def answer_letters(
     """
     shown = shown_by(site, certificates)
     place = open_place(looking.where, shown, looking.proxy_ca)
-    parked = Parked()
     path = site_folder or site_folder_of(site.path)
+    parked = Parked(path / FOLDER, lambda: derive_key(site_secret(path), "alignment", num_bytes=32))
     try:
         with (
             opened_home(site, path, shown, drivers, device, quiet, parked) as opened,
@@ -86,11 +88,11 @@ def answer_letters(
                 opened.teller.line(line)
             folder = opened.path / FOLDER
             keys = Keys(folder)
-            watch = Watch(place.where, opened.teller.print)
+            watch = Watch(place.where, opened.teller.print, kept=folder / "torn.json")
             mailman = Mailman(opened.host, place, keys, shown, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
             return _Round(
-                opened.teller, mailman, keys, place, shown, looking, drivers, stopped
+                opened.teller, mailman, keys, place, shown, looking, drivers, stopped, parked
             ).run()
     finally:
         place.close()
@@ -108,6 +110,7 @@ class _Round:
     looking: Looking
     drivers: Sequence[str]
     stopped: Callable[[], bool]
+    parked: Parked
     published: bool = False
     last: float = field(default_factory=time.monotonic)  # when a letter was answered
 
@@ -123,11 +126,13 @@ class _Round:
                 continue
             if looking.once and self._is_over():
                 break
-            self._wait(min(looking.poll_s, looking.linger_s or looking.poll_s))
+            self._wait(min(looking.poll_s, looking.linger_s or looking.poll_s, self.mailman.poll_s))
         if self.published:
             self.keys.forget()
         busy = self.mailman.busy()
-        if busy:
+        if self.parked.leave_alignments():
+            self.teller.print("ends in the middle of an alignment; dovetail join goes on with it")
+        elif busy:
             self.teller.print(f"ends in the middle: {busy}; the driver has to begin that anew")
         if looking.once:
             letters = f"{num_answered} letter{'' if num_answered == 1 else 's'}"

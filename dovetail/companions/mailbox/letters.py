@@ -77,6 +77,7 @@ class Label:
         process: of an answer: drawn at random by each process of the party.
         answered: of a request: the highest number that was answered before it.
         num_bytes: length of what is sealed.
+        poll_s: of a request: seconds from one look of the driver to the next.
     """
 
     sender: str
@@ -90,6 +91,7 @@ class Label:
     process: str = ""
     answered: int = 0
     num_bytes: int = 0
+    poll_s: float = 0.0
 
     @property
     def name(self) -> str:

@@ -215,6 +215,7 @@ class Correspondence:
             time.time(),
             shared.key.public_key().public_bytes_raw().hex(),
             answered=self._answered,
+            poll_s=shared.poll_s,
         )
         shared.place.put(
             label.place, letters.seal(label, self._asked, self._key(), shared.identity)

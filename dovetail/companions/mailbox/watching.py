@@ -12,13 +12,17 @@ something else under their name. Each of these is noticed where it matters and t
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from dovetail.companions.mailbox.letters import Label
 from dovetail.network.counting import Counted, times
 from dovetail.network.printable import printable
+from dovetail.network.retry import write_private
 
 #: Seconds that the clocks of two sides may differ, and that a place may take to show a letter.
 LATE_S = 60.0
@@ -36,6 +40,7 @@ class Watch:
         where: what people call the place.
         show: told in a sentence.
         late_s, torn_s: see above.
+        kept: where the next process finds since when letters are there in part; None: nowhere.
     """
 
     def __init__(
@@ -45,12 +50,18 @@ class Watch:
         *,
         late_s: float = LATE_S,
         torn_s: float = TORN_S,
+        kept: Path | None = None,
     ) -> None:
         self._where = where
         self._tell = show
         self._late_s, self._torn_s = late_s, torn_s
         self._counted = Counted()
+        self._kept = kept
         self._torn: dict[str, float] = {}  # file -> since when
+        if kept is not None:
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                written = json.loads(kept.read_text(encoding="utf-8"))
+                self._torn = {str(name): float(since) for name, since in written.items()}
 
     def tell(self, what: str, kind: str = "") -> None:
         """Tell it, or count it; of a ``kind`` that comes again and again at times."""
@@ -75,11 +86,14 @@ class Watch:
 
     def is_torn(self, name: str) -> bool:
         """Whether a letter that is there in part has been so for too long to become whole."""
-        since = self._torn.setdefault(name, time.monotonic())
-        if time.monotonic() - since < self._torn_s:
-            return False
-        del self._torn[name]
-        return True
+        now, known = time.time(), dict(self._torn)
+        since = min(self._torn.setdefault(name, now), now)
+        is_torn = now - since >= self._torn_s
+        if is_torn:
+            del self._torn[name]
+        if self._kept is not None and known != self._torn:
+            write_private(self._kept, json.dumps(self._torn).encode())
+        return is_torn
 
 
 def clock(seconds: float) -> str:

@@ -66,9 +66,16 @@ class Gate:
         if length.isdigit() and size > most:
             raise _too_large(most)
         size = 0 if size <= SMALL else min(size, self._most)
+        content = bytearray()
+        # A body that is announced and does not come takes no place from one that does.
+        whole = await self._read(request, content, most, within_s, until=SMALL)
         await self._enter(size, within_s)
         try:
-            yield await self._read(request, most, within_s)
+            if not whole:
+                await self._read(request, content, most, within_s)
+            if not content:
+                raise HTTPException(400, "the body is empty; send rows, as GET /schema says them")
+            yield bytes(content)
         finally:
             self._leave(size)
 
@@ -101,11 +108,19 @@ class Gate:
                 self._free -= size
                 turn.set_result(None)
 
-    async def _read(self, request: Request, most: int, within_s: float) -> bytes:
+    async def _read(
+        self,
+        request: Request,
+        content: bytearray,
+        most: int,
+        within_s: float,
+        *,
+        until: int | None = None,
+    ) -> bool:
+        """Put on what comes, to the end or until there are so many bytes; whether it is whole."""
         loop = asyncio.get_running_loop()
         late = HTTPException(408, f"the body did not come within {within_s:g} s")
-        content = bytearray()
-        due, before = loop.time() + _EACH_S, 0
+        due, before = loop.time() + _EACH_S, len(content)
         last = loop.time() + within_s
         while True:
             try:
@@ -114,7 +129,7 @@ class Gate:
             except TimeoutError:
                 if loop.time() >= last:
                     raise late from None
-                if self._waiting and len(content) - before < _LEAST:
+                if until is None and self._waiting and len(content) - before < _LEAST:
                     raise HTTPException(
                         408, "the body came too slowly while others waited; send it again"
                     ) from None
@@ -128,10 +143,9 @@ class Gate:
             if len(content) > most:
                 raise _too_large(most)
             if not message.get("more_body", False):
-                break
-        if not content:
-            raise HTTPException(400, "the body is empty; send rows, as GET /schema says them")
-        return bytes(content)
+                return True
+            if until is not None and len(content) >= until:
+                return False
 
 
 def _too_large(most: int) -> HTTPException:

@@ -117,12 +117,41 @@ def certified_name(folder: Path) -> str:
     return names[0]
 
 
-def _protocol(revoked: Revoked | None, max_of_peer: int | None) -> type:
+class _Places:
+    """An application that answers so many requests at one time, and probes beside them.
+
+    Args:
+        application: answers.
+        most: requests.
+    """
+
+    def __init__(self, application: Any, most: int) -> None:
+        self._application, self._free = application, most
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] == "/health":
+            await self._application(scope, receive, send)
+            return
+        if not self._free:
+            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": b"too many requests; ask again"})
+            return
+        self._free -= 1
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            self._free += 1
+
+
+def _protocol(revoked: Revoked | None, max_of_peer: int | None, most: int) -> type:
     """uvicorn's protocol, which closes connections that keep a place and ask nothing.
 
-    Those of certificates that no longer count, too, and of one that has too many.
+    Those of certificates that no longer count, too, and of one that has too many. Of more
+    connections than ``most``, the one whose request is due for longest makes room.
     """
     of_peer: Counter[bytes] = Counter()
+    silent: dict[Any, None] = {}  # connections whose request is due, the oldest first
 
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -139,6 +168,8 @@ def _protocol(revoked: Revoked | None, max_of_peer: int | None) -> type:
             self.app_state = {**self.app_state, "certificate": shown}
             self._shown = shown
             of_peer[shown] += 1
+            if len(self.connections) > most and len(silent) > 1:
+                next(iter(silent)).transport.abort()
             if max_of_peer is not None and of_peer[shown] > max_of_peer:
                 transport.abort()
                 return
@@ -161,6 +192,7 @@ def _protocol(revoked: Revoked | None, max_of_peer: int | None) -> type:
             of_peer[self._shown] -= 1
             if not of_peer[self._shown]:
                 del of_peer[self._shown]
+            silent.pop(self, None)
             if self._late is not None:
                 self._late.cancel()
 
@@ -169,9 +201,11 @@ def _protocol(revoked: Revoked | None, max_of_peer: int | None) -> type:
             due = self.cycle is None or self.cycle.response_complete
             if due and self._late is None:
                 self._late = self.loop.call_later(_HEAD_S, self.transport.close)
+                silent[self] = None
             elif not due and self._late is not None:
                 self._late.cancel()
                 self._late = None
+                silent.pop(self, None)
 
     return Protocol
 
@@ -285,17 +319,16 @@ def listen(
 
     tls = address.tls()
     config = uvicorn.Config(
-        application,
+        _Places(application, max_requests),
         host=address.host,
         port=address.port,
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=max_requests,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
-        http=_protocol(revoked, max_of_peer),
+        http=_protocol(revoked, max_of_peer, max_requests),
         **tls,
     )
     try:

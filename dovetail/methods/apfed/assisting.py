@@ -49,6 +49,7 @@ def rounds(
         checkpoint: saves what they answered.
         pays: whether more numbers are worth it; looked at where there are more to ask for.
     """
+    network = network.patient()  # one question is the whole run
     checkpoint, alone = checkpoint or Checkpoint.none(), _Nobody(network)
     with ending_announced(network):
         if not checkpoint.resume(active, alone, tolerate_missing=True):

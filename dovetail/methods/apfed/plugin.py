@@ -57,6 +57,7 @@ from dovetail.models.learners import LEARNERS
 from dovetail.models.learners.in_context import InContext
 from dovetail.models.model_folders import JOINT
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.quota import Quota
 
 
 def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
@@ -159,6 +160,33 @@ class ApfedProposed(Proposed):
         """What partners' policies must agree to for these variants."""
         asked = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
         return ("align", *dict.fromkeys(map(_policy, asked)))
+
+    def numbers(self, run: Run) -> int:
+        """Those of APFed-S, of two classes; of more there are more."""
+        return int("apfed-s" in (run.method, *run.baselines))
+
+    def check_numbers(self, site: Site, quota: Quota, driver: str, numbers: int) -> None:
+        """Refuse what no row has left.
+
+        Raises:
+            ConfigError: naming the policy's key.
+        """
+        policy = site.policy.section
+        least = NumbersGiven(quota, policy.counted(driver), site.table.ids).least()
+        if least + numbers > policy.sealed.numbers_per_row:
+            raise ConfigError(
+                f"refuses {numbers} more numbers a row: it has given {least} of each row, and its "
+                f"policy.sealed.numbers_per_row is {policy.sealed.numbers_per_row}; ask its owner "
+                "to raise it"
+            )
+
+    def use_up(self, site: Site, quota: Quota, driver: str, answered: Mapping[str, int]) -> None:
+        """No row has numbers left for a driver that APFed-S has answered."""
+        policy = site.policy.section
+        if any(name.partition(".")[0] in ("sealed", "smoothing") for name in answered):
+            given = NumbersGiven(quota, policy.counted(driver), site.table.ids)
+            every = torch.arange(site.table.num_rows)
+            given.add(every, policy.sealed.numbers_per_row, [b""] * len(every))
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""

@@ -118,22 +118,12 @@ def _smoothers(message: Any, limits: SealedLimits) -> tuple[Smoother, ...]:
 
 
 def counted_left(
-    party: str,
-    limits: SealedLimits,
-    given: NumbersGiven | None,
-    asked: Asked,
-    rows_R: Sequence[bytes],
+    limits: SealedLimits, given: NumbersGiven | None, asked: Asked, rows_R: Sequence[bytes]
 ) -> int:
-    """Numbers of a row that the policy still gives, once these are counted, before any work."""
+    """Numbers of a row that the policy still gives, once these are counted."""
     if given is None:
         return max(0, limits.numbers_per_row - asked.numbers)
-    cells, more = asked.cells, asked.numbers
-    given.add(
-        cells,
-        more,
-        rows_R[: len(cells)],
-        check=lambda: within_policy(party, limits, given, cells, more),
-    )
+    given.add(asked.cells, asked.numbers, rows_R[: len(asked.cells)])
     return max(0, limits.numbers_per_row - given.most(asked.cells))
 
 
