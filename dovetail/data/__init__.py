@@ -16,6 +16,7 @@ from dovetail.data.common_unique import CommonUnique, common_unique
 from dovetail.data.databases import read_database
 from dovetail.data.datasets import Dataset, load, split, subset
 from dovetail.data.federation import Alignment, Federation
+from dovetail.data.fitted import far_in
 from dovetail.data.images import ImageInput, read_images
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches

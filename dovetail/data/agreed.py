@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from dovetail.data.encode import FittedColumn, fixed_how, is_free_text
-from dovetail.data.fitted import CategoryColumn, NumberColumn, counts_of
+from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn, counts_of
 from dovetail.data.frozen import Frozen
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Table
@@ -114,6 +114,9 @@ def summarise(
             summaries[name] = CategorySummary(dict(counts_of(column)), missing)
             continue
         numbers = present.astype(np.float64)
+        limits = Limits.of(numbers)
+        if limits is not None and np.isfinite(numbers).all():
+            numbers = limits.clip(numbers)
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
             mean = float(numbers.mean()) if len(numbers) else 0.0
             squares = float(((numbers - mean) ** 2).sum())

@@ -61,7 +61,7 @@ class CommonUnique(Partitioned):
             party_data = fit_rest(
                 table, self.common, self.categorical, self.max_categories, party=party
             )
-            inputs[party] = common_first(agreed, party_data, party=party)
+            inputs[party] = common_first(agreed.on_site(table), party_data, party=party)
 
         def encode(part: Federation) -> Federation:
             return Federation(

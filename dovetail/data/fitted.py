@@ -1,6 +1,6 @@
 """How one raw column becomes features, as fitted on a party's training rows.
 
-number     impute the training median; (value - mean) / scale
+number     impute the training median; clip to the limits; (value - mean) / scale
 date       the same of days since 1970; two triangle waves of the year, the week and, of times, the
            day, a quarter apart: together they say when in it (exact in any library, as sines are
            not: trees split between neighbouring numbers)
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import repeat
@@ -22,13 +23,20 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from dovetail.data.tables import Column, What
+from dovetail.data.tables import Column, Table, What
 from dovetail.errors import DataError
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 #: Quantiles between the bins of what training saw: twenty bins of about as many rows.
 _SEEN_AT = np.arange(1, 20) / 20
+
+#: So many spreads from the median a value is far: a code such as 9999999999 or 9999-12-31, or a
+#: slip. A spread is the median distance from the median, of values that differ from it.
+FAR = 1000.0
+
+#: Rows that are looked at for such values before training.
+_LOOKED_AT = 200_000
 
 #: Codes of values that have no feature of their own.
 _MISSING, UNSEEN_CODE = -1, -2
@@ -77,6 +85,51 @@ class NumbersSeen:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What values of a column are clipped to, so that a far one does not drown the others.
+
+    Attributes:
+        low, high: the limits. Training values lie within, but for far ones.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    low: _Finite
+    high: _Finite
+
+    @classmethod
+    def of(cls, present: np.ndarray) -> Limits | None:
+        """Of the values that are there; None where all are equal, or none is finite.
+
+        Where one is far, the others' range and as much again on each side; else what is not far.
+        """
+        present = present[np.isfinite(present)]
+        if not len(present):
+            return None
+        middle = float(np.median(present))
+        with np.errstate(over="ignore"):
+            distances = np.abs(present - middle)
+            spread = float(np.median(distances[distances > 0])) if distances.any() else 0.0
+            reach = FAR * spread
+            near = present[distances <= reach]
+            if not spread or not np.isfinite([middle - reach, middle + reach]).all():
+                return None
+        if len(near) == len(present):
+            return cls(middle - reach, middle + reach)
+        low, high = float(near.min()), float(near.max())
+        more = max(high - low, spread)
+        return cls(low - more, high + more)
+
+    def clip(self, values: np.ndarray) -> np.ndarray:
+        """The values, those beyond a limit moved to it."""
+        return np.clip(values, self.low, self.high)
+
+    def beyond(self, values: np.ndarray) -> np.ndarray:
+        """(N,) bool: whether a value is clipped; a missing one is not."""
+        return (values < self.low) | (values > self.high)
+
+
+@dataclass(frozen=True)
 class CategoriesSeen:
     """What a column of categories had in the training rows.
 
@@ -104,6 +157,7 @@ class NumberColumn:
         flag: whether there is a feature "is missing".
         periods: days after which a date comes round; each has two waves.
         seen: what the training rows had; None in models of earlier versions.
+        limits: what values are clipped to; None: they are not.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -116,6 +170,7 @@ class NumberColumn:
     kind: Literal["number"] = "number"
     seen: NumbersSeen | None = None
     periods: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+    limits: Limits | None = None
 
     is_text = False
 
@@ -136,6 +191,9 @@ class NumberColumn:
         _check_finite(present, where)
         median = float(np.median(present))
         values[column.missing] = median
+        limits = Limits.of(present)
+        if limits is not None:
+            values = limits.clip(values)
         with np.errstate(over="ignore"):  # refused below
             mean, scale = float(values.mean()), float(values.std())
         if not (np.isfinite(mean) and np.isfinite(scale)):
@@ -147,7 +205,13 @@ class NumberColumn:
         if calendar and column.what == "date":
             has_times = bool((present != np.floor(present)).any())
             periods = tuple(PERIODS)[: 2 + has_times]
-        return cls(name, median, mean, scale, bool(column.missing.any()), periods=periods)
+        flag = bool(column.missing.any())
+        return cls(name, median, mean, scale, flag, periods=periods, limits=limits)
+
+    def on_site(self, column: Column) -> NumberColumn:
+        """With limits of this site's own values, which leave those that are not far as they are."""
+        present = column.values[~column.missing]
+        return replace(self, limits=None if column.is_text else Limits.of(present.astype(float)))
 
     def watching(self, column: Column) -> NumberColumn:
         """With what the training rows had."""
@@ -178,6 +242,8 @@ class NumberColumn:
         Raises:
             DataError: values that float32 does not hold.
         """
+        if self.limits is not None:
+            values = self.limits.clip(values)
         for index, period in enumerate(self.periods):
             part = np.fmod(np.fmod(values, period) + period, period) / period
             for shift in (0, 1):
@@ -191,6 +257,14 @@ class NumberColumn:
                 f"{where} has the value {values[np.abs(centred).argmax()]:g}, too far from the "
                 f"training mean {self.mean:g} for float32; correct it"
             )
+
+    def too_far(self, numbers: np.ndarray) -> np.ndarray:
+        """(N,) bool: whether a value is infinite, or float32 does not hold what becomes of it."""
+        if self.limits is not None:
+            return np.isinf(numbers)
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred = np.abs((numbers - self.mean) / self.scale)
+        return centred > np.finfo(np.float32).max
 
     def raw(self, column: Column, where: str) -> np.ndarray:
         """(N,) float64, NaN where a value is missing.
@@ -325,6 +399,40 @@ class CategoryColumn:
 def date_text(days: float) -> str:
     """Days since 1970 as a date."""
     return date.fromordinal(date(1970, 1, 1).toordinal() + math.floor(days)).isoformat()
+
+
+def far_values(table: Table, limits: Mapping[str, Limits | None]) -> list[str]:
+    """A clause for each column of numbers that has values beyond its limits, and so clipped."""
+    clauses = []
+    for name, limit in limits.items():
+        column = table.column(name)
+        if limit is None or column.is_text:
+            continue
+        values = column.values[~column.missing].astype(np.float64)
+        far = values[limit.beyond(values)]
+        if len(far):
+            farthest = far[np.abs(far).argmax()]
+            written = [
+                date_text(number) if column.what == "date" else f"{number:.10g}"
+                for number in (farthest, limit.clip(farthest))
+            ]
+            clauses.append(
+                f"{len(far):,} of {len(values):,} values of {name!r} are far from all "
+                f"others, such as {written[0]}, and are read as {written[1]}; leave them empty "
+                "if they stand for no value"
+            )
+    return clauses
+
+
+def far_in(table: Table, names: Iterable[str]) -> list[str]:
+    """Such a clause for each of these columns by its own values; of the first rows."""
+    table = table.take(np.arange(min(table.num_rows, _LOOKED_AT)))
+    limits = {}
+    for name in names:
+        column = table.column(name)
+        if not column.is_text:
+            limits[name] = Limits.of(column.values[~column.missing].astype(np.float64))
+    return far_values(table, limits)
 
 
 def _check_finite(present: np.ndarray, where: str) -> None:

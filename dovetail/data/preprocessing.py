@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
+from dovetail.data.fitted import NumberColumn, far_values
 from dovetail.data.saving import read_saved
 from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
@@ -118,13 +119,15 @@ class TableEncoder:
         return replace(self, fitted=fitted)
 
     def on_site(self, table: Table) -> TableEncoder:
-        """An encoder of common columns with this site's own encoders, in place of others' names.
+        """An encoder of common columns with this site's encoders and limits of numbers.
 
         Raises:
             DataError: the site encodes a column otherwise than was agreed.
         """
         fitted = list(self.fitted)
         for index, column in enumerate(fitted):
+            if isinstance(column, NumberColumn):
+                fitted[index] = column.on_site(table.column(column.name))
             if not isinstance(column, VectorColumn):
                 continue
             how = fixed_how(table, column.name)
@@ -168,6 +171,12 @@ class TableEncoder:
             features_NF[np.logical_and.reduce(missing)] = np.nan
         return torch.from_numpy(features_NF)
 
+    def far(self, table: Table) -> list[str]:
+        """A clause for each column that has values far from all those of training."""
+        numbers = (each for each in self.fitted if isinstance(each, NumberColumn))
+        limits = {each.name: each.limits for each in numbers if table.has(each.name)}
+        return far_values(table, limits)
+
     def raw(self, table: Table) -> dict[str, np.ndarray]:
         """Column -> (N,) float64 where NaN is missing, or text where "" is.
 
@@ -184,7 +193,7 @@ class TableEncoder:
         saved = _Stored(self.party, tuple(self.fitted), self.may_lack)
         stored = _STORED.dump_python(saved, mode="json")
         for column in stored["columns"]:
-            for name in ("seen", "periods"):  # of few columns
+            for name in ("seen", "periods", "limits"):  # of few columns
                 if not column.get(name, True):
                     del column[name]
         if not self.may_lack:

@@ -69,8 +69,6 @@ def _numbers(fitted: NumberColumn, column: Column) -> dict[int, str]:
                 found[int(row)] = f"{column.values[row]!r} is not a number"
     for row in np.flatnonzero(np.isinf(numbers)):
         found[int(row)] = "the value is infinite"
-    with np.errstate(over="ignore", invalid="ignore"):
-        far = np.abs((numbers - fitted.mean) / fitted.scale) > np.finfo(np.float32).max
-    for row in np.flatnonzero(far & np.isfinite(numbers)):
+    for row in np.flatnonzero(fitted.too_far(numbers) & np.isfinite(numbers)):
         found[int(row)] = f"{numbers[row]:g} is too far from the training mean {fitted.mean:g}"
     return found

@@ -51,12 +51,14 @@ class RawRows:
         x: block -> (N, ...) network inputs.
         labels: (N,) raw labels, where the data have the label's column.
         exposure: (N,) of a model of rates, where the data have its column.
+        far: a clause for each column with values far from those of training.
     """
 
     ids: np.ndarray
     x: dict[str, Tensor]
     labels: dd.Column | None
     exposure: np.ndarray | None = None
+    far: tuple[str, ...] = ()
 
     def labelled(self, task: dd.Task, label: str) -> tuple[dict[str, Tensor], Tensor]:
         """The rows that have a label: their inputs, and labels as a network learns them.
@@ -208,12 +210,13 @@ def _read_table(
     name = label if label is not None or not table.has(known) else str(known)
     labels = None if name is None else table.column(name)
     exposure = _exposure_of(model.task, table)
+    far = tuple(clause for encoder in tables.values() for clause in encoder.far(table))
     if id_column is None:
-        return RawRows(np.arange(table.num_rows), x, labels, exposure)
+        return RawRows(np.arange(table.num_rows), x, labels, exposure, far)
     ids = table.column(id_column)
     if ids.missing.any():
         raise DataError(f"{table.description}: {ids.missing.sum()} rows have no {id_column!r}")
-    return RawRows(whole_numbers(ids).values, x, labels, exposure)
+    return RawRows(whole_numbers(ids).values, x, labels, exposure, far)
 
 
 def _exposure_of(task: dd.Task, table: dd.Table) -> np.ndarray | None:

@@ -7,6 +7,7 @@ network's layers, the task, and how raw columns become network inputs).
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -255,6 +256,8 @@ class Model:
         if not isinstance(x, (Tensor, Mapping)):
             rows = read_rows(self, x, allow_unseen=allow_unseen)
             x, exposure = rows.x, rows.exposure
+            for clause in rows.far:
+                warnings.warn(clause, stacklevel=2)
         outputs = self.outputs(x, batch_size=batch_size)
         num_lost = int((~outputs.isfinite().all(dim=1)).sum())
         if num_lost:

@@ -208,13 +208,15 @@ def warning(drifts: Sequence[ColumnDrift], *, of: int | None = None) -> str | No
 def shift(inputs: Mapping[str, Any], source: str | Path) -> str | None:
     """The warning for a table that is predicted; None where nothing is known."""
     encoders = [each for each in inputs.values() if isinstance(each, TableEncoder)]
-    if not any(column.seen for encoder in encoders for column in encoder.fitted):
-        return None
     try:
-        text = warning(drift(encoders, read_table(source)))
+        table = read_table(source)
+        clauses = [clause for encoder in encoders for clause in encoder.far(table)]
+        text = warning(drift(encoders, table))
     except DataError:  # told of by whoever predicts
         return None
-    return text and f"{text}; dovetail drift tells more"
+    if text is not None:
+        clauses.append(f"{text}; dovetail drift tells more")
+    return "; ".join(clauses) or None
 
 
 class Watcher:

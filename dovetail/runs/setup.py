@@ -55,6 +55,9 @@ def load_data(
         _warn_of_index(pooled[0].x, run.data.source, talk)
         for sentence in copies_of_table(pooled[0]):
             talk.warn(f"WARNING: {sentence}")
+        if isinstance(table := pooled[0].x, dd.Table):
+            for clause in dd.far_in(table, table.names):
+                talk.warn(f"{table.description}: {clause}")
         return Loaded(_load_pooled(run.data, pooled), run.data.partition.active_party())
     method, where = methods.method_of(run.method), given.where
     if driver is not None:
@@ -77,6 +80,8 @@ def load_data(
         loaded = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():
         _warn_of_index(site.table.x, f"party {name!r}", talk)
+        for clause in far_of(site):
+            talk.warn(clause)
     parties = loaded.data.train.parties
     labelled = [name for name, party in parties.items() if party.labels is not None]
     active = labelled[0] if len(labelled) == 1 else None
@@ -89,6 +94,14 @@ _TRUSTING = {
     "min_rows": 1,
     "sealed": SealedLimits(numbers_per_row=10**9),
 }
+
+
+def far_of(site: Site) -> list[str]:
+    """A sentence for each column of the party's table that has values far from all others."""
+    table, names = site.table.x, [name for each in site.table.blocks.values() for name in each]
+    if not isinstance(table, dd.Table):
+        return []
+    return [f"party {site.name!r}: {clause}" for clause in dd.far_in(table, names)]
 
 
 def _trusting(site: Site) -> Site:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.data import TableEncoder, input_from_json, table_from_arrays
+from dovetail.data import Column, Table, TableEncoder, input_from_json, table_from_arrays
 from dovetail.errors import DataError, ModelError
 
 
@@ -120,13 +120,13 @@ def test_an_unseen_category_is_refused_or_taken_as_missing():
             "column 'a' of people has the text 'old'",
         ),
         ({"a": [1.0, np.inf], "b": [1, 1], "c": ["x", "x"]}, "'a' of people has 1 infinite values"),
-        ({"a": [1.0, 1e300], "b": [1, 1], "c": ["x", "x"]}, r"1e\+300, too far from the training"),
+        ({"a": [1.0, 1], "b": [1, 1e300], "c": ["x", "x"]}, r"1e\+300, too far from the training"),
         ({"a": ["1", "inf"], "b": [1, 1], "c": ["x", "x"]}, "'a' of people has 1 infinite values"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(later, words):
     with pytest.raises(DataError, match=words):
-        fit(table(a=[1, 2], b=[1, 2], c=["x", "y"])).transform(table(**later))
+        fit(table(a=[1, 2], b=[1, 1], c=["x", "y"])).transform(table(**later))
 
 
 @pytest.mark.parametrize(
@@ -200,3 +200,38 @@ def test_a_malformed_encoder_is_refused(change, words):
 def test_an_unknown_kind_of_input_is_refused():
     with pytest.raises(ModelError, match="a kind among table, image, region, got 'sound'"):
         input_from_json({"kind": "sound"})
+
+
+def test_a_sentinel_leaves_the_other_values_apart():
+    rng = np.random.default_rng(0)
+    plain = rng.normal(size=400)
+    for far in (1e4, 9999999999.0, -1e15):
+        values = np.where(np.arange(400) % 100 == 0, far, plain)
+        encoder = fit(table(a=values))
+        x = encoder.transform(table(a=values))[:, 0].numpy()
+        near = np.arange(400) % 100 != 0
+        assert np.abs(np.corrcoef(x[near], plain[near])[0, 1] - 1) < 1e-5
+        assert x[near].std() > 0.3  # not squeezed into a corner
+        assert np.abs(x).max() < 20
+        assert TableEncoder.from_json(encoder.to_json()).transform(table(a=[far])) == x[0]
+
+
+def test_a_value_a_thousand_spreads_away_is_clipped_and_remarked():
+    encoder = fit(table(a=[1.0, 2, 3, 4, 5], b=[0.0, 0, 0, 1, 5000]))
+    assert encoder.far(table(a=[3000, 900, None, 3], b=[0, 0, 0, 1])) == [
+        "1 of 3 values of 'a' are far from all others, such as 3000, and are read as 1503; leave "
+        "them empty if they stand for no value"
+    ]
+    # 5000 lies in the middle of what is not 0, so it is no stranger there.
+    assert encoder.far(table(a=[1], b=[5000])) == []
+    days = np.array([18262, 18293, 18322, 2932896])  # in 2020, and 9999-12-31
+    column = Column(days, np.zeros(4, dtype=bool), "date")
+    dates = Table("people", ("d",), 4, {"d": column}.__getitem__)
+    assert "such as 9999-12-31, and are read as 2020-0" in fit(dates).far(dates)[0]
+
+
+def test_limits_change_no_value_within_a_thousand_spreads():
+    values = np.random.default_rng(0).lognormal(sigma=1.2, size=2000)
+    features = fit(table(a=values)).transform(table(a=values))[:, 0].numpy()
+    plain = ((values - values.mean()) / values.std()).astype(np.float32)
+    assert np.array_equal(features, plain)

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from dovetail.companions.service.graph import Graph
 from dovetail.data.encode import FittedColumn
-from dovetail.data.fitted import CategoryColumn, NumberColumn
+from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn
 from dovetail.data.images import ImageInput
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion
@@ -21,6 +21,8 @@ from dovetail.data.vectors import VectorColumn
 _ML = "ai.onnx.ml"
 #: What stands for "no value" in a column of categories.
 MISSING_TEXTS = ("", "?")
+#: Beyond every number.
+_MOST = float(np.finfo(np.float64).max)
 
 
 def table_features(graph: Graph, encoder: TableEncoder) -> str:
@@ -91,6 +93,9 @@ def _numbers(graph: Graph, columns: list[NumberColumn]) -> tuple[str, str, str]:
         return graph.constant([values], np.float64)
 
     filled = graph.node("Where", missing, row([each.median for each in columns]), raw)
+    limits = [each.limits or Limits(-_MOST, _MOST) for each in columns]
+    filled = graph.node("Max", filled, row([each.low for each in limits]))
+    filled = graph.node("Min", filled, row([each.high for each in limits]))
     centred = graph.node("Sub", filled, row([each.mean for each in columns]))
     scaled = graph.node("Div", centred, row([each.scale for each in columns]))
     return graph.cast(scaled), filled, graph.cast(missing)

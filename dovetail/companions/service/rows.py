@@ -239,8 +239,7 @@ class Reader:
     def _check_numbers(
         self, name: str, column: NumberColumn, numbers: np.ndarray, bad: list[BadCell]
     ) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            far = np.abs((numbers - column.mean) / column.scale) > np.finfo(np.float32).max
+        far = column.too_far(numbers)
         for row in np.flatnonzero(far):
             text = f"expected a number that float32 can tell from its mean, got {numbers[row]:g}"
             bad.append(BadCell(int(row), name, text))
