@@ -64,8 +64,9 @@ def fit(
             ``method =`` of a run file may be, such as "tvfl".
         parties: those in this process: parties, or party files; or one table that ``simulate``
             splits. With ``partners``, only the one that drives, or none for a coordinator.
-        test: the share of the labelled rows that only test; None: none. Rows that test already,
-            in a table that says so, do instead.
+        test: the share of the labelled rows that test; 0 or None: none. APFed-S and -D keep a
+            model that learns from these, too, once they have scored it; others hold them back.
+            Rows that test already, in a table that says so, do instead.
         baselines: what to train beside it on the same rows: "alone", "pooled", "tvfl", ...
         seeds: how many, from 0; or which.
         out: the run's folder; None: one that is removed when the run is not held any more.
@@ -113,7 +114,7 @@ def fit(
             name for name, variant_name in LOSSES.items() if variant_name == chosen.variant_name
         )
         chosen = APFed(variant, **chosen.settings)  # type: ignore[arg-type]
-    numbers = _numbers(seeds)
+    numbers, test = _numbers(seeds), test or None
     if resume and out is None:
         raise ConfigError(f"{WHERE}: resume needs out, the folder of the run that was stopped")
     if out is not None and not (resume or overwrite):

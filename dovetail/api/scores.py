@@ -108,6 +108,22 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
                 f"{where}The solo model says of {', '.join(own)} what the best local model says: "
                 "on held-out rows the partners did not help with that."
             )
+    refitted = {
+        (each["refitted"]["labelled"], each["refitted"]["tested"])
+        for _, each in _each_seed(result.get("distilled", {}))
+        if "refitted" in each
+    }
+    for labelled, tested in sorted(refitted):
+        yield (
+            f"The model that is kept learned from all {labelled:,} labelled rows, once {tested:,} "
+            "of them had scored it."
+        )
+    for party, rows in result.get("only_tested", {}).items():
+        why = "" if "distilled" in result else ": to learn from them, it would ask partners again"
+        yield (
+            f"{rows:,} labelled rows of {party!r} scored the model and are not learned from{why}; "
+            "test = 0 holds none back."
+        )
     if "recovered" in result:
         yield recovered_text(result["recovered"])
     for name, spent in _epsilons(result.get("epsilon", ())):

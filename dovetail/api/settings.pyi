@@ -105,6 +105,7 @@ class APFedSettings(TypedDict, total=False):
     dropout: float
     distil: APFedDistil
     sealed: APFedSealed
+    refit: bool
 
 
 class APFedPartnerConfig(TypedDict, total=False):

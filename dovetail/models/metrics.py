@@ -308,6 +308,11 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
 
 # --- Intervals ------------------------------------------------------------------------------------
 
+#: Fewer rows, or rows of a class, than this tell of no interval.
+_KNOWN_ROWS, _KNOWN_OF_CLASS = 10, 5
+#: Scores that are means over rows, whatever their classes.
+_ROW_BY_ROW = {"accuracy", "brier", "log_loss"}
+
 #: (B, N) how often each row was drawn -> score -> (B,).
 _Weighted = Callable[[np.ndarray], dict[str, np.ndarray]]
 
@@ -319,11 +324,22 @@ def intervals(
     threshold: float | None = None,
     draws: int = DRAWS,
 ) -> dict[str, list[float]]:
-    """Score -> its middle 95 % over draws of the rows with replacement; as of ``details``."""
+    """Score -> its middle 95 % over draws of the rows with replacement; as of ``details``.
+
+    None of fewer than ``_KNOWN_ROWS`` rows, or of a score that no draw changes: draws of two rows
+    that are both right say that all are. What compares classes needs ``_KNOWN_OF_CLASS`` of each.
+    """
+    if len(labels) < _KNOWN_ROWS:
+        return {}
+    rare = isinstance(task, dd.Classification) and (
+        np.unique(labels.numpy(), return_counts=True)[1].min() < _KNOWN_OF_CLASS
+    )
     ends = {}
     for name, values_B in drawn_scores(task, outputs, labels, threshold, draws=draws).items():
         values = values_B[np.isfinite(values_B)]
-        if len(values) >= len(values_B) / 2:
+        if rare and name not in _ROW_BY_ROW:
+            continue
+        if len(values) >= len(values_B) / 2 and values.min() < values.max():
             ends[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
     return ends
 

@@ -8,7 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from dovetail import methods
 from dovetail.errors import ConfigError
@@ -128,7 +135,8 @@ class RunFile(Section):
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # party files, instead of [data]
     active: str | None = None  # who drives, if several party files have labels
-    test: float | None = Field(default=None, gt=0, lt=1)  # with party files: test share
+    # with party files: share of the labelled rows that test; 0: none
+    test: float | None = Field(default=None, ge=0, lt=1)
     # hashes of party files, tables and alignments; written, not read
     sha256: dict[str, str] = Field(default_factory=dict)
     passive: dict[str, Any] = Field(default_factory=dict)
@@ -137,6 +145,11 @@ class RunFile(Section):
     track: TrackSection = TrackSection()
     # name -> keys to change with dovetail train --recipe NAME
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @field_validator("test")
+    @classmethod
+    def _none_tests(cls, test: float | None) -> float | None:
+        return test or None
 
     @model_validator(mode="after")
     def _one_kind_of_seed(self) -> RunFile:

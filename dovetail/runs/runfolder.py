@@ -257,6 +257,7 @@ class RunFolder:
             "missed": method["missed"],
             **({"proposal": self._proposal} if self._proposal else {}),
             **method.get("about", {}),
+            **self._only_tested(method),
             **({"warnings": warnings} if warnings else {}),
             "variants": {
                 variant: {name: value for name, value in done.items() if name not in _NOT_REPORTED}
@@ -268,6 +269,15 @@ class RunFolder:
         renew_all(self.path, heads=heads)
         shutil.rmtree(self._checkpoints, ignore_errors=True)
         return result
+
+    def _only_tested(self, method: Mapping[str, Any]) -> dict[str, Any]:
+        """Party -> its labelled rows that scored a model, and that the kept one never learns."""
+        refitted = "refitted" in method.get("about", {}).get("distilled", {})
+        if refitted or self._run.get("data"):
+            return {}
+        details = method.get(outcomes.DETAILS, {}).get(self._method, {})
+        rows = {party: each["rows"] for party, each in details.items()}
+        return {"only_tested": rows} if rows else {}
 
     @property
     def _checkpoints(self) -> Path:
@@ -414,6 +424,8 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
 def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
     """What more several seeds' results say, of all together."""
     about: dict[str, Any] = {}
+    if "only_tested" in results[0]:
+        about["only_tested"] = results[0]["only_tested"]
     recovered = [result["recovered"] for result in results if "recovered" in result]
     if recovered:
         about["recovered"] = over_seeds(recovered)

@@ -202,4 +202,16 @@ def test_a_regression_is_compared_with_the_mean() -> None:
     task = Regression(mean=10.0, scale=2.0)
     report = details(task, torch.zeros(4, 1), torch.tensor([1.0, -1, 1, -1]))
     assert report["mean"] == {"rmse": 2.0}
-    assert report["intervals"]["rmse"] == pytest.approx([2.0, 2.0])
+
+
+def test_rows_that_tell_of_no_interval_have_none() -> None:
+    outputs = logits(*[(0.9, 0.1)] * 20, *[(0.1, 0.9)] * 5)
+    right = torch.tensor([0] * 20 + [1] * 5)
+    assert details(TWO, outputs[:2], right[:2])["intervals"] == {}
+    assert "accuracy" not in details(TWO, outputs, right)["intervals"]  # all are right
+    one_of_a_class = torch.tensor([0] * 24 + [1])
+    assert set(details(TWO, outputs, one_of_a_class)["intervals"]) == {
+        "accuracy",
+        "brier",
+        "log_loss",
+    }

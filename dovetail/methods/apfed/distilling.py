@@ -42,9 +42,17 @@ from dovetail.methods.settings.record import BASELINES as TITLES
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners import NO_FOLD, Fitted, best_of, fit_all, make_folds
-from dovetail.models.learners.distil import Owner, StudentConfig, Teacher
+from dovetail.models.learners.distil import Distilled, Owner, StudentConfig, Teacher
 from dovetail.models.learners.distil import distil as distilled
 from dovetail.models.learners.joint import JointSpec, WithPartners
+from dovetail.models.learners.refit import (
+    Scored,
+    own_model,
+    solo_model,
+    teacher_with_scored,
+    with_scored,
+)
+from dovetail.models.learners.rows import Rows
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Engine
@@ -81,11 +89,13 @@ class Distilling(LabelOwnerData):
             not.
         seed: of everything random here.
         decision_settings: what mistakes cost.
+        refit: whether the kept model learns from test rows, too, once they have scored it.
     """
 
     section: ApfedSection
     seed: int
     decision_settings: DecisionSettings = NOTHING_ELSE
+    refit: bool = False
 
     @property
     def config(self) -> DistilSection:
@@ -315,7 +325,7 @@ def finish(
     """All that the label owner does by itself, when partners have done their part."""
     variant, teacher, alone = help.variant, help.teacher, help.alone
     report = {"alone": alone.learner, "choice": "alone", "pays": False, **help.report}
-    solo, choice = alone, "alone"
+    solo, choice, done = alone, "alone", None
     if teacher is None:
         report["why"] = help.why
     else:
@@ -326,19 +336,24 @@ def finish(
     outcome = Outcome(ledger=engine.ledger)
     outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
+    network = help.joint(solo)[0] if teacher is not None and help.joint is not None else None
+    if work.test is not None:
+        _score(work, outcome, owner, help, solo, network)
     rows = judged_rows(owner.labelled_rows())
+    if scored := _scored_rows(work, owner, help, network):
+        whole = with_scored(owner, scored, seed=derive_seed(work.seed, "refit"), party=work.name)
+        rows = judged_rows(whole.labelled_rows())
+        solo = _refitted(work, whole, help, done, scored, rows)
+        report["refitted"] = {"labelled": len(rows.x_NF), "tested": len(scored.x_NF)}
     kept = about_decision(held_out_decision(work.decision_settings, work.task, solo, rows))
     outcome.models[work.name] = work.model(
         solo.network, solo.spec, variant, learner=choice, **run, **kept
     )
-    network = None
     if teacher is not None and help.joint is not None:
         network, spec = help.joint(solo)
         kept = about_decision(joint_decision(work, owner, teacher))
         outcome.joint = work.joint_model(network, spec, variant, **run, **kept)
         outcome.keys = dict(help.keys)
-    if work.test is not None:
-        _score(work, outcome, owner, help, solo, network)
     line: dict[str, Any] = {
         "epoch": help.epoch,
         "seconds": time.perf_counter() - started,
@@ -349,6 +364,38 @@ def finish(
         line |= {"missed": dict.fromkeys(help.lost, 1), "reasons": dict(help.lost)}
     observe(variant, help.epoch, line)
     return outcome
+
+
+def _scored_rows(
+    work: Distilling, owner: Owner, help: Help, network: WithPartners | None
+) -> Scored | None:
+    """Test rows that the kept model is to learn from; None: none."""
+    test, num_labelled = work.test, int(owner.labelled.sum())
+    if not work.refit or test is None or test.labels is None:
+        return None
+    rows = test.labelled_rows()
+    if len(rows) < 2 or num_labelled + len(rows) > MOST_LEARNT:
+        return None
+    x_NF = features(test.joined())
+    said = torch.full((len(x_NF), owner.num_outputs), torch.nan)
+    if help.tested is not None:
+        said = help.tested(network, help.alone.outputs(x_NF))
+    weights = None if test.weights is None else test.weights[rows]
+    targets = targets_of(work.task, test.labels[rows])
+    return Scored(x_NF[rows], targets, test.labels[rows], said[rows], weights)
+
+
+def _refitted(
+    work: Distilling, owner: Owner, help: Help, done: Distilled | None, scored: Scored, rows: Rows
+) -> Fitted:
+    """The solo model once more, with the owner's rows that scored it."""
+    counted = {name: help.fitted[name] for name in help.alone.learner.split("+")}
+    learners = dict(work.learners)
+    alone = own_model(counted, learners, rows, seed=work.seed, encode_on=owner.x_RF)
+    teacher = help.students_teacher or help.teacher
+    if teacher is not None:
+        teacher = teacher_with_scored(teacher, scored, work.name)
+    return solo_model(owner, teacher, alone, done, work.students, seed=work.seed)
 
 
 def _score(

@@ -52,6 +52,7 @@ def distilling(training: Training, local_data: LabelOwnerData, seed: int) -> Dis
         section=training.settings,
         seed=seed,
         decision_settings=training.decision_settings,
+        refit=training.settings.refit and training.run.test is not None,
     )
 
 

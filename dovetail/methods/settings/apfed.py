@@ -232,6 +232,8 @@ class ApfedSection(Config):
     dropout: float = Field(default=0.2, ge=0, lt=1)  # of the head
     distil: DistilSection = DistilSection()
     sealed: SealedSection = SealedSection()
+    # of -d and -s, of party files: once scored, the kept model learns from test rows, too
+    refit: bool = True
 
 
 class PassiveFields(PassiveConfig):

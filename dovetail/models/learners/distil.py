@@ -248,6 +248,11 @@ class Distilled:
     gates: tuple[Gate, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def chosen(self) -> str:
+        """The students that were best of soft targets, with ``+`` between two."""
+        return _least(self.settings["students"])
+
     def report(self, teacher: Teacher, owner: Owner, labels: Sequence[str] = ()) -> dict[str, Any]:
         """What is told of how it went; JSON-ready.
 
@@ -379,6 +384,7 @@ def distil(
     *,
     seed: int,
     learners: Mapping[str, Learner] = LEARNERS,
+    kept: Distilled | None = None,
 ) -> Distilled:
     """The solo model.
 
@@ -389,14 +395,17 @@ def distil(
         config: how.
         seed: of all that is drawn.
         learners: name -> student.
+        kept: what was chosen of fewer rows, which stays; None: it is chosen.
     """
+    if kept is not None:
+        config = replace(config, students=tuple(kept.chosen.split("+")))
     local_RC = owner.no_outputs()
     local_RC[owner.labelled] = alone.held_out_NC
     judged = ~local_RC.isnan().any(dim=1)
     folds = sorted(set(owner.folds_R[judged].tolist()))
     students = _Students(owner, teacher, config, seed, dict(learners))
     ranking = students.ranked(folds)
-    chosen = min(ranking, key=lambda name: ranking[name])
+    chosen = _least(ranking) if kept is None else kept.chosen
     names = chosen.split("+")
     students.narrow(names)
     students.train(names, folds)
@@ -414,15 +423,19 @@ def distil(
     teacher_gain = _teacher_gain(owner, teacher, losses_of[ALONE].sum(dim=1), judged)
     share_aligned = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
     known_NL = owner.loss.known(targets)
-    gates = [
-        _gate(
-            {name: each[known_NL[:, label], label] for name, each in losses_of.items()},
-            chosen,
-            config,
-            share_aligned,
-        )
-        for label in range(known_NL.shape[1])
-    ]
+    gates = (
+        list(kept.gates)
+        if kept is not None
+        else [
+            _gate(
+                {name: each[known_NL[:, label], label] for name, each in losses_of.items()},
+                chosen,
+                config,
+                share_aligned,
+            )
+            for label in range(known_NL.shape[1])
+        ]
+    )
     best = max((each.choice for each in gates), key=[ALONE, blend, chosen].index)
     pays = best != ALONE
     gain = sum(each.gain for each in gates) / len(gates)
@@ -555,6 +568,10 @@ class _Students:
                 most=self._config.student_rows,
             )
         return self._rows[fold]
+
+
+def _least(losses: Mapping[str, float]) -> str:
+    return min(losses, key=lambda name: losses[name])
 
 
 def _gate(
