@@ -71,6 +71,8 @@ class Party:
             match_truth: the column that says who each row really is, to measure matching by.
             index_date: the column of the day at which a row is to be predicted; ``inspect`` warns
                 of dates after it.
+            events: of a table with several rows a sample: ``{"per": "customer", "time": "day"}``
+                (docs/parties.md).
             query: what to read of a database; not needed where it has one table.
 
     Raises:
@@ -219,6 +221,8 @@ def keep(site: Site, rows: dd.Table | None, folder: Path) -> None:
         special = (site.party.match_truth, site.party.index_date)
         truth = [each for each in special if each is not None]
         names = dict.fromkeys([*ids, *label, *used, *matched, *truth])
+        if site.party.events is not None:
+            names = dict.fromkeys(rows.names)  # what is used is computed from them
         keep_table(rows, names, table)
         party["table"] = os.path.abspath(table)
     values = {"party": party, "policy": _given_values(site.policy.section)}

@@ -383,6 +383,14 @@ class Encode(TypedDict, total=False):
     pixels: int
 
 
+class Events(TypedDict, total=False):
+    per: str
+    time: str
+    before: str | None
+    windows: Sequence[int]
+    most: int
+
+
 class TeacherWeights(TypedDict, total=False):
     weights: str
     weights_licence: str
@@ -406,6 +414,7 @@ class PartyKeys(TypedDict, total=False):
     match_region: str | None
     match_truth: str | None
     index_date: str | None
+    events: Events | None
     compute: str | None
     tabicl: TeacherWeights | None
     revoked: str | None

@@ -14,7 +14,16 @@ import typer
 from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
-from dovetail.data.survey import Surveyed, propose_id, propose_label, propose_task, survey
+from dovetail.data.survey import (
+    EVENTS_FROM,
+    Surveyed,
+    propose_id,
+    propose_label,
+    propose_per,
+    propose_task,
+    propose_time,
+    survey,
+)
 from dovetail.data.tables import is_table_path, read_table
 from dovetail.errors import ConfigError
 from dovetail.files import did_you_mean, toml_tables
@@ -58,8 +67,10 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     columns = survey(table)
     print_line(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
     role = asking.role()
-    id = answers.id or (asking.answer("id", "Column that names each row", propose_id(columns)),)
-    _there("--id", id, columns)
+    proposed_id = propose_id(columns) or propose_per(columns, table)
+    id = answers.id or (asking.answer("id", "Column that names each row", proposed_id),)
+    events = _events(id, columns, table, asking, print_line)
+    _there("--id", id, columns, repeats=events is not None)
     label = task = None
     if role == "owner":
         label = asking.answer("label", "Column to predict", propose_label(columns, besides=id))
@@ -76,7 +87,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         )
     stem = Path(source).stem if is_table_path(Path(source)) else role
     name = asking.answer("name", "Your party's name", stem)
-    left_out = _left_out(columns, {*id, label}, print_line)
+    left_out = [] if events else _left_out(columns, {*id, label}, print_line)
     start = Start(
         name=name,
         table=source,
@@ -84,6 +95,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         id=tuple(id),
         label=label,
         task=task or "classification",
+        events=events,
         columns=("*", *(f"-{column.name}" for column in left_out)),
         why_not={column.name: column.why_not for column in left_out},
         **asking.others(role),
@@ -190,7 +202,35 @@ def _read(source: str, query: str | None, folder: Path) -> dd.Table:
     )
 
 
-def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -> None:
+def _events(
+    id: tuple[str, ...],
+    columns: tuple[Surveyed, ...],
+    table: dd.Table,
+    asking: _Asking,
+    print_line: Callable[[str], None],
+) -> dict[str, str] | None:
+    """[party.events] of a table that has several rows a sample, and their days; None of others."""
+    found = [each for each in columns if each.name in id]
+    days = [name for name in table.names if table.column(name).what == "date"]
+    if len(id) > 1 or not found or found[0].unique or found[0].missing or not days:
+        return None
+    rows = found[0].rows_of_value
+    if table.num_rows < EVENTS_FROM * found[0].distinct:
+        return None
+    time, per = propose_time(days), id[0]
+    print_line(
+        f"{per!r} is in several rows: {found[0].distinct:,} different, {rows[0]:,} rows in the "
+        f"middle one, {rows[1]:,} in the one with most. Their counts, sums and means become one "
+        f"row a {per} (the section [party.events]), by the days of {time!r}"
+    )
+    if asking.asks and not typer.confirm("Make one row of them?", default=True):
+        return None
+    return {"per": per, "time": time}
+
+
+def _there(
+    option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...], *, repeats: bool = False
+) -> None:
     known = [column.name for column in columns]
     for name in names:
         if name not in known:
@@ -200,11 +240,12 @@ def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -
             )
     if option == "--id" and len(names) == 1:
         (column,) = (each for each in columns if each.name == names[0])
-        if not column.unique:
+        if not column.unique and not repeats:
             raise ConfigError(
                 f"--id: column {names[0]!r} does not name each row: it has {column.distinct:,} "
                 f"different values, {column.missing:,} rows have none; name another, or several "
-                "that do so together"
+                "that do so together; several rows a sample, each with a day, are events: "
+                "[party.events] of docs/parties.md"
             )
 
 

@@ -122,7 +122,8 @@ class Limits:
 
     def clip(self, values: np.ndarray) -> np.ndarray:
         """The values, those beyond a limit moved to it."""
-        return np.clip(values, self.low, self.high)
+        clipped: np.ndarray = np.clip(values, self.low, self.high)
+        return clipped
 
     def beyond(self, values: np.ndarray) -> np.ndarray:
         """(N,) bool: whether a value is clipped; a missing one is not."""
@@ -261,10 +262,12 @@ class NumberColumn:
     def too_far(self, numbers: np.ndarray) -> np.ndarray:
         """(N,) bool: whether a value is infinite, or float32 does not hold what becomes of it."""
         if self.limits is not None:
-            return np.isinf(numbers)
+            infinite: np.ndarray = np.isinf(numbers)
+            return infinite
         with np.errstate(over="ignore", invalid="ignore"):
             centred = np.abs((numbers - self.mean) / self.scale)
-        return centred > np.finfo(np.float32).max
+        too_far: np.ndarray = centred > np.finfo(np.float32).max
+        return too_far
 
     def raw(self, column: Column, where: str) -> np.ndarray:
         """(N,) float64, NaN where a value is missing.
@@ -411,10 +414,10 @@ def far_values(table: Table, limits: Mapping[str, Limits | None]) -> list[str]:
         values = column.values[~column.missing].astype(np.float64)
         far = values[limit.beyond(values)]
         if len(far):
-            farthest = far[np.abs(far).argmax()]
+            farthest = far[[np.abs(far).argmax()]]
             written = [
                 date_text(number) if column.what == "date" else f"{number:.10g}"
-                for number in (farthest, limit.clip(farthest))
+                for number in (*farthest.tolist(), *limit.clip(farthest).tolist())
             ]
             clauses.append(
                 f"{len(far):,} of {len(values):,} values of {name!r} are far from all "

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dovetail.data.databases import absolute_url, read_database
 from dovetail.data.datasets import read_ids, whole_numbers
+from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.inputs import Input
@@ -22,6 +23,7 @@ from dovetail.data.tables import Column, Table, is_table_path, nearest, read_tab
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.settings.encode import Asked, Encode
+from dovetail.settings.events import EventsSection
 from dovetail.settings.labels import Kind
 from dovetail.settings.sources import is_database_url, is_query
 
@@ -189,6 +191,7 @@ def read_party_table(
     images: str | None = None,
     encode: Mapping[str, Encode] | None = None,
     store: Path | None = None,
+    events: EventsSection | None = None,
 ) -> PartyTable:
     """A party's table.
 
@@ -212,11 +215,12 @@ def read_party_table(
         images: an .npz file or a folder with a picture of each of the table's rows, of the same id.
         encode: column -> how it is read, of those that are not as they look.
         store: the file of frozen encoders' vectors that the site keeps.
+        events: how several rows become a sample; None: each is one.
 
     Raises:
         DataError: naming the party, its table, the column and what to do.
     """
-    meaning = _Meaning(id, label, columns, blocks, matching or {}, truth, index_date)
+    meaning = _Meaning(id, label, columns, blocks, matching or {}, truth, index_date, events)
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
@@ -249,7 +253,8 @@ def _asking(
         if name not in used:
             raise DataError(f"encode names {name!r}, which it does not use{nearest(name, used)}")
     assert isinstance(table.x, Table)
-    asked = Asked({name: each.within(folder) for name, each in encode.items()}, store)
+    events = None if table.x.asked is None else table.x.asked.events
+    asked = Asked({name: each.within(folder) for name, each in encode.items()}, store, events)
     return replace(table, x=table.x.asking(asked))
 
 
@@ -315,6 +320,7 @@ class _Meaning:
     matching: Mapping[str, str]
     truth: str | None
     index_date: str | None
+    events: EventsSection | None = None
 
 
 def _read(
@@ -341,7 +347,29 @@ def _read(
     return _from_table(name, table, meaning)
 
 
+def _by_sample(table: Table, meaning: _Meaning) -> Table:
+    """The table, or of events a row a sample, and what later events become.
+
+    Raises:
+        DataError: events that are not of the party's id.
+    """
+    section = meaning.events
+    if section is None:
+        return table
+    if meaning.id != section.per:
+        raise DataError(
+            f"events.per is the party's id, which is {meaning.id!r}, got {section.per!r}; name the "
+            "same column in both"
+        )
+    label = () if meaning.label is None else table.parts_of(meaning.label)
+    named = (*label, *meaning.matching.values(), meaning.truth, meaning.index_date)
+    kept = [*dict.fromkeys(each for each in named if each is not None)]
+    found = Events.of(section, table, kept)
+    return found.by_sample(table, kept).asking(Asked({}, events=found))
+
+
 def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
+    table = _by_sample(table, meaning)
     id, label, truth = meaning.id, meaning.label, meaning.truth
     id_columns = (id,) if isinstance(id, str) else tuple(id)
     ids = _ids(table, id_columns)

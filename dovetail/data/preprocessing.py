@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
+from dovetail.data.events import Events
 from dovetail.data.fitted import NumberColumn, far_values
 from dovetail.data.saving import read_saved
 from dovetail.data.stored import side_by_side
@@ -26,6 +27,7 @@ class _Stored:
     party: str
     columns: tuple[Annotated[FittedColumn, Field(discriminator="kind")], ...]
     may_lack: bool = False
+    events: Events | None = None
 
 
 _STORED = TypeAdapter(_Stored)
@@ -40,6 +42,7 @@ class TableEncoder:
         fitted: what ``fit`` found out about each column, in the order of their features.
         may_lack: whether a row without any value lacks them all: its features are NaN. Else each
             missing value is filled.
+        events: how events become the rows that it encodes; None: rows are samples.
     """
 
     kind: ClassVar[str] = "table"
@@ -48,6 +51,7 @@ class TableEncoder:
     party: str
     fitted: Sequence[FittedColumn]
     may_lack: bool = False
+    events: Events | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitted", tuple(self.fitted))
@@ -111,12 +115,13 @@ class TableEncoder:
                     max_categories=max_categories,
                 )
             )
-        return cls(party, fitted)
+        return cls(party, fitted, events=asked.events)
 
     def watching(self, table: Table) -> TableEncoder:
         """An encoder that keeps what its columns have in these training rows."""
         fitted = [each.watching(table.column(each.name)) for each in self.fitted]
-        return replace(self, fitted=fitted)
+        events = None if table.asked is None else table.asked.events
+        return replace(self, fitted=fitted, events=events or self.events)
 
     def on_site(self, table: Table) -> TableEncoder:
         """An encoder of common columns with this site's encoders and limits of numbers.
@@ -190,14 +195,15 @@ class TableEncoder:
         }
 
     def to_json(self) -> dict[str, Any]:
-        saved = _Stored(self.party, tuple(self.fitted), self.may_lack)
+        saved = _Stored(self.party, tuple(self.fitted), self.may_lack, self.events)
         stored = _STORED.dump_python(saved, mode="json")
         for column in stored["columns"]:
             for name in ("seen", "periods", "limits"):  # of few columns
                 if not column.get(name, True):
                     del column[name]
-        if not self.may_lack:
-            del stored["may_lack"]
+        for name in ("may_lack", "events"):  # of few tables
+            if not stored[name]:
+                del stored[name]
         return {"kind": self.kind, **stored}
 
     @classmethod
@@ -208,4 +214,4 @@ class TableEncoder:
             ModelError: fields that are missing or cannot be.
         """
         found = read_saved(_STORED, stored, "the model's table input")
-        return cls(found.party, found.columns, found.may_lack)
+        return cls(found.party, found.columns, found.may_lack, found.events)

@@ -28,6 +28,9 @@ _LABEL_WORDS = {
     "survived",
     "price",
 }
+_TIME_WORDS = {"time", "day", "date", "when", "timestamp", "at"}
+#: From so many rows a sample on, rows are events.
+EVENTS_FROM = 1.5
 _CODE_WORDS = {"zip", "postcode", "code", "branch", "region", "plz"}
 
 #: A label of more different numbers than this is a number, not a class.
@@ -50,6 +53,7 @@ class Surveyed:
         unique: whether each row has a value of its own.
         why_not: why it would teach nothing; "" where it may.
         advice: what to look at, although it is used.
+        rows_of_value: rows of the middle value, and of the one with most.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Surveyed:
     unique: bool
     why_not: str = ""
     advice: str = ""
+    rows_of_value: tuple[int, int] = (1, 1)
 
 
 def survey(table: Table) -> tuple[Surveyed, ...]:
@@ -68,7 +73,9 @@ def survey(table: Table) -> tuple[Surveyed, ...]:
 
 def _surveyed(name: str, column: Column) -> Surveyed:
     present = column.values[~column.missing]
-    num_rows, distinct = len(column.values), len(np.unique(present))
+    counts = np.unique(present, return_counts=True)[1]
+    num_rows, distinct = len(column.values), len(counts)
+    rows_of_value = (int(np.median(counts)), int(counts.max())) if distinct else (0, 0)
     whole = not column.is_text and bool(np.array_equal(present, np.rint(present)))
     unique = len(present) == distinct == num_rows and (column.is_text or whole)
     why_not = advice = ""
@@ -90,9 +97,8 @@ def _surveyed(name: str, column: Column) -> Surveyed:
         advice = f"is empty in {num_rows - len(present):,} of {num_rows:,} rows"
     elif whole and _words(name) & _CODE_WORDS and distinct > 2:
         advice = "looks like a code; name it in categorical if its size means nothing"
-    return Surveyed(
-        name, column.is_text, int(column.missing.sum()), distinct, unique, why_not, advice
-    )
+    missing = int(column.missing.sum())
+    return Surveyed(name, column.is_text, missing, distinct, unique, why_not, advice, rows_of_value)
 
 
 def _words(name: str) -> set[str]:
@@ -105,6 +111,23 @@ def propose_id(columns: Sequence[Surveyed]) -> str | None:
     able = [column for column in columns if column.unique]
     called = [column for column in able if _words(column.name) & _ID_WORDS]
     return next((column.name for column in [*called, *able]), None)
+
+
+def propose_per(columns: Sequence[Surveyed], table: Table) -> str | None:
+    """The column that says whose event a row is, of a table of events: one called so."""
+    if not any(table.column(name).what == "date" for name in table.names):
+        return None
+    able = [
+        column
+        for column in columns
+        if not column.missing and table.num_rows >= EVENTS_FROM * column.distinct > 1
+    ]
+    return next((column.name for column in able if _words(column.name) & _ID_WORDS), None)
+
+
+def propose_time(days: Sequence[str]) -> str:
+    """The column of days that says when an event was: one called so, else the first."""
+    return next((name for name in days if _words(name) & _TIME_WORDS), days[0])
 
 
 def propose_label(columns: Sequence[Surveyed], *, besides: Collection[str] = ()) -> str | None:

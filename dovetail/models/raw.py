@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -164,6 +164,24 @@ def table_of(source: str | Path | Frame | dd.Table) -> dd.Table:
     return table_from_frame(source)
 
 
+def by_sample(
+    encoders: Iterable[dd.TableEncoder], table: dd.Table, id_column: str | None = None
+) -> dd.Table:
+    """The table; of events, which a model of events is given, one row a sample.
+
+    Raises:
+        DataError: columns that are not there, or an id that is not theirs.
+    """
+    events = next((each.events for each in encoders if each.events is not None), None)
+    if events is None or not events.are_in(table):
+        return table
+    if id_column not in (None, events.per):
+        raise DataError(
+            f"the model reads events, whose samples {events.per!r} names; say --id {events.per}"
+        )
+    return events.by_sample(table)
+
+
 def usable_rows(
     model: Takes, source: Any, *, allow_unseen: bool = False
 ) -> tuple[dd.Table, dict[int, str], int]:
@@ -181,7 +199,7 @@ def usable_rows(
         )
     if isinstance(source, (Tensor, Mapping)):
         raise DataError("partial is for raw columns: give a DataFrame or the path of a table")
-    table = table_of(source)
+    table = by_sample(encoders, table_of(source))
     refused = dd.unusable_rows(encoders, table, allow_unseen=allow_unseen)
     if len(refused) == table.num_rows:
         raise DataError(
@@ -202,6 +220,7 @@ def _read_table(
     allow_unseen: bool,
 ) -> RawRows:
     """All blocks from one table; those it has, where the model predicts from some of them."""
+    table = by_sample(tables.values(), table, id_column)
     if model.any_blocks:
         held = {name: each for name, each in tables.items() if set(each.columns) <= {*table.names}}
         tables = held or tables  # a table that has none is told which column it lacks

@@ -208,13 +208,15 @@ class Model:
         """(N,) class or value of each row; asks no other party (APFed, Eq. 11).
 
         A NumPy array; of a DataFrame of pandas a Series with its index, of polars a Series. Of
-        several labels (N, L), or a DataFrame.
+        several labels (N, L), or a DataFrame. Of a model of events an array, in the order of ids.
         ``predictions`` gives probabilities, sets and intervals as well, and takes the same.
         """
         prediction = self.predictions(
             x, batch_size=batch_size, allow_unseen=allow_unseen, partial=partial
         )
         name = prediction_name(self.about.get("label"))
+        if any(getattr(each, "events", None) for each in self.inputs.values()):
+            return prediction.values  # a value a sample, not a row: no frame's index
         return series_like(x, prediction.values, name=name, names=prediction.labels)
 
     def predictions(

@@ -159,6 +159,7 @@ def make_site(
         matching=party.matching(),
         truth=party.match_truth,
         index_date=party.index_date,
+        events=party.events,
         images=party.images,
         encode=party.encode,
         store=path.with_name(f"{path.stem}.site") / "encoded.sqlite",

@@ -16,6 +16,7 @@ class Start:
 
     Attributes:
         name, table, query, id, label, task, columns: keys of its [party].
+        events: of its [party.events]; None: a row is a sample.
         why_not: column that is left out -> why.
         driver: who may ask; of a partner.
         partners: of a label owner.
@@ -35,6 +36,7 @@ class Start:
     partners: tuple[str, ...] = ()
     here: bool = False
     listen: str = "0.0.0.0:7443"
+    events: Mapping[str, str] | None = None
 
 
 def _toml(value: object) -> str:
@@ -85,11 +87,21 @@ def party_text(start: Start) -> str:
             "[party]",
             *why,
             *_lines(_part(parts, "[party]"), values),
+            *_events_lines(parts, start),
             "# What others may ask of this party; anything else is refused, and kept in a record.",
             "[policy]",
             *_lines(_part(parts, "[policy]"), policy),
         ]
     )
+
+
+def _events_lines(parts: list[Part], start: Start) -> Iterator[str]:
+    """Its [party.events], where a sample has several rows."""
+    if start.events is None:
+        return
+    yield "# Several rows a sample become one: counts, sums, means, last values, shares."
+    yield "[party.events]"
+    yield from _lines(_part(parts, "[party.events]"), start.events)
 
 
 def run_text(start: Start) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -64,10 +64,12 @@ class Asked:
     Attributes:
         columns: column -> how it is read.
         store: the file of frozen encoders' vectors that the site keeps; None: in memory.
+        events: how events became one row a sample; None: rows were samples.
     """
 
     columns: Mapping[str, Encode]
     store: Path | None = None
+    events: Any = None
 
 
 def is_file(model: str) -> bool:

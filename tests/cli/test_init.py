@@ -12,6 +12,7 @@ import pytest
 
 from dovetail import data as dd
 from dovetail.data.survey import propose_id, propose_label, propose_task, survey
+from dovetail.node.partyfile import open_site
 
 
 def write_tables(folder: Path) -> None:
@@ -199,3 +200,19 @@ def test_what_is_not_said_is_asked_at_a_terminal(
         "shop",
         "lab",
     ]
+
+
+def test_events_are_offered_where_ids_repeat_and_there_are_days(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    lines = [f"{row % 9},2026-01-{1 + row:02},{row}" for row in range(27)]
+    (tmp_path / "payments.csv").write_text("\n".join(["customer,day,amount", *lines]) + "\n")
+    done = dovetail(
+        "init", "--table", "payments.csv", "--role", "partner", "--driver", "bank", "-y"
+    )
+    assert done.code == 0, done.err
+    assert "'customer' is in several rows: 9 different, 3 rows in the middle one" in done.out
+    site = open_site(tmp_path / "payments.toml")
+    assert site.party.events is not None
+    assert site.table.num_rows == 9
+    assert "amount_sum_365d" in site.table.blocks["columns"]

@@ -10,6 +10,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.settings.alignment import CHECKED, MAX_ALIGNMENTS
 from dovetail.settings.encode import Encode
+from dovetail.settings.events import EventsSection
 from dovetail.settings.labels import Kind, Label, with_task
 from dovetail.settings.section import PartyName, Section
 from dovetail.settings.sources import is_database_url
@@ -54,6 +55,7 @@ class PartySection(Section):
     # column with the day at which a row is to be predicted: inspect warns of later dates, and no
     # model learns from it
     index_date: str | None = None
+    events: EventsSection | None = None  # of a table with several rows a sample: visits, payments
     # The party's own Ray cluster, for blinding ids, encoding texts and pictures, fitting learners
     # and multiplying ciphertexts: "auto", HOST:PORT or ray://HOST:PORT; none: this machine.
     compute: str | None = None
