@@ -27,6 +27,7 @@ from dovetail.models.card import renew_all
 from dovetail.report.audit import audit_page, defences_svg
 from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
+from dovetail.runs.runfolder import using
 from dovetail.runs.valuing import folders_of
 
 
@@ -160,7 +161,7 @@ def audit(
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
     every = (seeds_found or run_file.all_seeds())[:seeds]
     talk = talk_of(shown=not quiet)
-    with tasks_at(ray, "ray") as tasks:
+    with using(folder), tasks_at(ray, "ray") as tasks:
         result = audit_of(
             run_file,
             every,
@@ -172,12 +173,12 @@ def audit(
         )
         if try_defences:
             result.tried = try_each(run_file, every, limit=limit, talk=talk, tasks=tasks)
-    write_audit(result, folder)
-    audited = Audited(result, folder)
-    write_text(folder / "audit.html", audited.page)
-    if result.tried is not None:
-        write_text(folder / "defences.svg", defences_svg(result.tried.to_json()))
-    renew_all(folder)
+        write_audit(result, folder)
+        audited = Audited(result, folder)
+        write_text(folder / "audit.html", audited.page)
+        if result.tried is not None:
+            write_text(folder / "defences.svg", defences_svg(result.tried.to_json()))
+        renew_all(folder)
     return audited
 
 

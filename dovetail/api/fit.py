@@ -25,6 +25,7 @@ from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.validation import validate
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.runs.runfile import RunFile, check_run
+from dovetail.runs.runfolder import using
 from dovetail.runs.setup import Given
 from dovetail.runs.train import GIVEN, Drive, check_folder, check_free, open_driver, train_seeds
 from dovetail.settings.models import Calibrate, ClassWeights, Compute, Threshold
@@ -149,13 +150,13 @@ def fit(
             data = _from_sites(chosen, listed, test, folder / GIVEN, partners, resume=resume)
         run = check_run({**values, **data.values}, where=WHERE)
         check_folder(folder)
-        try:
-            data.keep()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write to {folder} ({error.strerror}); name another folder with out=..."
-            ) from None
-        with tasks_at(ray, "ray") as tasks:
+        with using(folder), tasks_at(ray, "ray") as tasks:
+            try:
+                data.keep()
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot write to {folder} ({error.strerror}); name another folder with out=..."
+                ) from None
             train_seeds(
                 run,
                 folder,

@@ -22,6 +22,7 @@ from dovetail.models.devices import device as device_of
 from dovetail.models.shown import html_table
 from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
+from dovetail.runs.runfolder import using
 from dovetail.runs.setup import load_data, setup, threads_for
 from dovetail.runs.shapley import MEASURES
 from dovetail.runs.value import Kept, valued_of, with_joint
@@ -210,12 +211,13 @@ def value(
         numbers = tuple([*numbers, *(next(more) for _ in range(seeds - len(numbers)))][:seeds])
     device_of(run_file.device)
     loaded = load_data(run_file, talk=talk_of(shown=not quiet))
-    coalitions = folder / "value.jsonl"
-    if fresh:
-        coalitions.unlink(missing_ok=True)
-    kept = Kept(coalitions, about(run_file))
     talk, bars = talk_of(shown=measure != "mi" and not quiet), list[Points]()
     with ExitStack() as stack:
+        stack.enter_context(using(folder))
+        coalitions = folder / "value.jsonl"
+        if fresh:
+            coalitions.unlink(missing_ok=True)
+        kept = Kept(coalitions, about(run_file))
         stack.enter_context(threads_for(loaded))
         tasks = stack.enter_context(tasks_at(ray, "ray"))
 
@@ -236,9 +238,8 @@ def value(
             progress=progress,
             tasks=tasks,
         )
-    values = Values({"method": run_file.method, **result}, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "value.json", values.text)
+        values = Values({"method": run_file.method, **result}, folder)
+        write_text(folder / "value.json", values.text)
     return values
 
 

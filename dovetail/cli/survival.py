@@ -43,6 +43,7 @@ def survival(
     from dovetail.files import run_folder
     from dovetail.models.model_folders import next_commands
     from dovetail.runs.runfile import load_run
+    from dovetail.runs.runfolder import using
     from dovetail.runs.setup import Given
     from dovetail.runs.train import check_folder, train_seeds
 
@@ -54,18 +55,19 @@ def survival(
         )
     folder = out or run_folder(run)
     check_folder(folder, run)
-    result = train_seeds(
-        run_file,
-        folder,
-        run_file.all_seeds()[:1],
-        resume=False,
-        given=Given(str(run)),
-        overwrite=overwrite,
-        talk=talk_of(shown=not (quiet or as_json)),
-    )
-    is_cox = run_file.method == "cox"
-    found: Curves | Coefficients = Coefficients(result) if is_cox else Curves(result)
-    found.save(folder)
+    with using(folder):
+        result = train_seeds(
+            run_file,
+            folder,
+            run_file.all_seeds()[:1],
+            resume=False,
+            given=Given(str(run)),
+            overwrite=overwrite,
+            talk=talk_of(shown=not (quiet or as_json)),
+        )
+        is_cox = run_file.method == "cox"
+        found: Curves | Coefficients = Coefficients(result) if is_cox else Curves(result)
+        found.save(folder)
     if as_json:
         print(json.dumps(result["cox" if is_cox else "survival"], indent=2))
     elif not quiet:

@@ -63,6 +63,7 @@ def train(
     from dovetail.node.probes import Probes
     from dovetail.runs.proposing import read_agreed
     from dovetail.runs.runfile import load_run
+    from dovetail.runs.runfolder import was_stopped
     from dovetail.runs.setup import Given
     from dovetail.runs.train import (
         check_folder,
@@ -85,8 +86,9 @@ def train(
             f'{path} has method = "{run_file.method}", which trains nothing; run '
             f"`dovetail survival {path}`"
         )
-    out = out or run_folder(path, recipe)
-    check_folder(out, path)
+    if out is None:
+        out = path.parent if resume and was_stopped(path.parent) else run_folder(path, recipe)
+    check_folder(out, path, resume=resume)
     seeds = tuple(seed or ()) or run_file.all_seeds()
     agreed = read_agreed(run_file, seeds, proposal, where=str(path))
     json_log = log is LogKind.JSON

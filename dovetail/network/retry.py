@@ -77,14 +77,17 @@ def raise_descriptor_limit() -> int | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in UTF-8, whole or not at all."""
-    fresh = path.with_name(f".{path.name}.new")
+    """Write a file in UTF-8, whole or not at all, also beside another process that writes it."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
 
     def write() -> None:
         fresh.write_text(text, encoding="utf-8", newline="\n")
         os.replace(fresh, path)
 
-    patiently(write)
+    try:
+        patiently(write)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def write_private(path: Path, data: bytes, *, rights: int = 0o600) -> None:

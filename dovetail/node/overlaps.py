@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods.aligning import align_sites, count_sites, stored_path
 from dovetail.methods.base import Progress
 from dovetail.methods.party import Site
+from dovetail.network.in_use import in_use
 from dovetail.node.driver import Driver
 
 
@@ -36,14 +38,22 @@ def starter_of(sites: dict[str, Site]) -> str:
 def aligned_here(
     sites: dict[str, Site], starter: str, *, workers: int, talk: Progress
 ) -> dict[str, Any]:
-    """Align parties whose files are here; each one's part beside its file."""
-    aligned, alignment = align_sites(sites, starter, workers=workers, talk=talk)
-    run = secrets.token_hex(8)
-    files = {}
-    for name, site in sites.items():
-        path = stored_path(site)
-        save_rows(path, StoredRows(name, run, alignment.rows[name], digest(site.table.ids)))
-        files[name] = str(path)
+    """Align parties whose files are here; each one's part beside its file.
+
+    Raises:
+        ConfigError: another process aligns one of them.
+    """
+    paths = {name: stored_path(site) for name, site in sites.items()}
+    with ExitStack() as stack:  # two alignments' parts must not mix
+        for path in sorted(paths.values()):
+            advice = "align other parties"
+            stack.enter_context(in_use(path.parent, advice, lock=f".{path.name}.lock"))
+        aligned, alignment = align_sites(sites, starter, workers=workers, talk=talk)
+        run = secrets.token_hex(8)
+        for name, site in sites.items():
+            rows = StoredRows(name, run, alignment.rows[name], digest(site.table.ids))
+            save_rows(paths[name], rows)
+    files = {name: str(path) for name, path in paths.items()}
     truth = _by_truth(sites, starter, aligned, alignment)
     return {**_aligned(starter, aligned), **truth, "files": files}
 

@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from prometheus_client.core import Metric
 
 from dovetail.errors import ConfigError
@@ -41,6 +41,7 @@ from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
 from dovetail.network.identity import Identity
+from dovetail.network.in_use import LOCK, in_use, lock_of
 from dovetail.network.logs import handled_by
 from dovetail.network.quota import Quota
 from dovetail.network.renewal import Certified
@@ -62,9 +63,8 @@ _LOOKED_AT_S = 0.5
 
 def is_used(path: Path) -> bool:
     """Whether a process uses a site's folder now; takes it for a moment to find out."""
-    lock = FileLock(path / ".lock", mode=0o600, thread_local=False)
     try:
-        with lock.acquire(timeout=0):
+        with lock_of(path / LOCK).acquire(timeout=0):
             return False
     except Timeout:
         return True
@@ -96,17 +96,12 @@ class SiteFolder:
 
     def _enter(self) -> None:
         make_folder(self.path)
-        self._lock = FileLock(self.path / ".lock", mode=0o600, thread_local=False)
-        try:
-            self._lock.acquire(timeout=max(self._wait_s, _LOOKED_AT_S), poll_interval=0.05)
-        except Timeout:
-            raise ConfigError(
-                f"another dovetail command uses {self.path}; stop it, or give dovetail join a "
-                "folder of its own with --site"
-            ) from None
+        advice = "stop it, or give dovetail join a folder of its own with --site"
+        self._use = in_use(self.path, advice, wait_s=max(self._wait_s, _LOOKED_AT_S))
+        self._use.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._use.__exit__(None, None, None)
         os.umask(self._umask)
 
 

@@ -8,7 +8,8 @@ import secrets
 import shutil
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +28,7 @@ from dovetail.models.metrics import mean_and_spread
 from dovetail.models.model_folders import JOINT
 from dovetail.models.recovered import over_seeds, warnings_of
 from dovetail.network import Checkpoint
+from dovetail.network.in_use import in_use
 from dovetail.network.retry import write_text
 from dovetail.node.proposal import Proposal, Signature, signature_path
 
@@ -70,7 +72,32 @@ def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 #: Below a run's folder: what it goes on from where it is stopped.
-_CHECKPOINTS = "checkpoint"
+CHECKPOINTS = "checkpoint"
+
+#: In there, what tells a run from others of its settings.
+_ID = "id"
+
+#: The run folders that this thread uses.
+_used: ContextVar[frozenset[Path]] = ContextVar("_used", default=frozenset())
+
+
+@contextmanager
+def using(folder: Path) -> Iterator[None]:
+    """The run folder is this process's alone meanwhile; what is called within may say so again.
+
+    Raises:
+        ConfigError: another process uses it: which, and what to do.
+    """
+    path = folder.resolve()
+    if path in _used.get():
+        yield
+        return
+    with in_use(folder, "name another folder"):
+        before = _used.set(_used.get() | {path})
+        try:
+            yield
+        finally:
+            _used.reset(before)
 
 
 class RunFolder:
@@ -114,6 +141,7 @@ class RunFolder:
         self._variants: dict[str, dict[str, Any]] = {}
         self._ledger: list[dict[str, Any]] = []
         self._proposal = ""
+        self._finished = False
         self.keys: Path | None = None
 
     def of_proposal(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
@@ -135,19 +163,20 @@ class RunFolder:
             # What an earlier run left here must not pass for this one's.
             for name in ("result.json", "ledger.jsonl"):
                 (self.path / name).unlink(missing_ok=True)
-            if self._resume and self._checkpoints.exists():
+            if self._resume and self._kept_id():
                 self._check_settings()
                 self._take_up()
                 lines = self._kept_lines()
             else:
-                shutil.rmtree(self._checkpoints, ignore_errors=True)
+                self._forget()
             if self._method not in self._variants:
                 for pattern in ("models/*/model.json", "models/*/bottom.json"):
                     for model in self.path.glob(pattern):
                         shutil.rmtree(model.parent)
-            self.name(self._kept_id() or secrets.token_hex(8))
+            # Without an id there is no run to go on with: all that one needs is written before.
             write_text(self.path / "run.toml", tomli_w.dumps(self._run))
             write_text(self.path / "metrics.jsonl", "".join(lines))
+            self.name(self._kept_id() or secrets.token_hex(8))
             self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(
@@ -155,18 +184,26 @@ class RunFolder:
             ) from None
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        nothing_yet = not (self._metrics.tell() or self._variants or self._resume)
         self._metrics.close()
+        if self._finished or (kind is not None and nothing_yet):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Leave nothing to go on from."""
+        (self._checkpoints / _ID).unlink(missing_ok=True)
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
 
     def name(self, id: str) -> None:
         """Give the run this id."""
         self.id = id
         if self._every:
             self._checkpoints.mkdir(parents=True, exist_ok=True)
-            write_text(self._checkpoints / "id", id)
+            write_text(self._checkpoints / _ID, id)
 
     def _kept_id(self) -> str:
-        path = self._checkpoints / "id"
+        path = self._checkpoints / _ID
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     @property
@@ -267,7 +304,7 @@ class RunFolder:
         }
         write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
         renew_all(self.path, heads=heads)
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        self._finished = True
         return result
 
     def _only_tested(self, method: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,7 +318,7 @@ class RunFolder:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.path / _CHECKPOINTS
+        return self.path / CHECKPOINTS
 
     def _add(self, variant: str, done: dict[str, Any], ledger: list[dict[str, Any]]) -> None:
         self._variants[variant] = done
@@ -444,14 +481,14 @@ def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def was_stopped(folder: Path) -> bool:
-    """Whether a run that has not finished has epochs or rounds here that it can go on from."""
-    metrics = folder / "metrics.jsonl"
-    begun = metrics.exists() and metrics.stat().st_size > 0
-    return begun and any((folder / _CHECKPOINTS).glob("*/*"))
+    """Whether a run is here that can go on: it failed or was stopped after it began, or runs."""
+    return (folder / CHECKPOINTS / _ID).exists()
 
 
 def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The result of a run of these settings that finished in this folder, or None."""
+    if was_stopped(path):  # after its result, and before all that follows from it
+        return None
     try:
         settings = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
         result = json.loads((path / "result.json").read_text(encoding="utf-8"))

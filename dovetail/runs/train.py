@@ -23,6 +23,7 @@ from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Pool
+from dovetail.network.in_use import LOCK
 from dovetail.network.retry import write_text
 from dovetail.node.agreements import Plan
 from dovetail.node.driver import Coordinator, Driver
@@ -34,7 +35,14 @@ from dovetail.node.reach import coordinator, party_driver
 from dovetail.runs.away import Files, packed, unpack
 from dovetail.runs.one_seed import run as run_variants
 from dovetail.runs.runfile import RunFile, resolved
-from dovetail.runs.runfolder import RunFolder, finished, summarise, was_stopped
+from dovetail.runs.runfolder import (
+    CHECKPOINTS,
+    RunFolder,
+    finished,
+    summarise,
+    using,
+    was_stopped,
+)
 from dovetail.runs.search import FILE, searched
 from dovetail.runs.setup import NOTHING, Given, load_data, setup, threads_for
 from dovetail.runs.track import Tracks
@@ -108,8 +116,6 @@ def train_seeds(
     alone = len(seeds) == 1
     folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
     check_folder(out)
-    if not (resume or overwrite):
-        check_free(out, *folders.values())
     if agreed is not None and run.search is not None:
         raise ConfigError(
             "a proposal is of one setting, and [search] tries many: search without --proposal, "
@@ -119,6 +125,9 @@ def train_seeds(
         raise ConfigError('[engine] kind = "ray" is on a cluster already: leave --ray out')
     check_trackers(run.track.to)
     with ExitStack() as stack:
+        stack.enter_context(using(out))
+        if not (resume or overwrite):
+            check_free(out, *folders.values())
 
         @cache
         def opened() -> tuple[Loaded, Driver | Coordinator | None]:
@@ -183,11 +192,11 @@ def train_seeds(
                 unpack(files, folders[seed])
                 results[seed] = result
                 talk.print(f"seed {seed} is trained")
-    if alone:
-        return results[seeds[0]]
-    result = summarise([results[seed] for seed in seeds])
-    write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
-    return result
+        if alone:
+            return results[seeds[0]]
+        result = summarise([results[seed] for seed in seeds])
+        write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+        return result
 
 
 def _plan(run: RunFile, *, resume: bool) -> Plan:
@@ -267,6 +276,7 @@ class _Opened:
         task = setup(run, seed, self.loaded)
         sizes: dict[str, Any] = {"resume": self.resume, "every": run.checkpoint_every}
         with (
+            using(folder),
             RunFolder(folder, settings, seed=seed, method=run.method, **sizes) as kept,
             self.talk.epochs(title) as progress,
         ):
@@ -392,12 +402,9 @@ def check_free(
     Raises:
         ConfigError: naming the folder, and the ways out.
     """
+    stopped = [each for each in (out, *folders) if was_stopped(each)]
     ended = [each for each in (out, *folders) if (each / "result.json").exists()]
-    stopped = [
-        each
-        for each in (out, *folders)
-        if each not in ended and ((each / FILE).exists() or was_stopped(each))
-    ]
+    stopped += [each for each in (out, *folders) if each not in ended and (each / FILE).exists()]
     if not (ended or stopped):
         return
     free = next(
@@ -405,7 +412,7 @@ def check_free(
         for name in (out.with_name(f"{out.name}-{number}") for number in count(2))
         if not name.exists()
     )
-    if out in ended:
+    if out in ended and out not in stopped:
         raise ConfigError(
             f"{out} holds a run that finished: say the same with {overwrite} to replace "
             f"it, or with {keep.format(free)} to keep both"
@@ -416,22 +423,27 @@ def check_free(
     )
 
 
-def check_folder(out: Path, run_file: Path | None = None) -> None:
+def check_folder(out: Path, run_file: Path | None = None, *, resume: bool = False) -> None:
     """Refuse a folder that holds something other than a run, or this run's own file.
+
+    A run that goes on may be named by the file that its folder has.
 
     Raises:
         ConfigError: which folder, and to name another.
     """
     if run_file is not None and (out / "run.toml").resolve() == run_file.resolve():
+        if resume and (was_stopped(out) or (out / "result.json").exists()):
+            return
         raise ConfigError(
             f"{out} holds the run file {run_file} itself, which its run would overwrite; name "
-            "another folder with --out"
+            "another folder with --out, or go on with a run that was stopped there with --resume"
         )
     if out.is_file():
         raise ConfigError(f"{out} is a file; name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
         # Not run.toml: a user's own has that name too.
         known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl", FILE, GIVEN}
+        known |= {CHECKPOINTS, LOCK}
         names = {entry.name for entry in out.iterdir()}
         if not names & known and not any(name.startswith("seed-") for name in names):
             raise ConfigError(f"{out} holds other files; name an empty folder with --out")

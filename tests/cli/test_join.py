@@ -575,7 +575,7 @@ def test_a_site_is_of_one_process(tmp_path: Path) -> None:
     with (
         SiteFolder(tmp_path / "home") as site_folder,
         pytest.raises(
-            ConfigError, match=r"another dovetail command uses .*home; stop it, or give d"
+            ConfigError, match=r"home is in use by process .* stop it, or give dovetail join"
         ),
         SiteFolder(tmp_path / "home"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import tomllib
@@ -22,6 +23,7 @@ from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess
+from dovetail.network.in_use import in_use
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
 
@@ -151,6 +153,15 @@ def test_a_part_that_cannot_be_written_is_told(dovetail: Any, deal: Any) -> None
     (dealt.folder / "lab.aligned.safetensors").mkdir()
     words = r"party 'lab': cannot write its part of the alignment, .*lab\.aligned\.safetensors"
     assert_refused(dovetail("align", *dealt.files, "-q"), words)
+
+
+def test_parties_that_are_being_aligned_are_not_aligned_twice(dovetail: Any, deal: Any) -> None:
+    dealt = deal()
+    name = ".lab.aligned.safetensors.lock"
+    with in_use(dealt.folder, "", lock=name):
+        words = rf"lab\.aligned\.safetensors is in use by process {os.getpid()} on .*, or align oth"
+        assert_refused(dovetail("align", *dealt.files, "-q"), words)
+    assert dovetail("align", *dealt.files, "-q").code == 0
 
 
 # --- Training -------------------------------------------------------------------------------------

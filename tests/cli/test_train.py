@@ -34,7 +34,7 @@ def test_it_trains_prints_a_table_and_names_the_folder(
     words = "Run folder: out/run\n  dovetail report out/run\n  dovetail predict out/run/models/"
     assert words in done.out
     names = {path.name for path in (tmp_path / "out" / "run").iterdir()}
-    assert names == {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models"}
+    assert names == {".lock", "run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models"}
 
 
 def test_quiet_prints_nothing_and_json_the_result_alone(
@@ -79,7 +79,7 @@ def test_several_seeds_have_a_folder_each_and_a_summary(
     done = dovetail("train", run)
     assert "mean ± std of 2 seeds" in done.out
     folder = tmp_path / "out" / "run"
-    assert {path.name for path in folder.iterdir()} == {"seed-0", "seed-3", "result.json"}
+    assert {path.name for path in folder.iterdir()} == {".lock", "seed-0", "seed-3", "result.json"}
     each = [result(folder / f"seed-{seed}")["parties"]["clinic"]["accuracy"] for seed in (0, 3)]
     summary = result(folder)
     assert summary["seeds"] == [0, 3]

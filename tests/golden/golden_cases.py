@@ -26,14 +26,11 @@ class Case:
     Attributes:
         write: writes run.toml and what it names into a folder, and ``TABLE`` to predict on.
         settings: arguments of ``--set``.
-        tolerance: how far scores may lie apart, of their size. An alignment numbers test rows at
-            random, and their scores are summed in that order; weights do not depend on it.
     """
 
     name: str
     write: Callable[[Path], None]
     settings: tuple[str, ...] = ()
-    tolerance: float = 0.0
 
 
 #: What every model of a case predicts on, below its folder: raw columns of all parties.
@@ -594,8 +591,8 @@ FEDERATIONS = {
 }
 
 OF_PARTIES = (
-    *(Case(f"parties-{name}", each.write, (), 1e-7) for name, each in FEDERATIONS.items()),
-    Case("parties-tvfl", FEDERATIONS["apfed"].write, variant("tvfl"), 1e-7),
+    *(Case(f"parties-{name}", each.write) for name, each in FEDERATIONS.items()),
+    Case("parties-tvfl", FEDERATIONS["apfed"].write, variant("tvfl")),
     Case("parties-chfl-secure", FEDERATIONS["chfl"].write, (NO_BASELINES, "chfl.secure=true")),
 )
 

@@ -85,7 +85,6 @@ def taken(method: str, folder: Path) -> dict[str, Any]:
                 weights[f"{party}/{variant_of(kept.name, '+')}/{file}"] = each
     return {
         "platform": golden.here(),
-        "tolerance": 1e-7,
         "result": golden.result(out),
         "rounds": golden.rounds(out),
         "weights": weights,

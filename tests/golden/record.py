@@ -34,7 +34,7 @@ def main() -> None:
     for name in given.names or (*CASES, *(f"stream-{method}" for method in FEDERATIONS)):
         with tempfile.TemporaryDirectory() as folder:
             if name == "finished":
-                record = {"platform": golden.here(), "tolerance": 0.0, "predictions": {}}
+                record = {"platform": golden.here(), "predictions": {}}
                 for run in golden_finished.FINISHED:
                     out = Path(folder) / run
                     out.mkdir()

@@ -230,7 +230,7 @@ class Driver:
             shutil.copytree(
                 kept,
                 folder / RESULT,
-                ignore=shutil.ignore_patterns("checkpoint"),
+                ignore=shutil.ignore_patterns("checkpoint", ".lock*"),
                 dirs_exist_ok=True,
             )
             if not section.run:  # else who submitted it looks there himself
