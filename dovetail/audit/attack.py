@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
 from dovetail.audit.attacks.each_label import Label, each_label
+from dovetail.audit.attacks.exact import exact
+from dovetail.audit.attacks.exact import threat as exact_threat
 from dovetail.audit.tape import Followed, Table, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
 from dovetail.data import Classification, PartyData
+from dovetail.methods.base import Points
 from dovetail.methods.facets.scene import Scene
-from dovetail.methods.facets.seen import Channel, Weights
+from dovetail.methods.facets.seen import MAX_ROWS, Channel, Weights
 from dovetail.methods.facets.steering import KNOWN, Threat
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksNetwork
@@ -44,21 +47,21 @@ class Settings:
     others_known: bool = True
 
 
-def _nobody(_: str) -> None:
-    """Is told how far it is."""
-
-
 def attack(
     variant: str,
     scene: Scene,
     tape: Tape,
     models: Mapping[str, Model],
     settings: Settings,
-    print_line: Callable[[str], None] = _nobody,
+    points: Points = lambda done, total: None,
 ) -> list[Finding]:
-    """What was found, channel by channel, then of weights and of models."""
-    attacks = _Attacks(variant, scene, settings, print_line)
-    findings: list[Finding] = []
+    """What was found, channel by channel, then of weights and of models.
+
+    Args:
+        points: told how many attacks of how many are made.
+    """
+    attacks = _Attacks(variant, scene, settings)
+    made: list[Callable[[], Iterator[Finding]]] = []
     alike: dict[tuple[str, bool], int] = {}
     for channel in tape.tables:
         if channel.owner not in scene.parties:  # a mean over owners whose rows are in other places
@@ -67,16 +70,19 @@ def attack(
         kind = channel.what, has_labels
         alike[kind] = alike.get(kind, 0) + 1
         if alike[kind] <= MAX_ALIKE:
-            print_line(f"{variant}: {channel.observer} attacks {channel.what} of {channel.owner}")
-            findings += attacks.of_table(channel, tape.tables[channel])
+            made.append(partial(attacks.of_table, channel, tape.tables[channel]))
     for channel, followed in list(tape.logits.items())[:MAX_ALIKE]:
-        findings += attacks.of_logits(channel, followed)
+        made.append(partial(attacks.of_logits, channel, followed))
     for (observer, owner), kept in list(tape.weights.items())[:MAX_ALIKE]:
         if owner in models:
-            findings += attacks.of_weights(observer, owner, kept, models[owner])
+            made.append(partial(attacks.of_weights, observer, owner, kept, models[owner]))
     for party, model in models.items():
         if party in scene.candidates:
-            findings += attacks.of_model(party, model)
+            made.append(partial(attacks.of_model, party, model))
+    findings: list[Finding] = []
+    for done, each in enumerate(made, start=1):
+        findings += each()
+        points(done, len(made))
     return findings
 
 
@@ -87,7 +93,6 @@ class _Attacks:
     variant: str
     scene: Scene
     settings: Settings
-    print_line: Callable[[str], None]
 
     def of_table(self, channel: Channel, table: Table) -> Iterator[Finding]:
         """Labels and columns from what was seen row by row."""
@@ -107,6 +112,8 @@ class _Attacks:
             names = scene.parties[channel.owner].columns
             for measured, threat in _inverted(beside, views, target.numpy(), names, settings):
                 yield from found("columns", measured, threat)
+            for measured, threat in _exact(beside, views, target.numpy(), settings):
+                yield from found("columns", measured, threat)
 
     def of_logits(self, channel: Channel, followed: Followed) -> Iterator[Finding]:
         """Columns from the owner's logits of all steps."""
@@ -120,7 +127,7 @@ class _Attacks:
         for known, draws in {settings.known: 1, **others}.items():
             measured = factors.rebuilt(
                 beside, factors.Measurements(*followed.steps()), target.numpy(), names,
-                known=known, draws=draws, print_line=self._told,
+                known=known, draws=draws,
             )  # fmt: skip
             yield from self._found(
                 channel.observer, channel.owner, channel.what, "columns", measured,
@@ -172,11 +179,35 @@ class _Attacks:
                 yield from self._membership(observer, owner, "weights", shown, of)
 
     def of_model(self, party: str, model: Model) -> Iterator[Finding]:
-        """Membership from the model that a party uses alone."""
+        """Membership from the model that a party uses alone, and others' columns."""
+        yield from self._others(party, model)
         is_classes = isinstance(self.scene.task, Classification)
         if is_classes and self.scene.candidates[party][0].blocks:
             observer, of = "who has the model", "the solo model"
             yield from self._membership(observer, party, "model", model.network, of)
+
+    def _others(self, party: str, model: Model) -> Iterator[Finding]:
+        """What a model says of partners' columns, which it was trained with, of rows of its own."""
+        scene, order = self.scene, ""
+        for owner, held in scene.parties.items():
+            rows = scene.orders.get(order, {})
+            if owner == party or held.x_NF is None or not {party, owner} <= rows.keys():
+                continue
+            samples = ((rows[party] >= 0) & (rows[owner] >= 0)).nonzero().flatten()[:MAX_ROWS]
+            x = scene.columns_of(party, order, samples)
+            target = scene.columns_of(owner, order, samples)
+            if x is None or target is None or not len(samples):
+                continue
+            shown = outputs_of(scene, party, model.network)(x).clamp(1e-6, 1 - 1e-6)
+            beside, names = x.numpy(), held.columns
+            truth = scene.labels_of(party, order, samples)
+            if truth is not None and not truth.is_floating_point():
+                one_hot = torch.nn.functional.one_hot(truth.clamp(min=-1).long() + 1)
+                beside = np.hstack([beside, one_hot.numpy()])
+            views = {"outputs": (shown / (1 - shown)).log().numpy()}
+            for measured, threat in _inverted(beside, views, target.numpy(), names, self.settings):
+                of = replace(threat, attack=f"{threat.attack}, of the solo model")
+                yield from self._found(party, owner, "model", "columns", measured, of)
 
     def _membership(
         self, observer: str, owner: str, channel: str, network: nn.Module, of: str
@@ -188,7 +219,6 @@ class _Attacks:
             outputs_of(self.scene, owner, network),
             (joined(inside), inside.labels),
             (joined(outside), outside.labels),
-            print_line=lambda text: self._told(f"{text}, for who was trained on"),
         )
         if result is not None:
             measured, epsilon = result
@@ -216,9 +246,6 @@ class _Attacks:
                 channel=channel, target=target, note=note,
             )  # fmt: skip
 
-    def _told(self, text: str) -> None:
-        self.print_line(f"{self.variant}: {text}")
-
 
 def _inverted(
     beside: np.ndarray | None,
@@ -232,6 +259,19 @@ def _inverted(
     for network in (False, True) if settings.network else (False,):
         measured = columns.inversion(beside, views, target_NF, names, known=known, network=network)
         yield measured, columns.threat(network, known)
+
+
+def _exact(
+    beside: np.ndarray | None,
+    views: Mapping[str, np.ndarray],
+    target_NF: np.ndarray,
+    settings: Settings,
+) -> Iterator[tuple[Measured, Threat]]:
+    """Rows and cells that are read exactly."""
+    known = settings.known
+    found = exact(beside, views, target_NF, known=known, trees=settings.network)
+    for what, measured in found.items():
+        yield measured, exact_threat(what, known)
 
 
 def _scored(label: Label) -> tuple[np.ndarray, np.ndarray] | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dovetail.audit.attack import Settings, attack
-from dovetail.audit.attacks import columns
+from dovetail.audit.attacks import columns, exact
 from dovetail.audit.scenes import audited_of
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import Finding, finding
@@ -47,17 +47,21 @@ def _steered(
     observed, target = scene.columns_of(observer, "", samples), scene.columns_of(owner, "", samples)
     if target is None:
         return
-    measured = columns.inversion(
-        None if observed is None else observed.numpy(),
-        {name: each.numpy() for name, each in steered.views.items()},
-        target.numpy(),
-        scene.parties[owner].columns,
-        known=steered.known,
-        network=how.network,
+    beside = None if observed is None else observed.numpy()
+    views = {name: each.numpy() for name, each in steered.views.items()}
+    names = scene.parties[owner].columns
+    inverted = columns.inversion(
+        beside, views, target.numpy(), names, known=steered.known, network=how.network
     )
-    if measured is not None:
+    found = [] if inverted is None else [(inverted, steered.threat)]
+    read = exact.exact(beside, views, target.numpy(), known=steered.known, trees=how.network)
+    for what, each in read.items():
+        of, given = exact.threat(what, steered.known), steered.threat.given
+        attack_name = steered.threat.attack.replace("an inversion", of.attack)
+        found.append((each, replace(of, attack=attack_name, given=given)))
+    for measured, threat in found:
         yield finding(
-            measured, steered.threat, variant=called, observer=observer,
+            measured, threat, variant=called, observer=observer,
             owner=owner, channel=steered.channel, target="columns",
             note="steered with no limit in force" if lifted
             else "steered within a site's default policy (min_rows, max_uses, max_begins)",

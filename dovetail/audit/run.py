@@ -160,12 +160,11 @@ def _one(
 ) -> tuple[str, list[Finding], dict[str, float], dict[str, int]]:
     """One variant of one seed."""
     seed, variant = asked
-    talk.print(f"seed {seed}: {variant} is trained again, and attacked")
-    with threads_for(loaded):
+    with threads_for(loaded), talk.points(f"audit of {variant}, seed {seed}") as points:
         task = setup(run, seed, loaded)
         record = heard(task, scene_of(task), variant, seed)
         outcome = record.outcome
-        findings = attack(variant, record.scene, record.tape, outcome.models, settings, talk.print)
+        findings = attack(variant, record.scene, record.tape, outcome.models, settings, points)
         if malicious:
             findings += steered.malicious(task, record.scene, variant, seed, settings)
     score = mean_over(outcome.scores[variant]) if outcome.scores.get(variant) else {}

@@ -110,7 +110,10 @@ def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
     found = audit(run, (0,), settings=Settings(network=False), malicious=True)
     assert ("lab", "clinic", "ciphertexts", "labels") in channels(found)
     assert {each.verdict for each in found.findings if each.observer == "lab"} == {"none"}
-    honest, within, lifted = (each for each in found.findings if each.observer == "clinic")
+    numbers = [each for each in found.findings if each.channel.endswith("numbers")]
+    honest, within, lifted = numbers
+    (model,) = [each for each in found.findings if each.channel == "model" and each.owner == "lab"]
+    assert (model.observer, model.target, model.verdict) == ("clinic", "columns", "none")
     assert (honest.owner, honest.channel, honest.target) == ("lab", "numbers", "columns")
     assert honest.score > honest.baseline + 0.05
     assert (within.variant, lifted.variant) == ("apfed-s, steered", "apfed-s, steered, no limits")

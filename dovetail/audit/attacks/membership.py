@@ -53,8 +53,6 @@ def membership(
     probability: Callable[[Tensor], Tensor],
     rows_in: tuple[Tensor, Tensor],
     rows_out: tuple[Tensor, Tensor],
-    *,
-    print_line: Callable[[str], None] = lambda _: None,
 ) -> tuple[Measured, float] | None:
     """The better of LiRA and RMIA with gamma = 1, and a 95 % lower bound on epsilon.
 
@@ -63,7 +61,6 @@ def membership(
     Args:
         probability: rows -> (N, C) class probabilities.
         rows_in, rows_out: columns and labels of rows that were trained on, and were not.
-        print_line: is told of shadow models.
     """
     num = min(len(rows_in[0]), len(rows_out[0]), MAX_ROWS)
     if num < 20:
@@ -78,7 +75,7 @@ def membership(
     label_probability = _of_label(probability(x), y)
     flat = x.flatten(1).double() / (255 if x.dtype == torch.uint8 else 1)
     num_classes = int(probability(x[:2]).shape[1])
-    others = shadows(flat.numpy(), y.numpy(), num_classes, label_probability, print_line=print_line)
+    others = shadows(flat.numpy(), y.numpy(), num_classes, label_probability)
     ratio = np.log(label_probability.clip(1e-6)) - np.log(others[0].unseen.clip(1e-6))
     tried = {
         "likelihood ratio": ratio,

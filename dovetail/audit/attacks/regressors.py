@@ -53,7 +53,7 @@ def fits(
     views: Mapping[str, np.ndarray], target_NF: np.ndarray, rows: np.ndarray, *, network: bool
 ) -> dict[str, Fit]:
     """Learner and view -> what it guesses; ridge regression alone unless ``network`` is set."""
-    found = {name: _ridge(x, target_NF, rows) for name, x in views.items()}
+    found = {name: ridge(x, target_NF, rows) for name, x in views.items()}
     if not network:
         return found
     for name, x in views.items():
@@ -61,7 +61,7 @@ def fits(
             found[f"{name}, network"] = _network(x, target_NF, rows)
         if "direction" not in name:
             found[f"{name}, kernel"] = _kernel(x, target_NF, rows)
-            found[f"{name}, forest"] = _forest(x, target_NF, rows)
+            found[f"{name}, forest"] = forest(x, target_NF, rows)
     return found
 
 
@@ -91,13 +91,14 @@ def _stacked(members: list[Fit], known_KF: np.ndarray) -> Fit:
     return Fit(np.asarray(guess), -float((left**2).mean()))
 
 
-def _ridge(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+def ridge(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+    """Ridge regression, its strength by what is left of known rows that are left out."""
     known = x_ND[rows], target_NF[rows]
-    ridge = RidgeCV(_ALPHAS).fit(*known)
-    guess = np.asarray(ridge.predict(x_ND)).reshape(target_NF.shape)
+    fitted = RidgeCV(_ALPHAS).fit(*known)
+    guess = np.asarray(fitted.predict(x_ND)).reshape(target_NF.shape)
     centred = known[0] - known[0].mean(axis=0)
-    unseen = _left_out(centred @ centred.T, known[1], float(ridge.alpha_))
-    return Fit(guess, float(ridge.best_score_), unseen, "ridge")
+    unseen = _left_out(centred @ centred.T, known[1], float(fitted.alpha_))
+    return Fit(guess, float(fitted.best_score_), unseen, "ridge")
 
 
 def _left_out(gram_KK: np.ndarray, known_KF: np.ndarray, alpha: float) -> np.ndarray:
@@ -131,16 +132,16 @@ def _kernel(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
     return Fit(mean_F + guess, expected, mean_F + unseen, "kernel")
 
 
-def _forest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+def forest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
     """Trees, for what is no linear function: categories, steps, bins."""
-    forest = RandomForestRegressor(
+    trees = RandomForestRegressor(
         _TREES, min_samples_leaf=2, max_features=0.3, oob_score=True, random_state=0
     )
     with warnings.catch_warnings():  # a row that all trees have seen is judged by none
         warnings.simplefilter("ignore", UserWarning)
-        forest.fit(x_ND[rows], target_NF[rows])
-    guess = np.asarray(forest.predict(x_ND)).reshape(target_NF.shape)
-    unseen = np.asarray(forest.oob_prediction_).reshape(len(rows), -1)
+        trees.fit(x_ND[rows], target_NF[rows])
+    guess = np.asarray(trees.predict(x_ND)).reshape(target_NF.shape)
+    unseen = np.asarray(trees.oob_prediction_).reshape(len(rows), -1)
     return Fit(guess, -float(((unseen - target_NF[rows]) ** 2).mean()), unseen, "forest")
 
 

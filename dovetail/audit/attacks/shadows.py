@@ -20,7 +20,6 @@ Letters: M shadow models, N rows, F columns, C classes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +84,6 @@ def shadows(
     y_N: np.ndarray,
     num_classes: int,
     label_N: np.ndarray,
-    *,
-    print_line: Callable[[str], None] = lambda _: None,
 ) -> list[Shadows]:
     """``SHADOWS`` models of one kind, and as many randomised trees, each of a random half.
 
@@ -118,7 +115,6 @@ def shadows(
     }
     kind = max(alike, key=lambda each: alike[each])
     for index in range(2, SHADOWS):
-        print_line(f"shadow model {index + 1} of {SHADOWS}")
         add(kind, index)
     found = [Shadows(kind, np.stack(outputs[kind]), saw_MN)]
     if "trees" in kinds and kind != "trees":

@@ -11,7 +11,12 @@ from torch import Tensor
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.facets.seen import Channel, Logits, Seen, Weights
+from dovetail.methods.settings.apfed import PassiveConfig
 from dovetail.network.messages import Message
+
+#: What an attacker of APFed-C takes a partner's settings to be, how often it goes round, and by
+#: how much codes may still move that it has found.
+_CONTRAST, _ROUNDS, _SETTLED = PassiveConfig(), 40, 1e-3
 
 #: An attacker of APFed-D reads so many members of the teacher; the others are of one kind.
 MEMBERS = 4
@@ -37,6 +42,9 @@ class Reading:
             yield Seen(Channel(driver, party, "gradients"), samples, answer.gradient_BD)
             both = torch.cat([answer.gradient_BD.cpu(), request.code_BD.detach().cpu()], dim=1)
             yield Seen(Channel(driver, party, "gradients beside its codes"), samples, both)
+            behind = codes_behind(request.code_BD, answer.gradient_BD)
+            if behind is not None:
+                yield Seen(Channel(driver, party, "codes behind gradients"), samples, behind)
         elif isinstance(request, vertical.Encode) and isinstance(answer, vertical.Codes):
             if request.training:
                 self._asked[party] = request.samples_B
@@ -131,6 +139,39 @@ def _sealed_view(request: sealed.Begin) -> Tensor:
     residues = value_PV.reshape(parts, 3, -1)[at_L // request.block, :, at_L % request.block]
     shares = torch.from_numpy(residues / residues.max()).float()
     return torch.cat([folds_LK.float(), index_L1, shares], dim=1)
+
+
+def codes_behind(code_BD: Tensor, gradient_BD: Tensor) -> Tensor | None:
+    """(B, D) directions of the partner's codes whose contrast (Eq. 16) has this gradient.
+
+    The gradient is -v + A v + (W + W^T) u, across u and by 1 / (B tau |code|), of directions u of
+    the codes sent and v of the partner's; A and W are shares in the contrast, of which A depends
+    on v. So v follows in a few rounds, with the length that is left along u. None: no contrast by
+    the default temperature has this gradient.
+    """
+    tau, floor = _CONTRAST.temperature, _CONTRAST.min_norm
+    code_BD, gradient_BD = (
+        each.detach().cpu().float().flatten(1) for each in (code_BD, gradient_BD)
+    )
+    if code_BD.shape != gradient_BD.shape or len(code_BD) < 2:
+        return None
+    length_B1 = code_BD.norm(dim=1, keepdim=True).clamp(min=floor)
+    u_BD = code_BD / length_B1
+    within_BB = (u_BD @ u_BD.T / tau).exp().fill_diagonal_(0.0)
+    told_BD = len(code_BD) * tau * length_B1 * gradient_BD
+    v_BD = u_BD
+    for _ in range(_ROUNDS):
+        across_BB = (u_BD @ v_BD.T / tau).exp()
+        total_B1 = (across_BB + within_BB).sum(dim=1, keepdim=True)
+        w_BB = within_BB / total_B1
+        pull_BD = (across_BB / total_B1) @ v_BD + (w_BB + w_BB.T) @ u_BD
+        tangent_BD = pull_BD - (pull_BD * u_BD).sum(dim=1, keepdim=True) * u_BD - told_BD
+        square_B1 = tangent_BD.square().sum(dim=1, keepdim=True)
+        before_BD, along_B1 = v_BD, (1 - square_B1).clamp(min=0.0).sqrt()
+        v_BD = tangent_BD / square_B1.sqrt().clamp(min=1.0) + along_B1 * u_BD
+        if float((v_BD - before_BD).abs().max()) < _SETTLED:
+            return v_BD
+    return None
 
 
 def owner_logits(gradient_BC: Tensor, local_BC: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ Four of these, each with ``KNOWN`` rows of the other side beside what an inversi
              what ``apfed.clip`` lets pass.
     regressed an owner of APFed-S encrypts columns that it knows in place of labels: what comes back
              is kernel ridge regression of these on the partner's own columns, for every row. Or
-             ones at single rows, which read columns of the weights.
+             ones at single rows, which read columns of the weights; logarithms of a kernel are
+             distances to these rows.
 
 Each is tried twice: within the limits of a site's default policy, and with them lifted: no fewest
 rows, no most uses or begins, no ``apfed.clip``. The driver then begins anew before every message,
@@ -76,6 +77,9 @@ _ALIKE_MESSAGES, _ALIKE_KNOWN = 6, (20, 100)
 
 #: Targets of one question of APFed-S at the most, and the strength of its ridge.
 _MOST_NUMBERS, _RIDGE = 48, 0.01
+
+#: Of the largest number, the least that its logarithm is taken of.
+_LEAST_KERNEL = 1e-9
 
 #: Without limits: steps of FSHA.
 _LONG = 1600
@@ -300,6 +304,9 @@ def _regressed(
         return
     held = ~next(iter(views.values())).isnan().any(dim=1)
     views = {name: each[held] for name, each in views.items()}
+    for name in {"single rows"} & views.keys():  # logarithms of a kernel are distances
+        least = _LEAST_KERNEL * float(views[name].abs().max())
+        views[f"{name}, logarithms"] = views[name].abs().clamp(min=max(least, 1e-30)).log()
     samples = table.samples[party][held]
     yield Steered(owner.name, party, views, samples, _REGRESSED, "steered numbers")
 

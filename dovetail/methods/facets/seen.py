@@ -16,7 +16,8 @@ MAX_ROWS = 4000
 #: What is seen: a view of rows, how it is to move, the owner's part of an output, distances; of
 #: APFed-S what the owner decrypts, and what its partner cannot.
 What = Literal[
-    "codes", "gradients", "gradients beside its codes", "output gradients", "logits", "distances",
+    "codes", "gradients", "gradients beside its codes", "codes behind gradients",
+    "output gradients", "logits", "distances",
     "numbers", "ciphertexts",
 ]  # fmt: skip
 
