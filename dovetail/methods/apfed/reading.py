@@ -170,7 +170,7 @@ def codes_behind(code_BD: Tensor, gradient_BD: Tensor) -> Tensor | None:
         before_BD, along_B1 = v_BD, (1 - square_B1).clamp(min=0.0).sqrt()
         v_BD = tangent_BD / square_B1.sqrt().clamp(min=1.0) + along_B1 * u_BD
         if float((v_BD - before_BD).abs().max()) < _SETTLED:
-            return v_BD
+            return torch.as_tensor(v_BD)
     return None
 
 
