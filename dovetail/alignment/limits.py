@@ -21,11 +21,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from dovetail.errors import AlignmentError
-from dovetail.network.quota import Quota
+from dovetail.network.quota import Count, Quota
 
 #: Seconds that an alignment counts for.
 DAY_S = 24 * 3600.0
@@ -46,27 +45,16 @@ def default_max_ids(num_local: int) -> int:
     return 5 * num_local + 10_000
 
 
-class Guard(Protocol):
-    """Told what one driver does; raises ``AlignmentError`` to refuse."""
-
-    def begins(self, initiator: str, mode: str, num_ids: int) -> None:
-        """An alignment is asked for that is refused for no other reason."""
-
-    def shares(self, num_shared: int) -> None:
-        """It has ended with so many proven rows."""
-
-    def unproven(self) -> None:
-        """It has ended with claims that are not true."""
-
-
 _ALIKE = "FROM alignments WHERE driver = ? AND initiator = ? AND mode = ?"
 _LAST = "FROM alignments WHERE driver = ? AND run = ? ORDER BY rowid DESC LIMIT 1"
+_NEWEST = "SELECT max(rowid) FROM alignments"
+_MINE = "driver = ? AND run = ? AND at = ?"
 _DROP = "DELETE FROM alignments WHERE driver = ? AND at <= ? AND rowid <"
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Counts what drivers ask for, and refuses what is too much.
+class Alignments:
+    """Counts what drivers ask for, and refuses what is too much with ``AlignmentError``.
 
     Attributes:
         quota: of the party's site.
@@ -75,6 +63,10 @@ class Limits:
         print_line: shows a line to whoever watches.
         together: both are of all drivers together.
         now: seconds since 1970.
+        driver: who asks, as the network has verified it.
+        run: the id of its alignment.
+        watched: tell of sets that differ little. Predictions ask for other rows each time, and are
+            told of each which are there; none of them counts, so counts are watched.
     """
 
     quota: Quota
@@ -83,90 +75,85 @@ class Limits:
     print_line: Callable[[str], None]
     together: bool = False
     now: Callable[[], float] = time.time
+    driver: str = ""
+    run: str = ""
+    watched: bool = True
 
-    def of(self, driver: str, run: str, *, watched: bool = True) -> Guard:
-        """The guard of one run.
-
-        Args:
-            driver: who asks, as the network has verified it.
-            run: the id.
-            watched: tell of sets that differ little. Predictions ask for other rows each time, and
-                are told of each which are there; none of them counts, so counts are watched.
-        """
-        return _Guard(self, driver, run, watched)
-
-
-@dataclass(frozen=True)
-class _Guard:
-    """Of a driver's run."""
-
-    limits: Limits
-    driver: str
-    run: str
-    watched: bool
+    def of(self, driver: str, run: str, *, watched: bool = True) -> Alignments:
+        """Those of one driver's run."""
+        return replace(self, driver=driver, run=run, watched=watched)
 
     def begins(self, initiator: str, mode: str, num_ids: int) -> None:
-        quota, now, which = self.limits.quota, self.limits.now(), (initiator[:200], mode)
-        with quota.lock:
+        """Count an alignment that is refused for no other reason, before it is answered."""
+        driver, now, which = self.driver, self.now(), (initiator[:200], mode)
+        before: list[tuple[int]] = []
+
+        def decide() -> Count:
             self._check(num_ids, now - DAY_S)
-            before = quota.read(f"SELECT num_ids {_ALIKE}", self.driver, *which)
-            row = (self.driver, now, self.run, *which, num_ids)
-            old = (self.driver, now - DAY_S, self.driver)
-            quota.write_all(
-                (f"{_DROP} (SELECT max(rowid) FROM alignments WHERE driver = ?)", [old]),
-                ("INSERT INTO alignments VALUES (?, ?, ?, ?, ?, ?, NULL, 0)", [row]),
-                for_good=True,
+            before[:] = self.quota.read(f"SELECT num_ids {_ALIKE}", driver, *which)
+            row, mine = (driver, now, self.run, *which, num_ids), (driver, self.run, now)
+            return Count(
+                [
+                    (f"{_DROP} ({_NEWEST} WHERE driver = ?)", [(driver, now - DAY_S, driver)]),
+                    ("INSERT INTO alignments VALUES (?, ?, ?, ?, ?, ?, NULL, 0)", [row]),
+                ],
+                [(f"DELETE FROM alignments WHERE rowid = ({_NEWEST} WHERE {_MINE})", [mine])],
             )
+
+        self.quota.decide(decide, for_good=True)
         if self.watched or not mode.startswith("intersection"):
             self._warn_if_near("its set has", num_ids, before)
 
     def shares(self, num_shared: int) -> None:
+        """It has ended with so many proven rows."""
         before = self._ended(num_shared)
         if self.watched:
             self._warn_if_near("it shares", num_shared, before)
 
     def unproven(self) -> None:
+        """It has ended with claims that are not true."""
         self._ended(None)
 
     def _ended(self, num_shared: int | None) -> list[tuple[int]]:
         """Write it down; gives how many those before it shared. None: its claims are not true."""
-        quota = self.limits.quota
-        with quota.lock:
-            found = quota.read(f"SELECT rowid, initiator, mode {_LAST}", self.driver, self.run)
+        before: list[tuple[int]] = []
+
+        def decide() -> Count:
+            found = self.quota.read(f"SELECT rowid, initiator, mode {_LAST}", self.driver, self.run)
             if not found:
-                return []
+                return Count([])
             ((mine, *which),) = found
-            quota.write(
-                "UPDATE alignments SET num_shared = ?, unproven = ? WHERE rowid = ?",
-                *(num_shared, num_shared is None, mine),
-                for_good=True,
-            )
             sql = f"SELECT num_shared {_ALIKE} AND rowid != ? AND num_shared"
-            return quota.read(sql, self.driver, *which, mine)
+            before[:] = self.quota.read(sql, self.driver, *which, mine)
+            sql = "UPDATE alignments SET num_shared = ?, unproven = ? WHERE rowid = ?"
+            return Count([(sql, [(num_shared, num_shared is None, mine)])])
+
+        self.quota.decide(decide, for_good=True)
+        return before
 
     def _check(self, num_ids: int, since: float) -> None:
-        limits, driver = self.limits, self.driver
-        ((num, compared, is_unproven),) = limits.quota.read(
+        driver = self.driver
+        ((num, compared, is_unproven),) = self.quota.read(
             "SELECT count(*), ifnull(sum(num_ids), 0), ifnull(max(unproven AND driver = ?), 0) "
             "FROM alignments WHERE at > ? AND (driver = ? OR ?)",  # those of a later clock, too
-            *(driver, since, driver, limits.together),
+            *(driver, since, driver, self.together),
         )
-        who = repr(driver) + (", with all drivers together," if limits.together else "")
+        who = repr(driver) + (", with all drivers together," if self.together else "")
         if is_unproven:
             raise AlignmentError(
                 f"{driver!r} has claimed rows that it could not prove to share; this party aligns "
                 "with it no more within 24 hours of that"
             )
-        if num >= limits.max_alignments:
+        if num >= self.max_alignments:
             raise AlignmentError(
                 f"{who} has aligned {num} times within 24 hours; this party's "
-                f"policy.max_alignments allows {limits.max_alignments}: wait, or ask it to allow "
+                f"policy.max_alignments allows {self.max_alignments}: wait, or ask it to allow "
                 "more"
             )
-        if num_ids + compared > limits.max_ids:
+        if num_ids + compared > self.max_ids:
             raise AlignmentError(
                 f"{who} would have compared {num_ids + compared} ids within 24 hours; this party's "
-                f"policy.max_ids allows {limits.max_ids} together: wait, or ask it to allow more"
+                f"policy.max_ids allows {self.max_ids} together: wait, or ask it to allow more"
             )
 
     def _warn_if_near(self, what: str, num: int, before: list[tuple[int]]) -> None:
@@ -178,4 +165,4 @@ class _Guard:
                 "ask what for, if it goes on"
             )
             _log.warning("%s", line)
-            self.limits.print_line(line)
+            self.print_line(line)

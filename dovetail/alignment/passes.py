@@ -37,7 +37,7 @@ from torch import Tensor
 
 from dovetail.alignment import psi
 from dovetail.alignment.curve import POINT_BYTES, Workers
-from dovetail.alignment.limits import Guard
+from dovetail.alignment.limits import Alignments
 from dovetail.alignment.matchkeys import KeyValues, check_agreed
 from dovetail.alignment.points import hashed_rows, random_points
 from dovetail.alignment.responder import Responder, Run
@@ -228,7 +228,7 @@ class KeyResponder(Responder):
         self._order_M = np.empty(0, dtype=np.int64)
         self._mixed_N = np.empty(0, dtype=np.int64)
 
-    def guarded(self, guard: Guard | None) -> KeyResponder:
+    def guarded(self, guard: Alignments | None) -> KeyResponder:
         fresh = copy.copy(super().guarded(guard))
         assert isinstance(fresh, KeyResponder)
         fresh._forget()

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment import psi, responder
-from dovetail.alignment.limits import Guard
+from dovetail.alignment.limits import Alignments
 from dovetail.alignment.matchkeys import Keys
 from dovetail.alignment.passes import align_by_keys
 from dovetail.errors import DovetailError, MessageError
@@ -292,7 +292,7 @@ class Initiator:
         aligned: Callable[[str], Sequence[str]] = lambda name: (),
         *,
         lower: bool = False,
-        guard: Guard | None = None,
+        guard: Alignments | None = None,
     ) -> None:
         self.name = name
         self._guard = guard

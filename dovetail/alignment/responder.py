@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dovetail.alignment import psi
 from dovetail.alignment.curve import POINT_BYTES, Workers
-from dovetail.alignment.limits import Guard
+from dovetail.alignment.limits import Alignments
 from dovetail.alignment.points import hashed_ids, matches
 from dovetail.alignment.proofs import VALUE_BYTES, Questions, num_questions
 from dovetail.data import Alignment
@@ -154,7 +154,7 @@ class Responder:
         self._min_ids = min_ids
         self._max_ids = max_ids
         self._checked = checked
-        self._guard: Guard | None = None
+        self._guard: Alignments | None = None
         self._workers = workers or Workers()
         self._lower = lower
         # Here, and not when asked: how long it takes depends on the ids.
@@ -164,7 +164,7 @@ class Responder:
         self._run: Run | None = None
         self._rows_S: Tensor | None = None
 
-    def guarded(self, guard: Guard | None) -> Responder:
+    def guarded(self, guard: Alignments | None) -> Responder:
         """One with the same ids, whose points took long, and runs of its own, told to a guard."""
         fresh = copy.copy(self)
         fresh._guard, fresh._run, fresh._rows_S = guard or self._guard, None, None

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.alignment.limits import Guard
+from dovetail.alignment.limits import Alignments
 from dovetail.federated import Local
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
@@ -122,7 +122,7 @@ class Asked:
     driver: str
     aligned: Path
     quota: Quota
-    guard: Guard
+    guard: Alignments
 
 
 class Maker(Protocol):

@@ -8,7 +8,8 @@ and refuses what exceeds them; a driver that keeps its word draws its batches ac
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -272,6 +273,25 @@ class Uses:
         self.used[asked.order] = used_S
         return different
 
+    @contextmanager
+    def counted(self, asked: AskedFor | None) -> Iterator[None]:
+        """Counts a question before it is answered, unless an error ends that.
+
+        Raises:
+            LimitError: naming the policy's key.
+        """
+        if asked is None:
+            yield
+            return
+        self.check(asked)
+        different = self.count(asked)
+        try:
+            yield
+        except BaseException:
+            if len(different):
+                self.used[asked.order][different] -= 1
+            raise
+
     def left(self, order: str = "train") -> float:
         """How often every sample may be asked about yet."""
         used_S = self.used.get(order)
@@ -301,11 +321,8 @@ class Limited:
 
     def handle(self, message: Message) -> Message:
         asked = asked_for(message)
-        if asked is not None:
-            self._uses.check(asked)
-        answer = self._party.handle(message)
-        if asked is not None:
-            self._uses.count(asked)
+        with self._uses.counted(asked):
+            answer = self._party.handle(message)
         return self._uses.limits.write_into(answer)
 
     def state(self) -> State:

@@ -30,7 +30,7 @@ from dovetail.alignment import (
     count_overlap,
     key_values,
 )
-from dovetail.alignment.limits import Limits, default_max_ids
+from dovetail.alignment.limits import Alignments, default_max_ids
 from dovetail.cluster import computing_at
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import names_samples
@@ -298,10 +298,10 @@ class Site:
         max_ids = self.policy.section.max_ids
         return default_max_ids(self.table.num_rows) if max_ids is None else max_ids
 
-    def limits(self, quota: Quota, print_line: Callable[[str], None]) -> Limits:
+    def alignments(self, quota: Quota, print_line: Callable[[str], None]) -> Alignments:
         """What counts alignments, in its site."""
         policy = self.policy.section
-        return Limits(
+        return Alignments(
             quota,
             max_alignments=policy.max_alignments,
             max_ids=self.max_ids,

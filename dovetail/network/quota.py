@@ -8,6 +8,12 @@
     numbers, given  of each row, and which: APFed-S                methods/apfed/numbers.py
     sums            rounds that a share was given of, and which    node/limits.py
     agreed          which runs began on a proposal                 node/agreements.py
+    reserved        how to give back what is counted of answers that have not left
+
+An answer is counted before it is computed: ``decide`` reads and writes in one transaction, so that
+threads and processes that ask at once cannot have the last number twice. ``work`` gives back what
+was counted of an answer that came to nothing; ``give_back_unfinished`` does when a party starts
+that was killed in the middle of one.
 
 What is written is in the file before the answer leaves: a party that is killed at any moment has
 forgotten nothing of it. What must outlive the machine's fall, too, is written ``for_good``: it is
@@ -17,12 +23,15 @@ on the disk. Where the file can neither be read nor written, nothing is answered
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +43,7 @@ from dovetail.network.retry import open_private, patiently
 FILE = "site.sqlite"
 
 #: ``PRAGMA user_version`` of this schema.
-_VERSION = 1
+_VERSION = 2
 
 _RUN = "driver, run, algorithm"
 _SCHEMA = (
@@ -48,6 +57,7 @@ _SCHEMA = (
     "TABLE given (driver, number, PRIMARY KEY (driver, number))",
     "TABLE sums (driver, run, round, digest, PRIMARY KEY (driver, run, round))",
     "TABLE agreed (proposal, time, driver, run, variant, samples, salt)",
+    "TABLE reserved (id INTEGER PRIMARY KEY, back)",
 )
 
 #: Pages of the log of writes after which it is merged into the file, which waits for the disk.
@@ -62,6 +72,27 @@ Change = tuple[str, Sequence[Sequence[Any]]]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Count:
+    """What is written down of an answer.
+
+    Attributes:
+        changes: all of them are made, or none.
+        back: what undoes them; none: they stay, whatever comes of the answer.
+    """
+
+    changes: Sequence[Change]
+    back: Sequence[Change] = ()
+
+
+@dataclass
+class _Work:
+    """One answer that is computed."""
+
+    reserved: list[int] = field(default_factory=list)
+    for_good: bool = False
+
+
 class QuotaError(ConfigError):
     """What is asked cannot be counted, so it is not answered."""
 
@@ -72,16 +103,14 @@ class Quota:
     Args:
         site_folder: the party's folder.
 
-    Attributes:
-        lock: held where what is read decides what is written.
-
     Raises:
         ConfigError: the file cannot be read, or is of a newer version.
     """
 
     def __init__(self, site_folder: Path) -> None:
         self.path = site_folder / FILE
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
+        self._work = threading.local()  # ``now``: the answer that this thread computes
         try:
             os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
             self._connection = sqlite3.connect(
@@ -109,9 +138,10 @@ class Quota:
             ((version,),) = execute("PRAGMA user_version")
             if version > _VERSION:
                 raise ConfigError(f"{self.path} is of a newer version of Dovetail; use that one")
-            if not version:
+            if version < _VERSION:
                 for each in _SCHEMA:
-                    execute(f"CREATE {each}")
+                    kind, what = each.split(" ", 1)
+                    execute(f"CREATE {kind} IF NOT EXISTS {what}")
                 execute(f"PRAGMA user_version = {_VERSION}")
 
     def count_later_as_now(self, now: float) -> int:
@@ -136,7 +166,7 @@ class Quota:
         Raises:
             QuotaError: the file cannot be read.
         """
-        with self.lock:
+        with self._lock:
             try:
                 return self._connection.execute(sql, values).fetchall()
             except sqlite3.Error as error:
@@ -147,37 +177,91 @@ class Quota:
         self.write_all((sql, [values]), for_good=for_good)
 
     def write_all(self, *changes: Change, for_good: bool = False) -> None:
-        """All of these changes, or none.
+        """All of these changes, or none; see ``decide``."""
+        self.decide(lambda: Count(changes), for_good=for_good)
+
+    def decide(self, decision: Callable[[], Count], *, for_good: bool = False) -> int | None:
+        """What is read decides what is written, and nobody comes between.
+
+        Gives the number of what ``give_back`` undoes, within ``work``.
 
         Args:
-            for_good: they are on the disk when this returns, not in the system's memory alone.
+            decision: reads, and gives what is written, or raises: then nothing is.
+            for_good: it is on the disk when this returns, not in the system's memory alone.
 
         Raises:
             QuotaError: the file cannot be written, so what was asked must not be answered.
         """
-        with self.lock:
+        with self._lock:
             try:
-                patiently(partial(self._write, changes, for_good))
+                return patiently(partial(self._decide, decision, for_good))
             except OSError as error:
                 raise self._unusable("write", error) from None
 
-    def _write(self, changes: Sequence[Change], for_good: bool) -> None:
-        execute = self._connection.execute
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """What this thread counts in here is given back if an error ends it."""
+        outer, work = getattr(self._work, "now", None), _Work()
+        self._work.now = work
+        try:
+            yield
+        except BaseException:
+            with suppress(QuotaError):  # it stays counted until the party starts again
+                self.give_back(work.reserved)
+            raise
+        else:
+            self._settle(work.reserved, for_good=work.for_good)
+        finally:
+            self._work.now = outer
+
+    def give_back(self, reserved: Sequence[int]) -> None:
+        """Undo what was counted of answers that do not leave, the last first."""
+        work: _Work | None = getattr(self._work, "now", None)
+        for number in sorted(reserved, reverse=True):
+            for (back,) in self.read("SELECT back FROM reserved WHERE id = ?", number):
+                changes = [(sql, rows) for sql, rows in json.loads(back)]
+                self.write_all(*changes, ("DELETE FROM reserved WHERE id = ?", [(number,)]))
+            if work is not None and number in work.reserved:
+                work.reserved.remove(number)
+
+    def give_back_unfinished(self) -> None:
+        """Undo what a process counted that was killed before its answer left.
+
+        Nobody else may answer from this site meanwhile.
+        """
+        self.give_back([number for (number,) in self.read("SELECT id FROM reserved")])
+
+    def _settle(self, reserved: Sequence[int], *, for_good: bool) -> None:
+        """From here on it is counted for ever: the answer leaves."""
+        if reserved:
+            rows = [(number,) for number in reserved]
+            self.write_all(("DELETE FROM reserved WHERE id = ?", rows), for_good=for_good)
+
+    def _decide(self, decision: Callable[[], Count], for_good: bool) -> int | None:
+        execute, work = self._connection.execute, getattr(self._work, "now", None)
+        number = None
         try:
             if for_good:
                 execute("PRAGMA synchronous = FULL")
-            if len(changes) == 1 and len(changes[0][1]) == 1:  # one is whole by itself
-                execute(changes[0][0], changes[0][1][0])
-            else:
-                with self._connection:
-                    execute("BEGIN IMMEDIATE")
-                    for sql, rows in changes:
-                        self._connection.executemany(sql, rows)
-            if for_good:
-                execute("PRAGMA synchronous = NORMAL")
+            with self._connection:
+                execute("BEGIN IMMEDIATE")
+                count = decision()
+                for sql, rows in count.changes:
+                    self._connection.executemany(sql, rows)
+                if work is not None and count.back:
+                    back = json.dumps(count.back)
+                    number = execute("INSERT INTO reserved (back) VALUES (?)", [back]).lastrowid
         except sqlite3.Error as error:
             is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from None
+        finally:
+            if for_good:
+                with suppress(sqlite3.Error):
+                    execute("PRAGMA synchronous = NORMAL")
+        if work is not None and number is not None:
+            work.reserved.append(number)
+            work.for_good |= for_good
+        return number
 
     def _unusable(self, what: str, error: Exception) -> QuotaError:
         _log.error("what is answered cannot be counted: %s: %s", self.path, error)

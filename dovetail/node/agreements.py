@@ -32,7 +32,7 @@ from dovetail.alignment.stored import is_predicting
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network import Message
 from dovetail.network.certificates import make_folder
-from dovetail.network.quota import Quota
+from dovetail.network.quota import Count, Quota
 from dovetail.network.retry import write_text
 from dovetail.network.revocation import Revocations
 from dovetail.node.proposal import (
@@ -337,22 +337,25 @@ class Agreements:
             ConfigError: it began as often as was agreed on.
             QuotaError: it cannot be written down.
         """
-        used = self.used(proposal.name)
-        if any(each["run"] == run for each in used):
-            return
-        seed = _seed(run)
-        before = [
-            each for each in used if each["variant"] == variant and _seed(each["run"]) == seed
-        ]
-        if variant and len(before) >= proposal.attempts:
-            raise ConfigError(
-                f"refuses to begin {variant} {seed} again: the proposal {proposal.name[:12]} "
-                f"allows it {proposal.attempts} times; propose the run anew"
-            )
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        seed, now = _seed(run), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         salt = secrets.token_hex(16)  # of the cohort that it tells the driver (record.py)
-        row = (proposal.name, now, driver, run, variant, samples(), salt)
-        self._quota.write("INSERT INTO agreed VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
+
+        def decide() -> Count:
+            used = self.used(proposal.name)
+            if any(each["run"] == run for each in used):
+                return Count([])
+            before = [
+                each for each in used if each["variant"] == variant and _seed(each["run"]) == seed
+            ]
+            if variant and len(before) >= proposal.attempts:
+                raise ConfigError(
+                    f"refuses to begin {variant} {seed} again: the proposal {proposal.name[:12]} "
+                    f"allows it {proposal.attempts} times; propose the run anew"
+                )
+            row = (proposal.name, now, driver, run, variant, samples(), salt)
+            return Count([("INSERT INTO agreed VALUES (?, ?, ?, ?, ?, ?, ?)", [row])])
+
+        self._quota.decide(decide)
 
 
 class Reader:

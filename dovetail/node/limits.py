@@ -1,5 +1,7 @@
 """What a driver may ask of a party over time, counted in its site and not forgotten (``Quota``).
 
+All is counted before the work that it asks for, and given back where that comes to nothing.
+
 A run begins ``policy.max_begins`` times. A driver that fell before anything was saved may begin it
 anew: its new process says ``Restore`` first, is told that there is nothing, and that counts as one
 more run of the day. ``Restore`` in the middle of a run is refused: it would let a driver ask
@@ -8,9 +10,11 @@ another question of a network that it has asked already.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,7 +27,7 @@ from dovetail.methods.settings.party import PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, State
 from dovetail.network.costs import releases_of
-from dovetail.network.quota import Change, Quota
+from dovetail.network.quota import Count, Quota
 
 #: Seconds of the day that runs are counted over.
 DAY_S = 24 * 3600.0
@@ -38,6 +42,7 @@ _MOST_RUNS = 64
 Key = tuple[str, str, str]
 
 _OF_RUN = "WHERE driver = ? AND run = ? AND algorithm = ?"
+_FEW = "INSERT INTO answers VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
 _ANEW = f"SELECT anew FROM begins {_OF_RUN}"
 
 
@@ -60,12 +65,15 @@ class RunLimits:
     print_line: Callable[[str], None] = lambda line: None
     letter: Callable[[str], str] = lambda driver: ""
     _runs: OrderedDict[Key, Guard] = field(default_factory=OrderedDict)
+    _beginning: dict[tuple[str, str], int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def restarted(self, driver: str) -> None:
         """The driver is another process than before, and may take up its runs."""
-        for (name, *_), guard in self._runs.items():
-            if name == driver:
-                guard.heard = False
+        with self._lock:
+            for (name, *_), guard in self._runs.items():
+                if name == driver:
+                    guard.heard = False
 
     def of(self, driver: str, run: str, name: str, algorithm: Algorithm) -> Guard:
         """What checks the messages of one run.
@@ -77,11 +85,12 @@ class RunLimits:
             algorithm: what they belong to.
         """
         key = (driver, run, name)
-        guard = self._runs.get(key) or Guard(self, key, algorithm)
-        self._runs[key] = guard
-        self._runs.move_to_end(key)
-        while len(self._runs) > _MOST_RUNS:
-            self._runs.popitem(last=False)
+        with self._lock:
+            guard = self._runs.get(key) or Guard(self, key, algorithm)
+            self._runs[key] = guard
+            self._runs.move_to_end(key)
+            while len(self._runs) > _MOST_RUNS:
+                self._runs.popitem(last=False)
         return guard
 
     def forget(self, driver: str, saved: Collection[str]) -> None:
@@ -98,15 +107,32 @@ class RunLimits:
                 (f"DELETE FROM uses {gone}", runs), (f"DELETE FROM releases {gone}", runs)
             )
 
-    def admit_begin(self, key: Key, *, anew: bool) -> None:
-        """Refuse to begin.
+    def begin(self, key: Key, *, anew: bool) -> None:
+        """Count a run that is about to begin.
 
         Raises:
-            LimitError: naming the policy's key.
+            LimitError: it may not, naming the policy's key.
+            QuotaError: it cannot be counted.
         """
+        driver, run, _ = key
+
+        def decide() -> Count:
+            if self._has_begun_by_letter(key):
+                return Count([])
+            self._admit(key, anew=anew)
+            number = self._last(driver)[0] + 1
+            self._beginning[driver, run] = number
+            row = (*key, number, self.clock(), anew, self.letter(driver))
+            return Count(
+                [("INSERT INTO begins VALUES (?, ?, ?, ?, ?, ?, ?)", [row])],
+                [("DELETE FROM begins WHERE driver = ? AND number = ?", [(driver, number)])],
+            )
+
+        self.look_at_clock()
+        self.quota.decide(decide)
+
+    def _admit(self, key: Key, *, anew: bool) -> None:
         policy, (driver, run, _) = self.policy, key
-        if self._has_begun_by_letter(key):
-            return
         begins = 0
         for (was_anew,) in self.quota.read(f"{_ANEW} ORDER BY number", *key):
             begins = 1 if was_anew else begins + 1
@@ -118,6 +144,19 @@ class RunLimits:
             )
         self.admit_day(driver)
 
+    def look_at_clock(self) -> None:
+        """Have what is later than now count as of now, and tell of it.
+
+        Raises:
+            QuotaError: it can neither be read nor written.
+        """
+        later = self.quota.count_later_as_now(self.clock())
+        if later:
+            self.print_line(
+                f"the clock here went back: {later} runs and alignments that are later than now "
+                "count as of now, for 24 hours; check the time of this machine"
+            )
+
     def admit_day(self, driver: str, runs: int = 1) -> None:
         """Refuse to begin so many more runs in these 24 hours.
 
@@ -125,12 +164,6 @@ class RunLimits:
             LimitError: naming the policy's key.
         """
         policy, now = self.policy, self.clock()
-        later = self.quota.count_later_as_now(now)
-        if later:
-            self.print_line(
-                f"the clock here went back: {later} runs and alignments that are later than now "
-                "count as of now, for 24 hours; check the time of this machine"
-            )
         ((today,),) = self.quota.read(
             "SELECT count(*) FROM begins WHERE at > ? AND (driver = ? OR ?)",
             *(now - DAY_S, driver, policy.together),
@@ -143,21 +176,9 @@ class RunLimits:
                 "raise it"
             )
 
-    def begun(self, key: Key, *, anew: bool) -> None:
-        """Write down that a run has begun.
-
-        Raises:
-            QuotaError: it cannot be, so the answer is not given.
-        """
-        driver = key[0]
-        if self._has_begun_by_letter(key):
-            return
-        number = self._last(driver)[0] + 1
-        row = (*key, number, self.clock(), anew, self.letter(driver))
-        changes: list[Change] = [("INSERT INTO begins VALUES (?, ?, ?, ?, ?, ?, ?)", [row])]
-        if anew:  # with other networks
-            changes.append((f"DELETE FROM uses {_OF_RUN}", [key]))
-        self.quota.write_all(*changes)
+    def begun(self, key: Key) -> None:
+        """A run has begun, and says which it is no more."""
+        self._beginning.pop(key[:2], None)
 
     def _has_begun_by_letter(self, key: Key) -> bool:
         """Whether the letter that is being answered was counted by a process that was killed."""
@@ -165,51 +186,48 @@ class RunLimits:
         sql = f"SELECT 1 FROM begins {_OF_RUN} AND letter = ?"
         return bool(letter) and bool(self.quota.read(sql, *key, letter))
 
-    def number(self, driver: str) -> int:
-        """Which run of this driver's the next that begins will be, from 1."""
+    def number(self, driver: str, run: str) -> int:
+        """Which run of this driver's it is that begins now, or that will be next, from 1."""
         last, letter = self._last(driver)
         is_again = bool(letter) and letter == self.letter(driver)
-        return last + (not is_again)
+        return self._beginning.get((driver, run), last + (not is_again))
 
     def _last(self, driver: str) -> tuple[int, str]:
         """Number and letter of the last run that began."""
         sql = "SELECT number, letter FROM begins WHERE driver = ? ORDER BY number DESC LIMIT 1"
         return next(iter(self.quota.read(sql, driver)), (0, ""))
 
-    def admit_few(self, driver: str, run: str, message: str, most: int) -> None:
-        """Refuse what a run has been answered as often as it needs, whatever it went back to.
+    def answer_few(self, driver: str, run: str, message: str, most: int) -> int | None:
+        """Count an answer of which a run needs few, whatever it went back to; its number.
 
         Raises:
-            LimitError: saying how often.
+            LimitError: it has had them all.
+            QuotaError: it cannot be counted.
         """
-        answered, letter = self._answered(driver, run, message)
-        is_again = bool(letter) and letter == self.letter(driver)
-        if is_again or answered < (most or self.policy.max_uses):
-            return
+        which, letter = (driver, run, message), self.letter(driver)
+
+        def decide() -> Count:
+            sql = "SELECT times, letter FROM answers WHERE driver = ? AND run = ? AND message = ?"
+            answered, before = next(iter(self.quota.read(sql, *which)), (0, ""))
+            if letter and letter == before:
+                return Count([])
+            if answered >= (most or self.policy.max_uses):
+                raise LimitError(self._why_no_more(run, message, answered, most))
+            return Count(
+                [(f"{_FEW} times = times + 1, letter = excluded.letter", [(*which, 1, letter)])],
+                [(f"{_FEW} times = times - 1, letter = excluded.letter", [(*which, 0, before)])],
+            )
+
+        return self.quota.decide(decide)
+
+    def _why_no_more(self, run: str, message: str, answered: int, most: int) -> str:
         start = f"refuses {message!r} in the run {run!r}: it has answered {answered:,} times, and "
         if most == MAX_USES:
-            raise LimitError(f"{start}its policy.max_uses is {self.policy.max_uses:,}")
-        raise LimitError(
+            return f"{start}its policy.max_uses is {self.policy.max_uses:,}"
+        return (
             f"{start}a run that keeps the rules asks {most} times at most, however often it is "
             "resumed"
         )
-
-    def answered(self, driver: str, run: str, message: str) -> None:
-        """Write down an answer of which a run needs few, before it leaves.
-
-        Raises:
-            QuotaError: it cannot be, so the answer is not given.
-        """
-        letter = self.letter(driver)
-        self.quota.write(
-            "INSERT INTO answers VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET "
-            "times = times + (letter = '' OR letter != excluded.letter), letter = excluded.letter",
-            *(driver, run, message, letter),
-        )
-
-    def _answered(self, driver: str, run: str, message: str) -> tuple[int, str]:
-        sql = "SELECT times, letter FROM answers WHERE driver = ? AND run = ? AND message = ?"
-        return next(iter(self.quota.read(sql, driver, run, message)), (0, ""))
 
     def releases(self, key: Key) -> int:
         """How often a sample was released in this run: a state of its may be older."""
@@ -242,8 +260,16 @@ class RunLimits:
             QuotaError: it cannot be, so the answer is not given.
         """
         written = samples.numpy().astype("<i4").tobytes()
-        self.quota.write("INSERT INTO uses VALUES (?, ?, ?, ?, NULL)", *key, written)
+        count = Count(
+            [("INSERT INTO uses VALUES (?, ?, ?, ?, NULL)", [(*key, written)])],
+            [(f"DELETE FROM uses WHERE rowid = (SELECT max(rowid) FROM uses {_OF_RUN})", [key])],
+        )
+        self.quota.decide(lambda: count)
         return len(written)
+
+    def anew(self, key: Key) -> None:
+        """The run has begun with other networks, which nobody was asked about."""
+        self.quota.write(f"DELETE FROM uses {_OF_RUN}", *key)
 
     def shorten(self, key: Key) -> None:
         """How often each was asked about, in the place of who was in each answer."""
@@ -274,6 +300,7 @@ class Guard:
             )
         self._forgotten = False  # ``Restore`` has found nothing
         self.heard = False
+        self._lock = threading.Lock()  # messages of a run come one after the other
 
     def answer(self, message: Message, handle: Callable[[Message], Message]) -> Message:
         """The answer, if the limits allow it.
@@ -282,6 +309,10 @@ class Guard:
             LimitError: they do not.
             QuotaError: it cannot be counted.
         """
+        with self._lock, self._limits.quota.work():
+            return self._answer(message, handle)
+
+    def _answer(self, message: Message, handle: Callable[[Message], Message]) -> Message:
         limits, uses = self._limits, self._uses
         driver, run, _ = self._key
         name = message.wire_name()
@@ -294,30 +325,34 @@ class Guard:
                 "refuses to go back to an earlier state in the middle of a run; a driver that fell "
                 "does so when it resumes, first of all"
             )
-        if begins:
-            limits.admit_begin(self._key, anew=self._forgotten)
-        if few is not None:
-            limits.admit_few(driver, run, name, few)
-        if asked is not None and uses is not None:
-            uses.check(asked)
-        answer = handle(message)
+        one_of_few: int | None = None
+        with ExitStack() as counted:
+            if begins:
+                limits.begin(self._key, anew=self._forgotten)
+                counted.callback(limits.begun, self._key)
+            if few is not None:
+                one_of_few = limits.answer_few(driver, run, name, few)
+            if asked is not None and uses is not None:
+                counted.enter_context(uses.counted(asked))
+                self._asked_bytes += limits.asked(self._key, asked.different)
+            answer = handle(message)
         self.heard = True
+        if begins and self._forgotten and uses is not None:
+            uses.forget()
+            limits.anew(self._key)
+            if asked is not None:
+                limits.asked(self._key, uses.count(asked))
         if begins:
-            limits.begun(self._key, anew=self._forgotten)
-            if self._forgotten and uses is not None:
-                uses.forget()
             self._forgotten = False
         releases = releases_of(answer)
         if releases > self._releases:
             self._releases = releases
             limits.released(self._key, releases)
-        if few is not None and getattr(answer, "num_rows", None) != 0:
-            limits.answered(driver, run, name)
-        if asked is not None and uses is not None:
-            self._asked_bytes += limits.asked(self._key, uses.count(asked))
-            if self._asked_bytes > _MOST_ASKED:
-                limits.shorten(self._key)
-                self._asked_bytes = 0
+        if one_of_few is not None and getattr(answer, "num_rows", None) == 0:
+            limits.quota.give_back([one_of_few])
+        if self._asked_bytes > _MOST_ASKED:
+            limits.shorten(self._key)
+            self._asked_bytes = 0
         if isinstance(answer, Restored) and answer.done == 0:
             self._forgotten = True
         return answer if uses is None else uses.limits.write_into(answer)
@@ -347,17 +382,25 @@ class GivenSums:
     driver: str
     run: str
 
-    def get(self, number: int) -> str | None:
-        """The sum that a share was given of in this round."""
-        sql = "SELECT digest FROM sums WHERE driver = ? AND run = ? AND round = ?"
-        found = self.quota.read(sql, self.driver, self.run, number)
-        return str(found[0][0]) if found else None
-
-    def note(self, number: int, digest: str) -> None:
-        """Write down that a share of this sum leaves.
+    def only(self, number: int, digest: str) -> str:
+        """The sum that this round's share is of: this one, written down now, or another before.
 
         Raises:
             QuotaError: it cannot be written, and the share must not leave.
         """
-        sql = "INSERT OR IGNORE INTO sums VALUES (?, ?, ?, ?)"
-        self.quota.write(sql, self.driver, self.run, number, digest, for_good=True)
+        which = (self.driver, self.run, number)
+        sql = "FROM sums WHERE driver = ? AND run = ? AND round = ?"
+        chosen = [digest]
+
+        def decide() -> Count:
+            found = self.quota.read(f"SELECT digest {sql}", *which)
+            chosen[:] = [str(each) for (each,) in found] or [digest]
+            if found:
+                return Count([])
+            row = (*which, digest)
+            return Count(
+                [("INSERT INTO sums VALUES (?, ?, ?, ?)", [row])], [(f"DELETE {sql}", [which])]
+            )
+
+        self.quota.decide(decide, for_good=True)
+        return chosen[0]

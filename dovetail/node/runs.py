@@ -202,6 +202,7 @@ class Aligning:
 
     Args:
         responder: aligns.
+        quota: counts alignments, before they are answered.
         keep: keeps the rows.
         held: what a process that ends now would lose of what it has kept; "" if nothing.
     """
@@ -209,9 +210,14 @@ class Aligning:
     accepts = Responder.accepts
 
     def __init__(
-        self, responder: Responder, keep: Callable[[Tensor], None], held: Callable[[], str] = str
+        self,
+        responder: Responder,
+        quota: Quota,
+        keep: Callable[[Tensor], None],
+        held: Callable[[], str] = str,
     ) -> None:
         self._responder = responder
+        self._quota = quota
         self._keep = keep
         self._held = held
 
@@ -228,7 +234,8 @@ class Aligning:
         self._responder.restore(state)
 
     def handle(self, message: Message) -> Message:
-        answer = self._responder.handle(message)
+        with self._quota.work():
+            answer = self._responder.handle(message)
         if isinstance(message, psi.Places | psi.Proofs):
             try:
                 rows_S = self._responder.rows_S
@@ -277,6 +284,7 @@ class Runs:
             site_folder, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
         )
         self._quota = Quota(site_folder)
+        self._quota.give_back_unfinished()
         check_counts(self._quota, site_folder / "ledger.jsonl", site.policy.algorithms)
         self._agreements = agreements_of(site, site_folder, identity, self._quota)
         self._secret = site_secret(site_folder)
@@ -286,7 +294,7 @@ class Runs:
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
-        self._limits = site.limits(self._quota, teller.print)
+        self._alignments = site.alignments(self._quota, teller.print)
         allowed = [
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
@@ -346,6 +354,7 @@ class Runs:
                         f'"{each[:100]}" to algorithms below [policy] in its file, and start '
                         "dovetail join again"
                     )
+            self._run_limits.look_at_clock()
             self._run_limits.admit_day(driver, plan.runs)
             for method in methods.every().values():
                 method.proposed.check_numbers(site, self._quota, driver, plan.numbers)
@@ -401,7 +410,7 @@ class Runs:
         return Local(
             self._site.name,
             device=self._device,
-            secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
+            secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver, run)),
             lasting=self._secret,
             budget=self._site.policy.section.privacy,
             sums=lambda members: SecretSums(
@@ -427,10 +436,11 @@ class Runs:
         if algorithm == "psi":
             assert self._responder is not None
             keep = self._hold if is_predicting(run) else self._keep
-            guard = self._limits.of(driver, run, watched=not is_predicting(run))
+            guard = self._alignments.of(driver, run, watched=not is_predicting(run))
             responder = self._responder.guarded(guard)
             aligning = Aligning(
                 responder,
+                self._quota,
                 lambda rows_S: keep(run, driver, rows_S),
                 lambda: _PREDICTING if (driver, run) in self._asked_rows else "",
             )
@@ -452,7 +462,7 @@ class Runs:
                 driver=driver,
                 aligned=self._site_folder / "aligned" / certificate_name(driver),
                 quota=self._quota,
-                guard=self._limits.of(driver, run),
+                guard=self._alignments.of(driver, run),
             )
         )
         states = self._states(driver) / run.replace("/", _SLASH)

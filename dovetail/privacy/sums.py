@@ -51,11 +51,8 @@ _TOLERANCE = 1e-6
 class SharedRounds(Protocol):
     """Which sums a party has given shares of; it outlives the party's process."""
 
-    def get(self, number: int) -> str | None:
-        """The sum that a share was given of in this round."""
-
-    def note(self, number: int, digest: str) -> None:
-        """Write down that a share of this sum leaves."""
+    def only(self, number: int, digest: str) -> str:
+        """The sum that this round's share is of: this one, written down now, or another before."""
 
 
 class InMemory:
@@ -64,11 +61,8 @@ class InMemory:
     def __init__(self) -> None:
         self._rounds: dict[int, str] = {}
 
-    def get(self, number: int) -> str | None:
-        return self._rounds.get(number)
-
-    def note(self, number: int, digest: str) -> None:
-        self._rounds[number] = digest
+    def only(self, number: int, digest: str) -> str:
+        return self._rounds.setdefault(number, digest)
 
 
 @dataclass(eq=False)
@@ -169,7 +163,6 @@ class SecretSums:
         masked_P = self._keys[1].mask(
             self.party, publics, fixed_P, context=f"{digest} {bound_to}".encode()
         )
-        self._rounds.note(number, digest)
         return masked_P
 
     # --- That outlives lost parties (dropout.py) --------------------------------------------------
@@ -258,7 +251,6 @@ class SecretSums:
             context=context,
         )
         lasting.shares = shares
-        self._rounds.note(number, digest)
         return masked_P, context
 
     def opened(self, number: int, survivors: Sequence[str]) -> dict[str, int]:
@@ -271,14 +263,12 @@ class SecretSums:
         lasting = self._of(number)
         self._check_left(survivors, lasting.shares, lasting.threshold)
         chosen = _digest(sorted(survivors))
-        if self._rounds.get(-1 - number) not in (None, chosen):
+        if self._rounds.only(-1 - number, chosen) != chosen:
             raise MessageError(
                 f"it has opened the sum of round {number} for others; the difference of the two "
                 "would tell one party's values"
             )
-        parts = lasting.secrets.opened(survivors)
-        self._rounds.note(-1 - number, chosen)
-        return parts
+        return lasting.secrets.opened(survivors)
 
     def _of(self, number: int) -> _Lasting:
         if self._lasting is None or self._lasting.number != number:
@@ -320,8 +310,7 @@ class SecretSums:
         """What names a sum; refused where this round had another."""
         weighed = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
         digest = _digest([*kind, self._run, number, weighed])
-        before = self._rounds.get(number)
-        if before not in (None, digest):
+        if self._rounds.only(number, digest) != digest:
             raise MessageError(
                 f"it has given its share of round {number} to another sum; of two sums the "
                 "difference would tell one party's values, so this round has no other"

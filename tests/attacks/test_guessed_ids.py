@@ -17,7 +17,7 @@ import torch
 from curious import Driver, multiples, points_of, times
 
 from dovetail.alignment import Responder, align, count_overlap, psi, relay
-from dovetail.alignment.limits import DAY_S, Limits, default_max_ids
+from dovetail.alignment.limits import DAY_S, Alignments, default_max_ids
 from dovetail.errors import AlignmentError, PartyError
 from dovetail.methods import apfed
 from dovetail.network import InProcess, encode
@@ -223,7 +223,7 @@ def test_an_alignment_counts_for_a_day(tmp_path: Path) -> None:
     now = [1e9]
     lines: list[str] = []
     quota = Quota(tmp_path)
-    kept = Limits(
+    kept = Alignments(
         quota,
         max_alignments=2,
         max_ids=100,
@@ -259,7 +259,7 @@ def test_a_coordinator_that_plays_the_data_owners_guesses_no_more_often_than_it_
 ) -> None:
     """It carries a label owner's alignment to a set of guesses of its own, and hears what hits."""
     ids = [f"P-{number:03d}" for number in range(40)]
-    limits = Limits(Quota(tmp_path), max_alignments=3, max_ids=10**6, print_line=print)
+    limits = Alignments(Quota(tmp_path), max_alignments=3, max_ids=10**6, print_line=print)
 
     def guessed(ids_guessed: list[str]) -> int:
         owner = relay.Initiator("lab", {"train": ids}, print, guard=limits.of("hub", "a1"))

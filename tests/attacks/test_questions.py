@@ -628,4 +628,4 @@ def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(
         guard("a1/hyfem/seed-1").answer(message, handle)  # another run
     assert len([each for each in answered if not isinstance(each, Restore)]) == 3 + 6 + 2
     limits = RunLimits(Quota(tmp_path), policy)
-    assert limits.number("server") == 1  # and none of them is a run that began
+    assert limits.number("server", "any") == 1  # and none of them is a run that began

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from forked import context
 
-from dovetail.alignment.limits import Limits
+from dovetail.alignment.limits import Alignments
 from dovetail.errors import AlignmentError, ConfigError
 from dovetail.network.quota import Quota, QuotaError
 
@@ -91,7 +91,7 @@ def test_a_full_disk_answers_nothing_and_what_was_counted_is_there(
 ) -> None:
     monkeypatch.setattr("dovetail.network.retry.PAUSES_S", (0.01,))
     quota = Quota(tmp_path)
-    limits = Limits(quota, max_alignments=3, max_ids=10**6, print_line=print)
+    limits = Alignments(quota, max_alignments=3, max_ids=10**6, print_line=print)
     limits.of("bank", "a1").begins("bank", "intersection", 10)
     allowed, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
@@ -102,7 +102,7 @@ def test_a_full_disk_answers_nothing_and_what_was_counted_is_there(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, most))
     limits.of("bank", "a3").begins("bank", "intersection", 10)
-    limits = Limits(Quota(tmp_path), max_alignments=2, max_ids=10**6, print_line=print)
+    limits = Alignments(Quota(tmp_path), max_alignments=2, max_ids=10**6, print_line=print)
     with pytest.raises(AlignmentError, match="'bank' has aligned 2 times"):
         limits.of("bank", "a4").begins("bank", "intersection", 10)
 
@@ -133,6 +133,6 @@ def test_a_damaged_file_is_not_answered_from(
 
 
 def test_a_file_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
-    Quota(tmp_path).read("PRAGMA user_version = 2")
+    Quota(tmp_path).read("PRAGMA user_version = 3")
     with pytest.raises(ConfigError, match="is of a newer version of Dovetail"):
         Quota(tmp_path)

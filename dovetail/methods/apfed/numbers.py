@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.network.quota import Quota
+from dovetail.network.quota import Count, Quota
 
+_ADD = "INSERT INTO numbers VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET times ="
+_GIVEN = "INSERT OR IGNORE INTO given VALUES (?, ?)"
 _THESE = "(SELECT value FROM json_each(?))"
 
 
@@ -78,29 +80,46 @@ class NumbersGiven:
         return torch.tensor([each not in given for each in asked])
 
     def add(
-        self, rows_R: Tensor, numbers: int, contents_R: Sequence[bytes], *, run: str | None = None
+        self,
+        rows_R: Tensor,
+        numbers: int,
+        contents_R: Sequence[bytes],
+        *,
+        check: Callable[[], None] = lambda: None,
+        run: str | None = None,
     ) -> None:
-        """Count an answer, before it leaves.
+        """Count an answer, before it is computed; given back where that fails (``Quota.work``).
 
         Args:
             rows_R: whose.
             numbers: of each.
             contents_R: what tells a row's columns from others.
+            check: raises where these are too many; nobody else is given any meanwhile.
             run: whose numbers; None: the one that it answers in.
 
         Raises:
             QuotaError: it cannot be written down, so the answer is not given.
         """
-        given = self._of(self.run if run is None else run, rows_R, contents_R)
-        self.quota.write_all(
-            (
-                "INSERT INTO numbers VALUES (?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET times = times + excluded.times",
-                [(self.driver, id, numbers) for id in self._ids(rows_R)],
-            ),
-            ("INSERT OR IGNORE INTO given VALUES (?, ?)", [(self.driver, each) for each in given]),
-            for_good=True,
-        )
+        run = self.run if run is None else run
+
+        def decide() -> Count:
+            check()
+            new = self.is_new(run, rows_R, contents_R).tolist()
+            given = [
+                (self.driver, each)
+                for each, is_new in zip(self._of(run, rows_R, contents_R), new, strict=True)
+                if is_new
+            ]
+            counted = [(self.driver, id, numbers) for id in self._ids(rows_R)]
+            return Count(
+                [(f"{_ADD} times + excluded.times", counted), (_GIVEN, given)],
+                [
+                    (f"{_ADD} times - excluded.times", counted),
+                    ("DELETE FROM given WHERE driver = ? AND number = ?", given),
+                ],
+            )
+
+        self.quota.decide(decide, for_good=True)
 
     def _ids(self, rows_R: Tensor) -> list[int]:
         ids: list[int] = self._digests[rows_R.numpy()].tolist()

@@ -131,12 +131,12 @@ class Partner(Party):
     def answered(self, asked: Asked) -> Answered:
         """Numbers by the smoothers that have not answered yet."""
         rows_R, first = row_digests(asked.x_RF, asked.known_R), len(self.product.wholes)
+        left = counted_left(self.name, self.limits, self.given, asked, rows_R)
         answers = []
         for index in range(first, len(self.smoothing.smoothers)):
             weights_RL = self.smoothing.weights(asked.x_RF, index, asked.known_R, self.name)  # M
             answers.append(self.product.times(weights_RL, rows_R, index))
         self.smoothing.forget()
-        left = counted_left(self.limits, self.given, asked, rows_R)
         exponents = tuple(each.exponent for each in self.product.wholes[first:])
         return Answered(exponents, left, torch.from_numpy(np.concatenate(answers)))
 

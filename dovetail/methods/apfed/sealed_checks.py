@@ -118,12 +118,22 @@ def _smoothers(message: Any, limits: SealedLimits) -> tuple[Smoother, ...]:
 
 
 def counted_left(
-    limits: SealedLimits, given: NumbersGiven | None, asked: Asked, rows_R: Sequence[bytes]
+    party: str,
+    limits: SealedLimits,
+    given: NumbersGiven | None,
+    asked: Asked,
+    rows_R: Sequence[bytes],
 ) -> int:
-    """Numbers of a row that the policy still gives, once these are counted."""
+    """Numbers of a row that the policy still gives, once these are counted, before any work."""
     if given is None:
         return max(0, limits.numbers_per_row - asked.numbers)
-    given.add(asked.cells, asked.numbers, rows_R[: len(asked.cells)])
+    cells, more = asked.cells, asked.numbers
+    given.add(
+        cells,
+        more,
+        rows_R[: len(cells)],
+        check=lambda: within_policy(party, limits, given, cells, more),
+    )
     return max(0, limits.numbers_per_row - given.most(asked.cells))
 
 

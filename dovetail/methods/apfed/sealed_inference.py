@@ -109,9 +109,15 @@ class Smoother(Party):
         more = len(network.smoothing.smoothers) * product.layout.columns
         new = self._given.is_new(message.trained, rows_B, digests)
         if new.any():
-            within_policy(self.name, self._limits, self._given, rows_B[new], more)
             contents = [each for each, is_new in zip(digests, new.tolist(), strict=True) if is_new]
-            self._given.add(rows_B[new], more, contents, run=message.trained)
+            which = self.name, self._limits, self._given, rows_B[new], more
+            self._given.add(
+                rows_B[new],
+                more,
+                contents,
+                check=lambda: within_policy(*which),
+                run=message.trained,
+            )
         return Smoothed(torch.from_numpy(smoothed(network.smoothing, product, x_BF, digests)))
 
     def _open(self, trained: str) -> tuple[str, KeptSmoothing, Multiplying, SharedRows]:
