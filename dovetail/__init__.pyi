@@ -25,8 +25,8 @@ from dovetail.api.run import Run as Run
 from dovetail.api.scores import Scores as Scores
 from dovetail.api.simulation import Simulation as Simulation
 from dovetail.api.simulation import simulate as simulate
-from dovetail.api.survival import cox as cox
-from dovetail.api.survival import kaplan_meier as kaplan_meier
+from dovetail.companions.survival.analyses import cox as cox
+from dovetail.companions.survival.analyses import kaplan_meier as kaplan_meier
 from dovetail.errors import DovetailError as DovetailError
 from dovetail.methods import apfed as apfed
 from dovetail.methods import fedoptimus as fedoptimus

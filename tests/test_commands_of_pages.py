@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from dovetail.cli.main import COMMANDS, app
+from dovetail.cli.main import COMMANDS, app, others
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,7 +27,9 @@ def shown(page: Path) -> tuple[list[str], list[str]]:
     lines = [line for _, block in fenced.findall(text) for line in block.splitlines()]
     lines += re.findall(r"^    (?:\$ )?(dovetail .+)$", text, re.MULTILINE)
     prose = re.findall(r"`(dovetail [^`\n]+)`", fenced.sub("", text))
-    known = re.compile(rf"(?:\$ )?dovetail (?:{'|'.join(COMMANDS)})\b(?!.* {{3}}dovetail )")
+    known = re.compile(
+        rf"(?:\$ )?dovetail (?:{'|'.join([*COMMANDS, *others()])})\b(?!.* {{3}}dovetail )"
+    )
     whole, parts = (
         [line.strip() for line in each if known.match(line.strip())] for each in (lines, prose)
     )

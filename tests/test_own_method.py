@@ -19,13 +19,14 @@ from flare_jobs import launching, write_changes
 from safetensors.torch import load_file
 
 from dovetail import data as dd
-from dovetail import methods
+from dovetail import entries, methods
 from dovetail.audit.attack import Settings
 from dovetail.audit.run import audit
 from dovetail.data.coverage import from_partition
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import table
+from dovetail.methods.plugins import installed
 from dovetail.network import Message
 from dovetail.runs import search, situations
 from dovetail.runs.runfile import RunFile, SearchSection, check_run
@@ -118,6 +119,12 @@ def test_an_installed_method_is_one_of_dovetails(folder: Path) -> None:
     assert counts["own_method.Gradient"] == 4
 
 
+def forget() -> None:
+    """What is installed is looked for anew."""
+    for cached in (entries._all, entries.registered, installed):
+        cached.cache_clear()
+
+
 @pytest.fixture
 def looking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunFile]]:
     """Installs a package with these methods, and reads the run file of the page."""
@@ -125,11 +132,12 @@ def looking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     def look(points: str, **changes: str) -> RunFile:
         install(folder, PACKAGE.replace('fedsgd = "own_method:FedSgd"', points))
         monkeypatch.syspath_prepend(folder)
-        monkeypatch.setattr(table, "METHODS", dict(table.METHODS))
-        monkeypatch.setattr(table, "_looked", False)
+        forget()
+        monkeypatch.setattr(table.METHODS, "_methods", {})
         return check_run({**tomllib.loads(RUN), **changes}, where="run.toml")
 
     yield look
+    forget()
     for name in ("own_method", "own_method_record"):
         sys.modules.pop(name, None)
 

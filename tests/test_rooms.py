@@ -30,7 +30,7 @@ FLOORS = (
 )
 
 #: Room -> the other rooms it may import from. Every room may import ``settings``, ``errors``,
-#: ``files``, ``lazy`` and ``cluster``.
+#: ``files``, ``lazy``, ``entries`` and ``cluster``.
 ROOMS = {room: set(FLOORS[:floor]) for floor, room in enumerate(FLOORS)}
 ROOMS["network"] = set()
 # models -> data: a saved model holds the input and the task that its raw columns are read with.
@@ -44,20 +44,19 @@ COMPANIONS: dict[str, set[str]] = {
     "mailbox": {"service"},
     "room": {"service"},
     "service": set(),
+    "survival": set(),
 }
 
-#: Files of the core that import a companion.
-IMPORTS_COMPANIONS = {"cli/join.py", "node/reach.py"}
-
 #: The methods' folders, and a file that is one: none knows another's.
-METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "survival", "vertical")
+METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "vertical")
 
 #: What is wired beside a method: classic vertical learning is APFed's baseline.
 BESIDE_METHOD = {"apfed": {"vertical"}}
 
 #: What stands beside the rooms.
 BESIDE = {
-    *("__init__.py", "__main__.py", "cluster.py", "errors.py", "files.py", "lazy.py", "sklearn.py")
+    *("__init__.py", "__main__.py", "cluster.py", "entries.py", "errors.py", "files.py"),
+    *("lazy.py", "sklearn.py"),
 }
 
 #: Public name of ``dovetail`` -> the module it stands for.
@@ -116,7 +115,7 @@ def wrong_imports(tree: ast.AST, module: str, *, is_package: bool = False) -> li
         if rest[0] in SHORT_NAMES:
             name = ".".join([SHORT_NAMES[rest[0]], *rest[1:]])
             rest = name.split(".")[1:]
-        if rest[0] in ("cluster", "errors", "files", "lazy", "settings"):
+        if rest[0] in ("cluster", "entries", "errors", "files", "lazy", "settings"):
             allowed = True
         elif rest[0] == "__version__":
             allowed = room in ROOMS
@@ -252,10 +251,7 @@ def test_every_file_stands_in_a_room_or_beside_them():
 def test_imports_follow_the_arrows(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     is_package = path.name == "__init__.py"
-    wrong = wrong_imports(tree, module_name(path), is_package=is_package)
-    if identify(path) in IMPORTS_COMPANIONS:
-        wrong = [name for name in wrong if not name.startswith("dovetail.companions.")]
-    assert wrong == []
+    assert wrong_imports(tree, module_name(path), is_package=is_package) == []
 
 
 def test_errors_import_nothing_of_ours():

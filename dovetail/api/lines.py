@@ -18,7 +18,7 @@ from dovetail.methods.validation import validate
 from dovetail.models.devices import device as device_of
 from dovetail.network.addresses import drivers_of
 from dovetail.node.driver import Coordinator, Driver
-from dovetail.node.engines import MailboxSection, StreamSection
+from dovetail.node.engines import ElsewhereSection, StreamSection
 from dovetail.node.join import serve_site
 from dovetail.node.reach import coordinator, party_driver
 
@@ -33,7 +33,7 @@ class Partners:
     ``fit`` by the same party need not wait, or align, again.
     """
 
-    def __init__(self, section: StreamSection | MailboxSection) -> None:
+    def __init__(self, section: ElsewhereSection) -> None:
         self.section = section
         self._stack = ExitStack()
         self._open: tuple[Site | None, Driver | Coordinator] | None = None
@@ -58,9 +58,7 @@ class Partners:
         return Partners, (self.section,)
 
     def __repr__(self) -> str:
-        section = self.section
-        where = section.place if isinstance(section, MailboxSection) else section.listen
-        return f"<partners {', '.join(section.partners)} at {where}>"
+        return f"<partners {', '.join(self.section.partners)} at {self.section.where}>"
 
     # --- For dovetail.fit ---------------------------------------------------------------------
 

@@ -283,7 +283,7 @@ def _absolute(source: str | Path) -> str:
 
 def _check_names(settings: Mapping[str, Any], where: str) -> None:
     """Refuse an argument that is neither a key of a party nor a method with settings of its own."""
-    sections = [name for name, each in methods.every().items() if each.PartySettings is not None]
+    sections = [name for name, each in methods.records().items() if each.PartySettings is not None]
     for name in settings:
         if name not in (*_KEYS, *sections):
             known = [*_KEYS, "policy", "folder", *sections]

@@ -34,7 +34,7 @@ from dovetail.models.learners.joint import JointSpec, StacksSpec
 from dovetail.models.model_folders import JOINT, kind_of, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import RawRows, Takes, read_rows, usable_rows
-from dovetail.node.engines import CertifiedSection
+from dovetail.node.engines import ElsewhereSection
 from dovetail.node.joint_prediction import Asker, missing_text, question_of
 from dovetail.node.partyfile import open_site
 from dovetail.node.partysections import read_party_file
@@ -71,7 +71,7 @@ def gather(
     source: Path,
     *,
     party: Path | None = None,
-    section: CertifiedSection | None = None,
+    section: ElsewhereSection | None = None,
     id_column: str | None = None,
     allow_unseen: bool = False,
     images: Path | None = None,
@@ -244,7 +244,7 @@ class _Rows:
         rows = dd.read_party_table(site.name, path, id=names, label=known, columns=())
         return rows, self.columns((names,) if isinstance(names, str) else names)
 
-    def with_owners(self, model: Model, site: Site, section: CertifiedSection) -> Given:
+    def with_owners(self, model: Model, site: Site, section: ElsewhereSection) -> Given:
         """What data owners say of the ids in a table.
 
         Raises:
@@ -284,7 +284,7 @@ class _Rows:
             },
         )
 
-    def with_partners(self, model: Model, site: Site, section: CertifiedSection) -> Given:
+    def with_partners(self, model: Model, site: Site, section: ElsewhereSection) -> Given:
         """A joint model's rows, with the codes of partners; who does not come is done without.
 
         Raises:

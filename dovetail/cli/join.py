@@ -86,10 +86,12 @@ def join(
         drivers = drivers_of(str(party), allowed, driver, name)
     hosts = tls_names(drivers, tls_name or ()) if drivers else {}
     precheck.check_certificates(party, file, certificates)
-    from dovetail.companions.mailbox.joining import Looking, answer_letters
+    from pkgutil import resolve_name
+
     from dovetail.models.devices import device as device_of
     from dovetail.network.client import Way
     from dovetail.network.logs import json_lines
+    from dovetail.node.engines import elsewhere_section
     from dovetail.node.join import serve_site
     from dovetail.node.partyfile import open_site
 
@@ -99,10 +101,14 @@ def join(
     json_log = log is LogKind.JSON
     with _signals() as signalled, json_lines(site.name) if json_log else nullcontext():
         if mailbox is not None:
-            answer_letters(
+            resolve_name(elsewhere_section("mailbox").joiner)(
                 site,
-                Looking(mailbox, poll, once=once, linger_s=linger, proxy_ca=proxy_ca),
                 letters,
+                where=mailbox,
+                poll_s=poll,
+                once=once,
+                linger_s=linger,
+                proxy_ca=proxy_ca,
                 stopped=lambda: bool(signalled),
                 certificates=certificates,
                 site_folder=site_folder,

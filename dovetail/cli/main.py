@@ -1,4 +1,4 @@
-"""``dovetail``: its commands, each in the file of its name.
+"""``dovetail``: its commands, each in the file of its name, and those of installed packages.
 
 A command's file is imported when it is run, and what is heavy when its function begins, so that
 ``dovetail --help`` and ``dovetail train --help`` answer at once.
@@ -6,18 +6,23 @@ A command's file is imported when it is run, and what is heavy when its function
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-#: Command -> what it does: the first line of its function.
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: The core's commands -> what each does: the first line of its function.
 COMMANDS = {
     "demo": "Train with a partner on built-in data, and predict without it.",
     "init": "Write a first party file and run file, from a table and a few answers.",
@@ -26,51 +31,39 @@ COMMANDS = {
     "review": "Read a proposal, compare it with your policy and table, and sign or refuse it.",
     "inspect": "Show which party holds what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",
-    "survival": "Draw survival curves of all parties' rows, test groups, or fit a Cox regression.",
     "value": "Rank the partners of a run by what they are worth to the party with labels.",
     "audit": "Attack a run's own messages: what could each party learn of the others?",
     "bench": "Make a paper's table, beside the paper's figures (in Dovetail's repository only).",
     "invite": "Cut a new party's part out of a finished HyFEM model; it predicts alone, untrained.",
     "predict": "Predict alone: the model's folder and a table are all it needs.",
-    "export": "Write a model as one ONNX file, with its preprocessing inside.",
-    "track": "Log a model to MLflow, so that MLflow's own serving loads it.",
-    "serve": "Answer predictions over HTTP: POST /predict with rows as JSON, CSV or Parquet.",
-    "explain": "Show which columns a model relies on, for all rows and for one.",
-    "calibrate": "Calibrate probabilities, and add prediction sets or intervals.",
-    "drift": "Report for each column how new rows differ from those of training.",
     "card": "Write a model's card: columns, rows, method, scores, groups, ledger, hashes.",
     "report": "Write one page about runs: results, curves, inputs, data sent by each party.",
     "schema": "Print the JSON Schema of run files or party files, for editors.",
     "certificates": "Make the certificates that parties on several machines know each other by.",
     "join": "Serve a party: answer drivers until Ctrl-C.",
-    "room": "Open a page on this machine, for a party or for a driver's runs.",
-    "relay": "Keep letters for parties that cannot hold a connection, until they are taken.",
     "ledger": "Show what left a party and what came; verify, reconcile and prove its record.",
-    "flare": "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.",
 }
 
 #: The papers' tables are no part of the package: this command is there in a checkout of it.
 IN_CHECKOUT = {"bench": "benchmarks.bench"}
 
-#: Commands of companions.
-OF_COMPANIONS = {
-    **{
-        name: f"dovetail.companions.service.{name}_command"
-        for name in ("serve", "export", "explain", "calibrate", "drift", "track")
-    },
-    "flare": "dovetail.companions.flare.command",
-    "room": "dovetail.companions.room.command",
-    "relay": "dovetail.companions.mailbox.relay_command",
-}
 
-
-def module_of(command: str) -> ModuleType:
-    """The module of a command.
+def function_of(command: str) -> Any:
+    """The function of a command, or its Typer of several; imports no other's.
 
     Raises:
-        ConfigError: the command needs Dovetail's repository, and this is an installed package.
+        ConfigError: the command needs Dovetail's repository, and this is an installed package; or
+            another package's cannot be loaded.
     """
-    name = {**OF_COMPANIONS, **IN_CHECKOUT}.get(command, f"dovetail.cli.{command}")
+    if command in COMMANDS:
+        return getattr(_module_of(command), command)
+    from dovetail.entries import load
+
+    return load("commands", command)
+
+
+def _module_of(command: str) -> ModuleType:
+    name = IN_CHECKOUT.get(command, f"dovetail.cli.{command}")
     root = Path(__file__).parents[2]
     if command in IN_CHECKOUT:
         from dovetail.errors import ConfigError
@@ -85,27 +78,48 @@ def module_of(command: str) -> ModuleType:
     return import_module(name)
 
 
+def others() -> dict[str, str]:
+    """Command -> the first line of its docstring, of companions and other packages; unimported."""
+    from dovetail.entries import registered
+
+    return {name: _first_line(entry) for name, entry in registered("commands").items()}
+
+
+def _first_line(entry: EntryPoint) -> str:
+    """The first line of a function's docstring, or of its module's."""
+    spec = find_spec(entry.module)
+    if spec is None or not spec.origin:
+        return ""
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    named = [each for each in tree.body if getattr(each, "name", None) == entry.attr]
+    kinds = (ast.FunctionDef, ast.Module)
+    texts = [ast.get_docstring(each) for each in (*named, tree) if isinstance(each, kinds)]
+    return next(filter(None, texts), "").partition("\n")[0]
+
+
 class _Commands(TyperGroup):
     """Imports the command that is run, and no other."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *others()]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         from dovetail.errors import ConfigError
         from dovetail.files import did_you_mean
 
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            hint = did_you_mean(args[0], COMMANDS) or "; dovetail --help lists them"
-            raise ConfigError(f"there is no command {args[0]!r}{hint}")
+            names = self.list_commands(ctx)
+            if args[0] not in names:
+                hint = did_you_mean(args[0], names) or "; dovetail --help lists them"
+                raise ConfigError(f"there is no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in others():
             return None
         from dovetail.cli.command import documented
 
-        command = getattr(module_of(cmd_name), cmd_name)
+        command = function_of(cmd_name)
         if not isinstance(command, typer.Typer):
             function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
             command.command(cmd_name)(documented(function))
@@ -113,7 +127,7 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items(), *others().items()])
 
 
 app = typer.Typer(

@@ -34,7 +34,7 @@ def check_run(path: Path, overrides: Sequence[str] | None = ()) -> None:
     from dovetail.runs.runfile import read_settings
 
     run = read_settings(path, overrides=tuple(overrides or ()))
-    if run.engine.kind != "flare":  # in a job, each party's file stays at its site
+    if not run.engine.job:  # in a job, each party's file stays at its site
         for file in run.parties or ():
             check_party(Path(file))
 

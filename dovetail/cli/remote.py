@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.errors import ConfigError
 from dovetail.methods.validation import validate
-from dovetail.node.engines import MailboxSection, StreamSection
+from dovetail.node.engines import ElsewhereSection, StreamSection, elsewhere_section
 from dovetail.runs.runfile import RunFile
 
 
@@ -23,7 +23,7 @@ class Elsewhere:
     mailbox: str | None = None
     proxy_ca: Path | None = None
 
-    def reached(self, *, where: str) -> StreamSection | MailboxSection | None:
+    def reached(self, *, where: str) -> ElsewhereSection | None:
         """How partners are reached, by connections or by letter; None if all parties are here.
 
         Raises:
@@ -35,7 +35,7 @@ class Elsewhere:
             raise ConfigError("--mailbox PLACE goes with --partners A,B, and without --listen")
         ca = None if self.proxy_ca is None else str(self.proxy_ca)
         values = {"kind": "mailbox", "place": self.mailbox, "proxy_ca": ca, **self._values()}
-        return validate(MailboxSection, values, where=where)
+        return validate(elsewhere_section("mailbox"), values, where=where)
 
     def listening(self, *, where: str) -> StreamSection | None:
         """Where to listen and for whom; None if all parties are here.
@@ -66,7 +66,7 @@ class Elsewhere:
 
     def aligning(
         self, run: RunFile | None, paths: tuple[Path, ...], initiator: str | None
-    ) -> StreamSection | MailboxSection | None:
+    ) -> ElsewhereSection | None:
         """Where partners of an alignment are waited for; None if all parties are here.
 
         Raises:
@@ -77,9 +77,8 @@ class Elsewhere:
             raise ConfigError(
                 f"a run file says in [engine] who is elsewhere; leave {options[0]} out"
             )
-        section: StreamSection | MailboxSection | None
-        section = self.listening(where="dovetail align")
-        if run is not None and isinstance(run.engine, StreamSection | MailboxSection):
+        section: ElsewhereSection | None = self.listening(where="dovetail align")
+        if run is not None and isinstance(run.engine, ElsewhereSection) and run.engine.joined:
             section = run.engine
         if section is not None and len(paths) > 1:
             raise ConfigError("name one party file, the driver's own; --partners names the others")

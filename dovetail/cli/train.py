@@ -50,11 +50,11 @@ def train(
     """
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)
+    from dovetail import methods
     from dovetail.api.probed import Probed
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
-    from dovetail.cli.survival import ANALYSES
     from dovetail.cluster import tasks_at
     from dovetail.federated.group import joined
     from dovetail.files import run_folder, run_name
@@ -81,10 +81,11 @@ def train(
     if device is not None:
         changes.append(f'device="{device}"')
     path, run_file = run, load_run(run, recipe=recipe, overrides=tuple(changes))
-    if run_file.method in ANALYSES:
+    command = methods.record_of(run_file.method).command
+    if command != "train":
         raise ConfigError(
             f'{path} has method = "{run_file.method}", which trains nothing; run '
-            f"`dovetail survival {path}`"
+            f"`dovetail {command} {path}`"
         )
     if out is None:
         out = path.parent if resume and was_stopped(path.parent) else run_folder(path, recipe)

@@ -7,11 +7,12 @@ from dovetail.federated import handles as handles
 from dovetail.methods.local_data import LocalData as LocalData
 from dovetail.methods.local_data import pooled as pooled
 from dovetail.methods.method import Method as Method
-from dovetail.methods.settings import coordinated as coordinated
-from dovetail.methods.settings import records as records
-from dovetail.methods.settings import variants as variants
 from dovetail.methods.table import METHODS as METHODS
 from dovetail.methods.table import check as check
+from dovetail.methods.table import coordinated as coordinated
 from dovetail.methods.table import every as every
 from dovetail.methods.table import method_of as method_of
+from dovetail.methods.table import record_of as record_of
+from dovetail.methods.table import records as records
 from dovetail.methods.table import title as title
+from dovetail.methods.table import variants as variants

@@ -1,53 +1,114 @@
 """The methods that a run file can name: the only table of names.
 
-Each is a folder of this room whose ``plugin.py`` has a ``Method``; its settings are a section of
-run files and party files that has its name. An installed package can bring more (``plugins.py``).
+Each of Dovetail's is a folder of this room whose ``plugin.py`` has a ``Method``; its settings are a
+section of run files and party files that has its name. Installed packages bring more
+(``plugins.py``). What files say of a method is read at once, without torch; the method itself is
+imported when it is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
 from dovetail.errors import ConfigError
-from dovetail.methods.apfed.plugin import Apfed
-from dovetail.methods.base import Run
-from dovetail.methods.chfl.plugin import Chfl
-from dovetail.methods.fedoptimus.plugin import FedOptimus
-from dovetail.methods.hyfem.plugin import Hyfem
-from dovetail.methods.method import Method
 from dovetail.methods.plugins import installed
-from dovetail.methods.settings.record import BASELINES
-from dovetail.methods.survival.plugin import Survival
+from dovetail.methods.settings import RECORDS
+from dovetail.methods.settings.record import BASELINES, FileRecord
+
+if TYPE_CHECKING:
+    from dovetail.methods.base import Run
+    from dovetail.methods.method import Method
+
+
+class Table(MutableMapping[str, "Method"]):
+    """Name -> method, which is imported when it is asked for; a script can put in its own."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, Method] = {}
+
+    def records(self) -> Mapping[str, FileRecord]:
+        """Name -> what files say of each method.
+
+        Raises:
+            ConfigError: see ``installed``.
+        """
+        return {**RECORDS, **installed(), **self._methods}
+
+    def __getitem__(self, name: str) -> Method:
+        if name not in self._methods:
+            self._methods[name] = _method_of_record(self.records()[name])
+        return self._methods[name]
+
+    def __setitem__(self, name: str, method: Method) -> None:
+        self._methods[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._methods[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.records())
+
+    def __len__(self) -> int:
+        return len(self.records())
+
+
+def _method_of_record(record: FileRecord) -> Method:
+    """The whole of a method; runs its code.
+
+    Raises:
+        ConfigError: an installed package's that cannot be loaded, or is no method.
+    """
+    from dovetail.methods.method import Method
+
+    method = resolve_name(record.plugin)() if record.plugin else record
+    if not isinstance(method, Method):
+        raise ConfigError(f"the method {record.name!r} is {method!r}, which is no Method")
+    return method
+
 
 #: Where two have a variant of one name, ``method =`` means the first's.
-METHODS: dict[str, Method] = {
-    method.name: method for method in (Apfed(), Chfl(), Hyfem(), FedOptimus(), Survival())
-}
+METHODS = Table()
 
 
-def every() -> dict[str, Method]:
-    """These, and those of installed packages.
+def every() -> Mapping[str, Method]:
+    """All methods, each imported when it is asked for.
 
     Raises:
         ConfigError: an installed one that cannot be loaded, or has a name that is taken.
     """
-    global _looked
-    if not _looked:
-        for name, method in installed().items():
-            if name in _OF_DOVETAIL:
-                raise ConfigError(
-                    f"an installed package has a method {name!r}, and so has Dovetail; rename it"
-                )
-            METHODS.setdefault(name, method)  # a script that is being run has put in its own
-        _looked = True
     return METHODS
 
 
-_OF_DOVETAIL = frozenset(METHODS)
-_looked = False
+def records() -> Mapping[str, FileRecord]:
+    """Method -> what files say of it; of installed packages' and a script's methods, too.
+
+    Raises:
+        ConfigError: an installed one that cannot be loaded, or has a name that is taken.
+    """
+    return METHODS.records()
+
+
+def variants() -> dict[str, str]:
+    """Every variant that a run file can name, and what a table calls it."""
+    return {name: title for each in records().values() for name, title in each.variants.items()}
+
+
+def record_of(variant: str) -> FileRecord:
+    """What files say of the method that this variant is of."""
+    return next(record for record in records().values() if variant in record.variants)
+
+
+def coordinated(variant: str) -> bool:
+    """Whether a driver without data trains this over a network."""
+    return record_of(variant).driven_by == "coordinator"
 
 
 def method_of(variant: str) -> Method:
-    """The method that this variant is of."""
-    return next(method for method in every().values() if variant in method.variants)
+    """The method that this variant is of; no other is imported."""
+    name = next(name for name, record in records().items() if variant in record.variants)
+    return METHODS[name]
 
 
 def title(method: str, name: str) -> str:

@@ -33,7 +33,7 @@ from dovetail.network.heads import Tell, Told
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
 from dovetail.node.agreements import Plan, Seen, Show
-from dovetail.node.engines import ElsewhereSection, MailboxSection, StreamSection
+from dovetail.node.engines import ElsewhereSection
 from dovetail.node.proposal import Proposal, Signature, agreed_run
 from dovetail.node.record import Account, read_account, write_record
 from dovetail.node.secret import site_secret
@@ -195,7 +195,7 @@ class Listener:
         hint.daemon = True
         hint.start()
         try:
-            with self._talk.waiting(_place(section)) as waiting:
+            with self._talk.waiting(section.where) as waiting:
                 self._lines.wait(section.wait_s, waiting)
         finally:
             hint.cancel()
@@ -470,16 +470,6 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
             f"partners names {site.name!r}, which is the driver itself ({site.where}); name the "
             "others only"
         )
-
-
-def _place(section: ElsewhereSection) -> str:
-    """Where partners are waited for."""
-    match section:
-        case StreamSection():
-            return section.listen
-        case MailboxSection():
-            return section.place
-    return "their sites"
 
 
 # --- What is said ---------------------------------------------------------------------------------

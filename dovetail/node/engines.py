@@ -1,20 +1,41 @@
-"""[engine] of a run file: where the parties are, and how they are reached."""
+"""[engine] of a run file: where the parties are, and how they are reached.
+
+Engines of companions and of other packages are sections, too, registered as ``dovetail.engines``;
+one is imported when a file names its kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, Union
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from dovetail import entries
+from dovetail.errors import ConfigError
+from dovetail.files import did_you_mean
 from dovetail.settings.section import Address, PartyName, Precision, Section
 
 
-class HereSection(Section):
-    """Every party's rows are in this process."""
+class EngineSection(Section):
+    """[engine] of a run file.
+
+    Attributes:
+        elsewhere: partners are on other machines.
+        joined: partners elsewhere run ``dovetail join``.
+        job: the run is a job, and every party's file stays at its site.
+    """
 
     elsewhere: ClassVar[bool] = False
+    joined: ClassVar[bool] = False
+    job: ClassVar[bool] = False
+    kind: str
     precision: Precision = "float32"  # how float32 tensors travel
+
+
+class HereSection(EngineSection):
+    """Every party's rows are in this process."""
 
 
 class InProcessSection(HereSection):
@@ -31,13 +52,22 @@ class RaySection(HereSection):
     cpus: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # cores that a process takes
 
 
-class ElsewhereSection(Section):
-    """Partners on other machines."""
+class ElsewhereSection(EngineSection):
+    """Partners on other machines.
+
+    Attributes:
+        opener: "module:function" of what opens the driver's lines, called with the section, the
+            driver's certificate (None of one without) and a ``Progress``; it gives a ``Reach``.
+        joiner: "module:function" of what answers drivers at a party, for ``dovetail join``.
+        patient: an answer may take a night, so the driver waits for partners without end.
+    """
 
     elsewhere: ClassVar[bool] = True
+    opener: ClassVar[str]
+    joiner: ClassVar[str] = ""
+    patient: ClassVar[bool] = False
     partners: tuple[PartyName, ...] = Field(min_length=1)  # names of the parties that take part
     name: PartyName | None = None  # of a driver without data; None: coordinator
-    precision: Precision = "float32"  # how float32 tensors travel
     # how long the driver waits until all are there; None: for ever
     wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     # how long it waits for a partner that was lost; None: as long as its restart takes
@@ -58,10 +88,16 @@ class ElsewhereSection(Section):
     def max_message_bytes(self) -> int:
         return int(self.max_message_mb * 2**20)
 
+    @property
+    def where(self) -> str:
+        """The place where partners are waited for, in words."""
+        return "their sites"
+
 
 class CertifiedSection(ElsewhereSection):
     """Partners with certificates of one authority, who join by ``dovetail join``."""
 
+    joined: ClassVar[bool] = True
     certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
     # A list of revoked certificates that must be there; None: the party file's, or crl.pem in the
     # folder of certificates if it is there.
@@ -71,42 +107,58 @@ class CertifiedSection(ElsewhereSection):
 class StreamSection(CertifiedSection):
     """Partners who connect."""
 
+    opener: ClassVar[str] = "dovetail.node.reach:listening"
     kind: Literal["stream"]  # gRPC with mutual TLS
     listen: Address  # address that partners connect to
 
-
-class MailboxSection(CertifiedSection):
-    """Partners who look for letters in a place that both sides reach."""
-
-    kind: Literal["mailbox"]  # letters in a folder, a bucket or a relay
-    place: str = Field(min_length=1)  # a folder (relative to the run file), bucket or relay
-    proxy_ca: str | None = None  # PEM file: authority of a proxy that opens TLS
-    poll_s: float = Field(default=10.0, gt=0, le=86400)  # seconds between looks
-    # for an answer, whatever the method sets: a partner may look once a night
-    timeout_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)
+    @property
+    def where(self) -> str:
+        """The address where partners connect."""
+        return self.listen
 
 
-class FlareSection(ElsewhereSection):
-    """Partners at sites of an NVFlare federation, where the run is a job."""
+#: Kind -> its section, of the engines that the core has.
+CORE: Mapping[str, type[EngineSection]] = {
+    "inprocess": InProcessSection,
+    "ray": RaySection,
+    "stream": StreamSection,
+}
 
-    kind: Literal["flare"]  # a job of NVIDIA FLARE
-    sites: dict[PartyName, str] = Field(default_factory=dict)  # party -> site, if not the same
-    # how long it waits for a partner that was lost; an aborted job ends its sites up to 10 s before
-    # its driver, which must not go on without them
-    grace_s: float | None = Field(default=15.0, ge=0, allow_inf_nan=False)
 
-    @model_validator(mode="after")
-    def _a_site_each(self) -> FlareSection:
-        for name in self.sites:
-            if name not in self.partners:
-                raise ValueError(f"sites names {name!r}, which is not among partners")
-        if len(set(self.site_of().values())) < len(self.partners):
-            raise ValueError(f"every partner has a site of its own, got {self.site_of()}")
-        return self
+def kinds() -> list[str]:
+    """Every engine's kind: the core's, and what installed packages have."""
+    return [*CORE, *entries.registered("engines")]
 
-    def site_of(self) -> dict[str, str]:
-        """Partner -> the name of its site."""
-        return {name: self.sites.get(name, name) for name in self.partners}
+
+def section_of(kind: str) -> type[EngineSection]:
+    """The section of an engine of this kind.
+
+    Raises:
+        ConfigError: there is none, or a package's cannot be loaded.
+    """
+    if kind in CORE:
+        return CORE[kind]
+    if kind not in entries.registered("engines"):
+        raise ConfigError(
+            f"there is no engine {kind!r}{did_you_mean(kind, kinds())}; a run file can name "
+            f"{', '.join(kinds())}"
+        )
+    section = entries.load("engines", kind)
+    if not (isinstance(section, type) and issubclass(section, EngineSection)):
+        where = entries.where("engines", entries.registered("engines")[kind])
+        raise ConfigError(f"{where} names {section!r}; it is to name a subclass of EngineSection")
+    return section
+
+
+def elsewhere_section(kind: str) -> type[ElsewhereSection]:
+    """The section of an engine whose partners are elsewhere.
+
+    Raises:
+        ConfigError: as ``section_of``.
+    """
+    section = section_of(kind)
+    assert issubclass(section, ElsewhereSection)
+    return section
 
 
 def _engine_kind(section: Any) -> Any:
@@ -115,11 +167,8 @@ def _engine_kind(section: Any) -> Any:
     return getattr(section, "kind", None)
 
 
-EngineSection = Annotated[
-    Annotated[InProcessSection, Tag("inprocess")]
-    | Annotated[RaySection, Tag("ray")]
-    | Annotated[StreamSection, Tag("stream")]
-    | Annotated[MailboxSection, Tag("mailbox")]
-    | Annotated[FlareSection, Tag("flare")],
-    Discriminator(_engine_kind),
-]
+@cache
+def any_engine() -> Any:
+    """The type of [engine] of any kind; imports what installed packages have."""
+    tagged = tuple(Annotated[section_of(kind), Tag(kind)] for kind in kinds())
+    return Annotated[Union[tagged], Discriminator(_engine_kind)]  # noqa: UP007  a tuple's

@@ -30,7 +30,7 @@ from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.network import Engine
 from dovetail.node.driver import Listener
-from dovetail.node.engines import CertifiedSection, MailboxSection
+from dovetail.node.engines import ElsewhereSection
 from dovetail.node.reach import site_reaches
 from dovetail.node.site_folder import site_folder_of
 
@@ -78,10 +78,10 @@ class Asker(Listener):
     """
 
     def __init__(
-        self, site: Site, model: Model, section: CertifiedSection, *, talk: Progress = SILENT
+        self, site: Site, model: Model, section: ElsewhereSection, *, talk: Progress = SILENT
     ) -> None:
         trained = check_asks(site, model, section)
-        if section.wait_s is None and not isinstance(section, MailboxSection):
+        if section.wait_s is None and not section.patient:
             section = section.model_copy(update={"wait_s": WAIT_S})
         reach = site_reaches(site, section, talk=talk)
         super().__init__(site.name, site_folder_of(site.path), section, reach, talk=talk)
@@ -163,7 +163,7 @@ def keys_of(site: Site, trained: str) -> Path:
     return key_file(site_folder_of(site.path) / KEYS, trained)
 
 
-def check_asks(site: Site, model: Model, section: CertifiedSection) -> str:
+def check_asks(site: Site, model: Model, section: ElsewhereSection) -> str:
     """The run whose networks partners are asked for.
 
     Raises:

@@ -132,7 +132,7 @@ def make_site(
     _check_words(file.policy, known, where=where)
     sections = {
         name: getattr(file, name)
-        for name, method in methods.every().items()
+        for name, method in methods.records().items()
         if method.PartySettings is not None
     }
     party = file.party

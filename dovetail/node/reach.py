@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 
-from dovetail.companions.mailbox.opening import open_place
-from dovetail.companions.mailbox.sending import Mailbox
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
@@ -25,13 +24,13 @@ from dovetail.network.renewal import Certified
 from dovetail.network.sessions import Lines
 from dovetail.network.stream import Stream
 from dovetail.node.driver import Coordinator, Driver, Reach, check_partners, coordinator_name
-from dovetail.node.engines import CertifiedSection, MailboxSection, StreamSection
+from dovetail.node.engines import CertifiedSection, ElsewhereSection, StreamSection
 from dovetail.node.site_folder import certificates_of, revoked_of, threads_end
 
 _log = logging.getLogger(__name__)
 
 
-def party_driver(site: Site, section: CertifiedSection, *, talk: Progress = SILENT) -> Driver:
+def party_driver(site: Site, section: ElsewhereSection, *, talk: Progress = SILENT) -> Driver:
     """A party that drives partners elsewhere.
 
     Raises:
@@ -40,96 +39,69 @@ def party_driver(site: Site, section: CertifiedSection, *, talk: Progress = SILE
     return Driver(site, section, site_reaches(site, section, talk=talk), talk=talk)
 
 
-def site_reaches(site: Site, section: CertifiedSection, *, talk: Progress = SILENT) -> Reach:
+def site_reaches(site: Site, section: ElsewhereSection, *, talk: Progress = SILENT) -> Reach:
     """A party's lines to partners, shown its certificate and heeding its list of revoked ones.
 
     Raises:
         ConfigError: it is its own partner, or what ``reaches`` raises.
     """
     check_partners(site, section)
-    folder = None if section.certificates else certificates_of(site)
-    return reaches(section, site.name, folder, revoked=revoked_of(site), talk=talk)
+    shown = None
+    if isinstance(section, CertifiedSection):
+        folder = section.certificates or certificates_of(site)
+        shown = _credentials(Path(folder), site.name, section.revoked or revoked_of(site))
+    return _reach(section, shown, talk)
 
 
-def coordinator(section: CertifiedSection, *, talk: Progress = SILENT) -> Coordinator:
+def coordinator(section: ElsewhereSection, *, talk: Progress = SILENT) -> Coordinator:
     """A driver without data, of its name, with its site and certificates here.
 
     Raises:
         ConfigError: see ``Coordinator``; certificates that will not do.
     """
     name = certificate_name(coordinator_name(section))
-    reach = reaches(section, name, Path("certificates") / name, talk=talk)
-    return Coordinator(section, Path(f"{name}.site"), reach, talk=talk)
+    shown = None
+    if isinstance(section, CertifiedSection):
+        folder = section.certificates or Path("certificates") / name
+        shown = _credentials(Path(folder), name, section.revoked)
+    return Coordinator(section, Path(f"{name}.site"), _reach(section, shown, talk), talk=talk)
 
 
-def reaches(
-    section: CertifiedSection,
-    name: str,
-    certificates: Path | None,
-    *,
-    revoked: Path | None = None,
-    talk: Progress = SILENT,
-) -> Reach:
-    """Lines to partners, by whatever the section says.
+def _reach(section: ElsewhereSection, shown: Certified | None, talk: Progress) -> Reach:
+    """Lines to partners, by what the engine's package has for it."""
+    reach: Reach = resolve_name(section.opener)(section, shown, talk)
+    return reach
 
-    Args:
-        section: where, and for whom.
-        name: the driver's.
-        certificates: where they are, if the section does not say.
-        revoked: the list of revoked certificates, if the section does not say.
-        talk: told who is waited for.
 
-    Raises:
-        ConfigError: certificates that will not do.
-    """
-    folder = section.certificates
-    shown = _credentials(
-        Path(folder) if folder else certificates or Path(),
-        name,
-        Path(section.revoked) if section.revoked else revoked,
-    )
-    match section:
-        case StreamSection():
+def listening(section: StreamSection, shown: Certified, talk: Progress) -> Reach:
+    """Lines that partners dial."""
 
-            @contextmanager
-            def listen(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
-                with (
-                    threads_end(),
-                    Stream(
-                        section.listen,
-                        driver=driver,
-                        credentials=shown,
-                        parties=section.partners,
-                        max_message_bytes=section.max_message_bytes,
-                        ledger=ledger,
-                    ) as stream,
-                ):
-                    yield stream
-
-            return listen
-        case MailboxSection():
-            proxy_ca = Path(section.proxy_ca) if section.proxy_ca else None
-            return lambda driver, ledger: Mailbox(
-                open_place(section.place, shown, proxy_ca),
-                parties=section.partners,
+    @contextmanager
+    def listen(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+        with (
+            threads_end(),
+            Stream(
+                section.listen,
                 driver=driver,
-                identity=shown,
-                show=talk.warn,
-                poll_s=section.poll_s,
+                credentials=shown,
+                parties=section.partners,
                 max_message_bytes=section.max_message_bytes,
                 ledger=ledger,
-            )
-    raise ConfigError(f"no partner is reached by {type(section).__name__}")
+            ) as stream,
+        ):
+            yield stream
+
+    return listen
 
 
-def _credentials(folder: Path, name: str, revoked: Path | None) -> Certified:
+def _credentials(folder: Path, name: str, revoked: str | Path | None) -> Certified:
     """The driver's certificate and key.
 
     Raises:
         ConfigError: files that are missing or do not belong together, or a certificate that is for
             those who dial.
     """
-    found = Certified.load(folder, name, revoked=revoked)
+    found = Certified.load(folder, name, revoked=None if revoked is None else Path(revoked))
     leaf = read_certificates(found.credentials.certificate, where="the certificate")[0]
     if not may_listen(leaf):
         raise ConfigError(

@@ -19,7 +19,7 @@ from dovetail.report.folder import Run
 from dovetail.report.page import Coverage
 from dovetail.report.tables import Names
 from dovetail.runs.inspecting import part_of
-from dovetail.runs.runfile import JOINED, RunFile, check_run
+from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.setup import load_data
 
 
@@ -79,7 +79,7 @@ def _drawn(known: RunFile, run: Run) -> Coverage:
     Raises:
         DovetailError: data that cannot be read.
     """
-    if known.engine.kind in JOINED:
+    if known.engine.joined:
         return Coverage(note="Not drawn: the partners' tables are at their sites.")
     if known.data is None:
         files = tuple(Path(file) for file in known.parties or ())

@@ -44,4 +44,4 @@ def by_letter(variant: str, settings: Any = None) -> str:
 
 def of_run(run: Any) -> Mapping[str, Any]:
     """Method -> its section of a run file."""
-    return {name: getattr(run, name) for name in methods.every()}
+    return {name: getattr(run, name) for name in methods.records()}

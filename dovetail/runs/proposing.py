@@ -233,7 +233,7 @@ def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
 def _settings(run: RunFile) -> dict[str, Any]:
     """What of the run file parties agree to."""
     run_method = methods.method_of(run.method)
-    others = {name for name, method in methods.every().items() if method is not run_method}
+    others = {*methods.records()} - {run_method.name}
     values = resolved(run, 0)
     engine = values.get("engine", {})
     values["engine"] = {key: engine[key] for key in _ENGINE if key in engine}

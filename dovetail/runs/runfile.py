@@ -21,7 +21,7 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.files import check_is_run, did_you_mean, merge, override, read_run
 from dovetail.methods.validation import validate
-from dovetail.node.engines import EngineSection, InProcessSection
+from dovetail.node.engines import EngineSection, InProcessSection, any_engine, kinds, section_of
 from dovetail.runs.partitions import AnyPartition, shares
 from dovetail.runs.samplers import Kind as Sampling
 from dovetail.settings.labels import Kind, Label, with_task
@@ -106,9 +106,6 @@ def _variant(name: str) -> str:
 VariantName = Annotated[str, AfterValidator(_variant)]
 
 
-#: Kinds of engines whose partners run ``dovetail join``.
-JOINED = ("stream", "mailbox")
-
 #: A model that a partner helped in less than half of the steps is told from one it did not.
 MIN_PARTICIPATION = 0.5
 
@@ -161,12 +158,13 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _one_kind_of_data(self) -> RunFile:
-        if self.engine.kind == "flare":
+        if self.engine.job:
             if self.data is not None:
                 raise ValueError(
-                    'with engine.kind = "flare" every party reads its own file: leave [data] out'
+                    f'with engine.kind = "{self.engine.kind}" every party reads its own file: '
+                    "leave [data] out"
                 )
-        elif self.engine.kind in JOINED and methods.coordinated(self.method):
+        elif self.engine.joined and methods.coordinated(self.method):
             if self.data is not None or self.parties is not None:
                 raise ValueError(
                     f"{self.method!r} is driven by a coordinator without data: leave [data] and "
@@ -181,7 +179,7 @@ class RunFile(Section):
                 "[passive] is for simulation; with parties = [...] each party's own file has its "
                 "settings, below [apfed]"
             )
-        elsewhere = self.engine.kind == "flare"  # at the site of whoever drives
+        elsewhere = self.engine.job  # at the site of whoever drives
         only_there = self.active is not None or self.test is not None
         if self.parties is None and not elsewhere and only_there:
             raise ValueError("active and test go with parties; in simulation set them in [data]")
@@ -190,7 +188,7 @@ class RunFile(Section):
     @model_validator(mode="after")
     def _partners_are_elsewhere(self) -> RunFile:
         coordinated = methods.coordinated(self.method)
-        if self.engine.kind in JOINED and not coordinated and len(self.parties or ()) != 1:
+        if self.engine.joined and not coordinated and len(self.parties or ()) != 1:
             raise ValueError(
                 f'with engine.kind = "{self.engine.kind}" parties names one file, the driver\'s '
                 "own; the others are named in engine.partners, and their files stay with them"
@@ -213,7 +211,7 @@ class RunFile(Section):
 
 
 def _of_state(state: dict[Any, Any]) -> RunFile:
-    run = object.__new__(run_file())
+    run = object.__new__(run_file(state["__dict__"]["engine"].kind))
     run.__setstate__(state)
     return run
 
@@ -297,23 +295,33 @@ def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
 
 def _of_values(values: Mapping[str, Any], *, where: str) -> dict[str, RunFile]:
     """What errors call it -> the run file with these values, and it with each of its recipes."""
-    kind = run_file()
-    run = validate(kind, values, where=where)
+    run = _of_kind(values, where)
     varied = {f"{where}, recipe {name!r}": merge(values, run.recipes[name]) for name in run.recipes}
-    return {where: run, **{what: validate(kind, varied[what], where=what) for what in varied}}
+    return {where: run, **{what: _of_kind(varied[what], what) for what in varied}}
 
 
-def run_file() -> type[RunFile]:
-    """The run file with a section for each method."""
+def _of_kind(values: Mapping[str, Any], where: str) -> RunFile:
+    """The run file with these values; of the engines, only the one that it names is imported."""
+    engine = values.get("engine", {})
+    kind = engine.get("kind", "inprocess") if isinstance(engine, Mapping) else None
+    return validate(run_file(kind if kind in kinds() else None), values, where=where)
+
+
+def run_file(engine: str | None = None) -> type[RunFile]:
+    """The run file with a section for each method, and an engine of this kind; None: of any."""
     every = methods.records()
     if taken := every.keys() & RunFile.model_fields.keys():
         raise ConfigError(f"no method can be called {sorted(taken)[0]!r}: run files have that key")
-    return _of_sections(tuple((name, each.Settings) for name, each in every.items()))
+    return _of_sections(tuple((name, each.Settings) for name, each in every.items()), engine)
 
 
 @cache
-def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[RunFile]:
+def _of_sections(
+    sections: tuple[tuple[str, type[BaseModel]], ...], engine: str | None
+) -> type[RunFile]:
     fields: Any = {name: (section, section()) for name, section in sections}
+    kind = any_engine() if engine is None else section_of(engine)
+    fields["engine"] = (kind, InProcessSection())  # a file without [engine] names that one
     return create_model("RunFile", __base__=RunFile, **fields)
 
 

@@ -257,7 +257,7 @@ def check_no_job(run: RunFile) -> None:
     Raises:
         ConfigError: what to do instead.
     """
-    if run.search is not None and run.engine.kind == "flare":
+    if run.search is not None and run.engine.job:
         raise ConfigError(
             "[search] trains many runs, and a job of NVFlare is one; search in simulation or over "
             'gRPC ([engine] kind = "stream"), and give the job what was chosen (search.json)'

@@ -27,7 +27,7 @@ from dovetail.network.in_use import LOCK
 from dovetail.network.retry import write_text
 from dovetail.node.agreements import Plan
 from dovetail.node.driver import Coordinator, Driver
-from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection, RaySection
+from dovetail.node.engines import ElsewhereSection, RaySection
 from dovetail.node.joint_prediction import KEYS
 from dovetail.node.partyfile import fingerprints, open_site
 from dovetail.node.proposal import Proposal, Signature
@@ -73,12 +73,7 @@ def open_driver(
         ConfigError: see ``Driver`` and ``Coordinator``.
     """
     section = run.engine
-    if isinstance(section, FlareSection):
-        raise ConfigError(
-            "the run is a job of an NVFlare federation: dovetail flare export RUN --out DIR makes "
-            "it, and dovetail flare simulate RUN runs it here"
-        )
-    if not isinstance(section, CertifiedSection):
+    if not isinstance(section, ElsewhereSection):
         return nullcontext()
     if run.parties is None:
         return coordinator(section, talk=talk)
@@ -341,8 +336,7 @@ def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, n
     Raises:
         ConfigError: a tracker that cannot be reached.
     """
-    run_method = methods.method_of(run.method)
-    others = {section for section, method in methods.every().items() if method is not run_method}
+    others = {*methods.records()} - {methods.record_of(run.method).name}
     return Tracks(
         run.track.to,
         kept.path,

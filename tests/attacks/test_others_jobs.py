@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dovetail.companions.flare.export import write_job
+from dovetail.companions.flare.section import FlareSection
 from dovetail.errors import ConfigError
-from dovetail.node.engines import FlareSection
 from dovetail.runs.runfile import check_run
 
 pytestmark = pytest.mark.filterwarnings("default")  # NVFlare's own

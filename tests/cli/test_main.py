@@ -21,11 +21,12 @@ from dovetail.runs import runfolder
 def test_help_answers_without_torch() -> None:
     script = (
         "import sys\n"
-        "from dovetail.cli.main import COMMANDS, app\n"
+        "from dovetail.cli.main import COMMANDS, app, others\n"
         "app(['--help'], standalone_mode=False)\n"
         "assert not any(f'dovetail.cli.{name}' in sys.modules for name in COMMANDS)\n"
+        "assert not any(name.endswith('command') for name in sys.modules if 'companions' in name)\n"
         "assert 'pydantic' not in sys.modules  # typer reads it to take a command's words\n"
-        "for name in COMMANDS:\n"
+        "for name in [*COMMANDS, *others()]:\n"
         "    app([name, '--help'], standalone_mode=False)\n"
         "heavy = {'torch', 'sklearn', 'duckdb', 'numpy', 'pandas', 'rich', 'grpc'}\n"
         "print('loaded:', *sorted(heavy & sys.modules.keys()))\n"
@@ -102,7 +103,7 @@ def test_a_full_disk_ends_in_one_sentence(
 def test_a_command_of_a_function_has_its_parameters_and_defaults() -> None:
     functions = (auditing.audit, inspecting.inspect, valuing.value)
     for function in functions:
-        command = inspect.signature(getattr(cli.module_of(function.__name__), function.__name__))
+        command = inspect.signature(cli.function_of(function.__name__))
         for name, parameter in inspect.signature(function).parameters.items():
             assert name in command.parameters
             if parameter.default not in (inspect.Parameter.empty, ()):

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail.alignment.times import agree_times, offered_ends
 from dovetail.cli.main import app
+from dovetail.companions.survival.kaplan_meier import Counts, counts
 from dovetail.errors import ConfigError, DovetailError, PartyError, TrainingError
 from dovetail.methods import method_of
-from dovetail.models.kaplan_meier import Counts, counts
 from dovetail.node.partyfile import open_site
 
 LABEL = {"time": "days", "event": "died"}

@@ -16,12 +16,20 @@ from sksurv.linear_model import CoxPHSurvivalAnalysis
 from sksurv.util import Surv
 
 import dovetail as dt
+from dovetail.companions.survival import cox
+from dovetail.companions.survival.local_data import Times
+from dovetail.companions.survival.section import MemberSection
+from dovetail.companions.survival.survival import (
+    Begin,
+    Counted,
+    Description,
+    GiveKey,
+    GiveShare,
+    Ready,
+)
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError, TrainingError
 from dovetail.federated import Local
-from dovetail.methods.settings.survival import MemberSection
-from dovetail.methods.survival import Begin, Counted, Description, GiveKey, GiveShare, Ready, cox
-from dovetail.methods.survival.local_data import Times
 from dovetail.privacy import from_fixed, total
 
 LABEL = {"time": "days", "event": "died"}

@@ -1,4 +1,4 @@
-"""``dovetail flare``: a run as a job of an NVFlare federation, or of one on this machine."""
+"""Run on NVIDIA FLARE: as a job of a federation that has it, or of one here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flare_export(
     """
     precheck.check_run(run, overrides)
     from dovetail.companions.flare.export import write_job
-    from dovetail.node.engines import FlareSection
+    from dovetail.companions.flare.section import FlareSection
     from dovetail.runs.proposing import read_agreed
     from dovetail.runs.runfile import load_run
 

@@ -14,15 +14,16 @@ from typing import Any
 import tomli_w
 
 from dovetail.companions.flare import site as site_files
+from dovetail.companions.flare.section import FlareSection
 from dovetail.data.wording import count_text
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.methods import coordinated
 from dovetail.methods.aligning import label_owner
 from dovetail.methods.party import Site
-from dovetail.node.engines import FlareSection
+from dovetail.node.driver import Reach
 from dovetail.node.partyfile import open_sites
 from dovetail.node.proposal import Proposal, Signature, signature_path
-from dovetail.runs.runfile import JOINED, RunFile, check_run
+from dovetail.runs.runfile import RunFile, check_run
 from dovetail.runs.search import check_no_job
 
 #: A job's name and its folder's, as NVFlare takes them.
@@ -213,6 +214,18 @@ class _HowFar:
         return progress
 
 
+def not_here(*_: object) -> Reach:
+    """No lines: a job's driver is started by its federation.
+
+    Raises:
+        ConfigError: always, with what to do instead.
+    """
+    raise ConfigError(
+        "the run is a job of an NVFlare federation: dovetail flare export RUN --out DIR makes "
+        "it, and dovetail flare simulate RUN runs it here"
+    )
+
+
 def simulated(path: Path, run: RunFile) -> tuple[RunFile, dict[str, Path], str]:
     """A run as a job here, each party's file, and who drives.
 
@@ -224,7 +237,7 @@ def simulated(path: Path, run: RunFile) -> tuple[RunFile, dict[str, Path], str]:
             f"{path} names no party files; to run it here as an NVFlare job each party needs one: "
             "parties = [...] (examples/make_parties.py deals a data set out to files)"
         )
-    if run.engine.kind in JOINED:
+    if run.engine.joined:
         raise ConfigError(
             f'{path} is a run over "{run.engine.kind}"; write [engine] kind = "flare"'
         )

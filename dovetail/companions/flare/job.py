@@ -34,6 +34,7 @@ from nvflare.collab import collab
 from dovetail.companions.flare import calls as flare
 from dovetail.companions.flare.calls import Answers
 from dovetail.companions.flare.export import PROPOSAL
+from dovetail.companions.flare.section import FlareSection
 from dovetail.companions.flare.site import SITE_FILE
 from dovetail.errors import ConfigError, DovetailError, NetworkError
 from dovetail.files import read_toml
@@ -48,7 +49,6 @@ from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
 from dovetail.node import driver as driving
-from dovetail.node.engines import FlareSection
 from dovetail.node.hosting import opened_home
 from dovetail.node.partyfile import open_site
 from dovetail.node.site_folder import site_folder_of

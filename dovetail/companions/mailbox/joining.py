@@ -51,11 +51,15 @@ class Looking:
     proxy_ca: Path | None = None
 
 
-def answer_letters(
+def join(
     site: Site,
-    looking: Looking,
     drivers: Sequence[str],
     *,
+    where: str,
+    poll_s: float = 10.0,
+    once: bool = False,
+    linger_s: float = 0.0,
+    proxy_ca: Path | None = None,
     stopped: Callable[[], bool],
     certificates: Path | None = None,
     site_folder: Path | None = None,
@@ -67,16 +71,17 @@ def answer_letters(
 
     Args:
         site: the party.
-        looking: where, and how often.
         drivers: whose letters are opened.
+        where, poll_s, once, linger_s, proxy_ca: as of ``Looking``.
         stopped, certificates, site_folder, device, quiet, health: as of ``serve_site``.
 
     Raises:
         ConfigError: a place, driver, certificate or site that will not do.
         PlaceError: the place cannot be reached, if it is looked at once.
     """
+    looking = Looking(where, poll_s, once, linger_s, proxy_ca)
     shown = shown_by(site, certificates)
-    place = open_place(looking.where, shown, looking.proxy_ca)
+    place = open_place(where, shown, proxy_ca)
     path = site_folder or site_folder_of(site.path)
     parked = Parked(path / FOLDER, lambda: derive_key(site_secret(path), "alignment", num_bytes=32))
     try:

@@ -1,4 +1,4 @@
-"""A place by what a user calls it: a folder, a bucket (s3://), or a relay (https://)."""
+"""A place by the name that a user gives it: a folder, a bucket (s3://), or a relay (https://)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from dovetail.companions.mailbox.bucket import Bucket
 from dovetail.companions.mailbox.folder import Folder
 from dovetail.companions.mailbox.places import Place
 from dovetail.companions.mailbox.relay import Relay
+from dovetail.companions.mailbox.section import MailboxSection
+from dovetail.companions.mailbox.sending import Mailbox
 from dovetail.errors import ConfigError
+from dovetail.methods.base import Progress
 from dovetail.network.renewal import Certified
+from dovetail.node.driver import Reach
 
 
 def open_place(where: str, shown: Certified, proxy_ca: Path | None = None) -> Place:
@@ -36,3 +40,18 @@ def open_place(where: str, shown: Certified, proxy_ca: Path | None = None) -> Pl
             f"of a relay; got {where!r}"
         )
     return Folder(Path(where))
+
+
+def letters(section: MailboxSection, shown: Certified, talk: Progress) -> Reach:
+    """A driver's lines by letter."""
+    proxy_ca = Path(section.proxy_ca) if section.proxy_ca else None
+    return lambda driver, ledger: Mailbox(
+        open_place(section.place, shown, proxy_ca),
+        parties=section.partners,
+        driver=driver,
+        identity=shown,
+        show=talk.warn,
+        poll_s=section.poll_s,
+        max_message_bytes=section.max_message_bytes,
+        ledger=ledger,
+    )

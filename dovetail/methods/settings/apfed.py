@@ -252,6 +252,7 @@ class ApfedRecord(FileRecord):
     """APFed, and classic vertical learning beside it."""
 
     name = "apfed"
+    plugin = "dovetail.methods.apfed.plugin:Apfed"
     Settings = ApfedSection
     PartySettings = PassiveFields
     variants = VARIANT_NAMES

@@ -190,6 +190,7 @@ class ChflRecord(FileRecord):
     """CHFL."""
 
     name = "chfl"
+    plugin = "dovetail.methods.chfl.plugin:Chfl"
     Settings = ChflSection
     PartySettings = MemberSection
     variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}

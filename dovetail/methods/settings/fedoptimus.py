@@ -258,6 +258,7 @@ class FedOptimusRecord(FileRecord):
     """FedOptimus."""
 
     name = "fedoptimus"
+    plugin = "dovetail.methods.fedoptimus.plugin:FedOptimus"
     Settings = FedOptimusSection
     PartySettings = OwnerSection
     variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}

@@ -167,6 +167,7 @@ class HyfemRecord(FileRecord):
     """HyFEM."""
 
     name = "hyfem"
+    plugin = "dovetail.methods.hyfem.plugin:Hyfem"
     Settings = HyfemSection
     PartySettings = MemberSection
     variants: ClassVar[Mapping[str, str]] = {**VARIANT_NAMES, **BASELINES}

@@ -10,9 +10,6 @@ from pydantic import BaseModel
 from dovetail.settings.models import LEARNER_TITLES
 from dovetail.settings.section import Section
 
-#: Where a package says in its pyproject.toml that it has methods: name = "module:class".
-GROUP = "dovetail.methods"
-
 #: What a party can train alone beside any method, and what a table calls it (``baselines.py``).
 BASELINES: Mapping[str, str] = {
     "best-alone": "best local model (chosen on held-out rows)",
@@ -25,6 +22,8 @@ class FileRecord:
     """Names, settings and variants of a method; ``Method`` has the rest of its record.
 
     Attributes:
+        plugin: "module:class" of the whole method; "": this class is a ``Method`` itself.
+        command: what runs it, as ``dovetail COMMAND RUN``.
         name: its section of both files.
         Settings: the section of a run file; every key has a default.
         PartySettings: the section of a party file, likewise; None: it has none.
@@ -34,6 +33,8 @@ class FileRecord:
     """
 
     name: ClassVar[str]
+    plugin: ClassVar[str] = ""
+    command: ClassVar[str] = "train"
     Settings: ClassVar[type[BaseModel]] = Section
     PartySettings: ClassVar[type[BaseModel] | None] = None
     variants: ClassVar[Mapping[str, str]]

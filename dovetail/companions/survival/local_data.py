@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from dovetail.alignment.times import offered_ends
+from dovetail.companions.survival.section import MemberSection
 from dovetail.data import Survival, Table
 from dovetail.errors import PartyError
-from dovetail.methods.settings.survival import MemberSection
 
 #: Values of a column that names groups.
 MOST_GROUPS = 8

@@ -25,7 +25,7 @@ def cox_model(found: Mapping[str, Any], *, party: str, about: Mapping[str, Any])
     A row that lacks a value counts as one with the mean.
 
     Args:
-        found: as of ``Driver.result`` of ``methods/survival/cox.py``.
+        found: as of ``Driver.result`` of ``cox.py``.
         party: who keeps it.
         about: more to keep with it.
     """

@@ -8,9 +8,6 @@ from pathlib import Path
 from dovetail.cli import precheck
 from dovetail.errors import ConfigError
 
-#: Methods that train nothing.
-ANALYSES = ("kaplan-meier", "cox")
-
 
 def survival(
     run: Path,
@@ -37,9 +34,10 @@ def survival(
         run: a run file with method = "kaplan-meier" or "cox".
     """
     precheck.check_run(run, overrides)
+    from dovetail import methods
     from dovetail.api.progress import talk_of
-    from dovetail.api.survival import Coefficients, Curves
     from dovetail.cli.output import print_line, show
+    from dovetail.companions.survival.analyses import Coefficients, Curves
     from dovetail.files import run_folder
     from dovetail.models.model_folders import next_commands
     from dovetail.runs.runfile import load_run
@@ -48,7 +46,7 @@ def survival(
     from dovetail.runs.train import check_folder, train_seeds
 
     run_file = load_run(run, overrides=tuple(overrides or ()))
-    if run_file.method not in ANALYSES:
+    if methods.record_of(run_file.method).command != "survival":
         raise ConfigError(
             f'{run} has method = "{run_file.method}", which dovetail train runs; here it is '
             '"kaplan-meier" or "cox"'

@@ -8,7 +8,7 @@ curves of all of them together are asked for, perhaps of groups that a column na
     (d_gk, c_gk, b_g) = sum over parties of events, censored rows, rows seen beyond
     n_gk = b_g + sum_{j>=k} d_gj + c_gj
 
-which are all that both estimators need (``models/kaplan_meier.py`` has their formulas): the curves
+which are all that both estimators need (``kaplan_meier.py`` has their formulas): the curves
 are those of all rows in one place, with each time rounded up to the end of its interval.
 
     Here               Shape  Lives at
@@ -40,21 +40,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dovetail.alignment.times import MOST_ENDS, agree_times
+from dovetail.companions.survival.kaplan_meier import Counts, counts
+from dovetail.companions.survival.local_data import Times
+from dovetail.companions.survival.section import Settings
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Driver as BaseDriver
 from dovetail.federated import Federation, Local, Round, handles, read_settings, secret_mean
 from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
-from dovetail.methods.settings.survival import Settings
-from dovetail.methods.survival.local_data import Times
-from dovetail.models.kaplan_meier import Counts, counts
 from dovetail.network import Doubles, Engine, Message, Weights
 from dovetail.privacy import MIN_MEMBERS, SecretSums
 from dovetail.settings.privacy import PrivateSteps
-from dovetail.settings.section import Section
 
 # --- What crosses the boundary -----------------------------------------------------------------
 

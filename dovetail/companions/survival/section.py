@@ -38,6 +38,8 @@ class SurvivalRecord(FileRecord):
     """Kaplan and Meier's curves and the log-rank test of several parties' rows."""
 
     name = "survival"
+    plugin = "dovetail.companions.survival.plugin:Survival"
+    command = "survival"
     Settings = Settings
     PartySettings = MemberSection
     variants: ClassVar[Mapping[str, str]] = {

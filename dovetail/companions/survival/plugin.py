@@ -8,20 +8,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail import data as dd
+from dovetail.companions.survival import cox, survival
+from dovetail.companions.survival.cox_model import cox_model
+from dovetail.companions.survival.local_data import Times
+from dovetail.companions.survival.section import MemberSection, SurvivalRecord
 from dovetail.errors import ConfigError
-from dovetail.methods import survival
 from dovetail.methods.base import Run
 from dovetail.methods.facets.proposed import Proposed
 from dovetail.methods.labels import check_labels
 from dovetail.methods.local_data import DRIVER
 from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.settings.survival import MemberSection, SurvivalRecord
-from dovetail.methods.survival import cox
-from dovetail.methods.survival.local_data import Times
 from dovetail.methods.training import Variant, VariantRun
 from dovetail.models import Model
-from dovetail.models.cox import cox_model
 
 
 class Curves(Variant):

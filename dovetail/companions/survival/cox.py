@@ -32,11 +32,11 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
+from dovetail.companions.survival import survival
+from dovetail.companions.survival.kaplan_meier import Counts
+from dovetail.companions.survival.section import Settings
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.federated import Federation, Round, handles
-from dovetail.methods import survival
-from dovetail.methods.settings.survival import Settings
-from dovetail.models.kaplan_meier import Counts
 from dovetail.network import Doubles, Message, State
 
 #: Newton's steps are over where no coefficient moves by more; of columns of spread 1.

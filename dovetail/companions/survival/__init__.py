@@ -1,0 +1,1 @@
+"""Survival curves, the log-rank test and Cox regression of several parties' rows together."""
