@@ -433,8 +433,8 @@ class SimulateKeys(TypedDict, total=False):
 
 
 class ListenKeys(TypedDict, total=False):
-    name: str | None
     precision: Literal['float32', 'float16', 'bfloat16', 'int8']
+    name: str | None
     wait_s: float | None
     grace_s: float | None
     max_message_mb: float

@@ -140,7 +140,7 @@ class Maker(Protocol):
 
 
 class EngineKeys(Protocol):
-    """[engine] of a run file, as methods need it."""
+    """The keys of [engine] that methods need."""
 
     @property
     def kind(self) -> str: ...
