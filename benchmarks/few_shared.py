@@ -105,7 +105,7 @@ def measured(case: str, labels: int, overlap: float, seed: int) -> dict[str, Any
     theirs_RG = theirs_NG[train]
     kernels = Kernels.fit(theirs_RG[shared], rng)
     smoothing = Smoothing(
-        kernels, [Smoother("mean", 1.0)], theirs_RG[rows_L], folds_R[rows_L], UNLIMITED.least_rows
+        kernels, Smoother("mean", 1.0), theirs_RG[rows_L], folds_R[rows_L], UNLIMITED.least_rows
     )
     t_LT = targets(owner, rows_L)
 
@@ -113,9 +113,9 @@ def measured(case: str, labels: int, overlap: float, seed: int) -> dict[str, Any
         return all_columns(weights_NL @ t_LT, regression=False)
 
     z_RZ = torch.full((len(train), num), torch.nan)
-    z_RZ[rows_L] = smoothed(smoothing.left_out(0))
-    z_RZ[others] = smoothed(smoothing.weights(theirs_RG[others], 0))
-    z_test = smoothed(smoothing.weights(theirs_NG[test], 0))
+    z_RZ[rows_L] = smoothed(smoothing.left_out())
+    z_RZ[others] = smoothed(smoothing.weights(theirs_RG[others]))
+    z_test = smoothed(smoothing.weights(theirs_NG[test]))
     labelled_rows = owner.labelled_rows()
     fitted = fit_all(list(LEARNERS.values()), labelled_rows, seed=seed, encode_on=owner.x_RF)
     alone = best_of(fitted, labelled_rows)

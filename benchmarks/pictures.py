@@ -66,9 +66,9 @@ def numbers(source: str, pictures: Pictures, seed: int) -> dict[str, Any]:
     view, kernels = kernels_of(x_NF, train.shape[1:], rng, pictures)
     folds_L = make_folds(classes[rows_L], 4, seed=seed)
     smoothing = Smoothing(
-        kernels, [Smoother("mean", 1.0)], view(x_NF[rows_L]), folds_L, UNLIMITED.least_rows, view
+        kernels, Smoother("mean", 1.0), view(x_NF[rows_L]), folds_L, UNLIMITED.least_rows, view
     )
-    weights_UL = smoothing.weights(features(test), 0)
+    weights_UL = smoothing.weights(features(test))
     seconds = time.process_time() - started
     t_LC = hard_targets(classes[rows_L], data.task.num_outputs, regression=False)
     shares_C = t_LC.mean(dim=0)

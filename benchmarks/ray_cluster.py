@@ -187,11 +187,10 @@ def of_own(address: str, note: Callable[..., None]) -> None:
     words = np.array([f"word{number}" for number in range(5000)])
     texts = np.array([" ".join(rng.choice(words, 12)) for _ in range(100_000)], dtype=object)
     owner, layout = encrypted.Owner(), encrypted.Layout.best(2_000, 1, 8_000)
-    targets_L1 = rng.integers(-(2**19), 2**19, (2_000, 1))
+    targets_L1 = rng.integers(-(2**10), 2**10, (2_000, 1))
     wire = owner.encrypt(targets_L1, layout, nonce)
     partner = encrypted.Encrypted(layout, owner.public_key(nonce), wire, nonce)
-    weights_RL = rng.integers(-(2**13), 2**13, (8_000, 2_000))
-    blurs = lambda rows: np.zeros((rows.stop - rows.start, 1), dtype=np.int64)  # noqa: E731
+    weights_RL = rng.integers(-50, 50, (8_000, 2_000))
     x_NF = torch.randn(5_000, 20, generator=torch.Generator().manual_seed(0))
     classes_N2 = torch.nn.functional.one_hot((x_NF[:, 0] > 0).long(), 2).float()
     rows = Rows(x_NF, classes_N2, torch.arange(5_000) % 4)
@@ -200,7 +199,7 @@ def of_own(address: str, note: Callable[..., None]) -> None:
         "texts": ("100,000 of 12 words", lambda: Words.fit(texts, 32).vectors(texts)),
         "products": (
             "2,000 labels, 8,000 rows",
-            lambda: partner.multiply(lambda rows: weights_RL[rows], len(weights_RL), blurs),
+            lambda: partner.multiply(lambda rows: weights_RL[rows], 8_000, 6, bytes(32)),
         ),
         "learners": (
             "linear model, trees, network of 5,000 rows, 20 columns",

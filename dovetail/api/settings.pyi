@@ -66,9 +66,6 @@ class APFedDistil(TypedDict, total=False):
 
 
 class APFedSealed(TypedDict, total=False):
-    kernels: Sequence[Literal['linear', 'radial', 'trees', 'mean']]
-    ridges: Sequence[float]
-    more: Sequence[Literal['linear', 'radial', 'trees', 'mean']]
     fill: bool
     rows: int
     timeout_s: float | None

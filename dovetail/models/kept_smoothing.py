@@ -1,6 +1,6 @@
-"""What a partner of APFed-S keeps of a run: its smoothers, and the targets that it cannot read.
+"""What a partner of APFed-S keeps of a run: its smoother, and the targets that it cannot read.
 
-Letters: L labelled rows, J smoothers, P ciphertexts, V and W bytes.
+Letters: L labelled rows, P ciphertexts, V and W bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 
 @dataclass(frozen=True)
 class SealedTargets(Saved):
-    """How encrypted targets lie in ciphertexts, and how weights are made whole.
+    """How encrypted targets lie in ciphertexts.
 
     Attributes:
         parameters: of the encryption.
-        labelled, columns, block, classes: L, T, and how both lie in slots.
-        exponents, blurs: of each smoother: its weights are multiplied by 2^exponent, and each
-            number is blurred by so much.
-        ciphertexts, target_bytes, key_bytes, nonce_bytes: sizes of what was sent.
+        labelled, columns, block, classes: L, T, and how both lie in coefficients.
+        ciphertexts, target_bytes, key_bytes: sizes of what was sent.
     """
 
     parameters: str
@@ -35,12 +33,9 @@ class SealedTargets(Saved):
     columns: int
     block: int
     classes: int
-    exponents: tuple[int, ...]
-    blurs: tuple[int, ...]
     ciphertexts: int
     target_bytes: int
     key_bytes: int
-    nonce_bytes: int
 
 
 class KeptSmoothing(nn.Module):
@@ -62,7 +57,7 @@ class KeptSmoothing(nn.Module):
         for name, shape in (
             ("key_W", (sizes.key_bytes,)),
             ("targets_PV", (sizes.ciphertexts, sizes.target_bytes)),
-            ("nonce", (sizes.nonce_bytes,)),
+            ("nonce", (32,)),
             ("dither", (32,)),
         ):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.uint8))
@@ -74,7 +69,7 @@ class SmoothingSpec(Saved):
 
     kind: ClassVar[str] = "sealed-smoothing"
 
-    smoothers: tuple[Smoother, ...]
+    smoother: Smoother
     num_bins: int
     least_rows: float
     sizes: SealedTargets
@@ -86,7 +81,7 @@ class SmoothingSpec(Saved):
         Raises:
             ModelError: numbers of another count.
         """
-        if embedding != len(self.smoothers) * self.sizes.columns:
+        if embedding != self.sizes.columns:
             raise ModelError(f"it gives no {embedding} numbers; copy the whole folder again")
         view, num_features = None, torch.Size(input_shape).numel()
         if self.pictures is not None:
@@ -94,7 +89,7 @@ class SmoothingSpec(Saved):
         labelled = self.sizes.labelled
         smoothing = Smoothing(
             Kernels(num_features, self.num_bins),
-            self.smoothers,
+            self.smoother,
             torch.zeros(labelled, num_features),
             torch.zeros(labelled, dtype=torch.int64),
             self.least_rows,

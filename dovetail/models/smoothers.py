@@ -2,6 +2,10 @@
 
     M = K_RL (K_LL + ridge I)^-1,   z = M t          (kernel ridge regression)
 
+Of many labelled rows K is that of rank 500 through landmarks Z, which are labelled rows at even
+distances (Williams and Seeger 2001): K = K_Z K_ZZ^+ K_Z', so M = K_RZ B, with B of 500 rows. Of 500
+labelled rows or fewer it is the kernel itself.
+
 Targets t enter linearly, so a party computes M from its columns alone and never needs to read t:
 APFed-S multiplies M with targets that are encrypted.
 
@@ -14,12 +18,12 @@ Three kernels, each scaled so that K(x, x) is about 1, and their mean:
 
 A labelled row is smoothed by rows of other folds only, so its own target does not come back.
 
-Letters: N rows, F features, L labelled rows, J smoothers, T trees, D levels.
+Letters: N rows, F features, L labelled rows, T trees, D levels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -47,7 +51,7 @@ _SCALED_ON = 2000
 
 @dataclass(frozen=True)
 class Smoother(Saved):
-    """A kernel and the strength of its ridge."""
+    """A kernel and the strength of its ridge, in mean eigenvalues of the kernel."""
 
     kernel: Kernel
     ridge: float
@@ -58,15 +62,6 @@ class Smoother(Saved):
                 f"a smoother is of a kernel among {', '.join(get_args(Kernel))} and a ridge above "
                 f"0, got {self.kernel!r} and {self.ridge}"
             )
-
-
-def smoother_of(kernel: str, ridge: float) -> Smoother:
-    """One that a message names.
-
-    Raises:
-        ModelError: there is none.
-    """
-    return Smoother(kernel, ridge)  # type: ignore[arg-type]
 
 
 class Kernels(nn.Module):
@@ -199,11 +194,11 @@ def _shared(leaf_TB: np.ndarray, leaf_TL: np.ndarray) -> Tensor:
 
 
 class Smoothing(nn.Module):
-    """(B, F) rows -> (B, J L) weights of the labelled rows, smoother after smoother.
+    """(B, F) rows -> (B, L) weights of the labelled rows.
 
     Args:
         kernels: of the party's columns.
-        smoothers: J kernels and ridges.
+        smoother: a kernel and a ridge.
         x_LF: the labelled rows, as the kernels see them.
         folds_L: theirs.
         least_rows: a row of weights is spread over so many labelled rows at the least; see
@@ -217,7 +212,7 @@ class Smoothing(nn.Module):
     def __init__(
         self,
         kernels: Kernels,
-        smoothers: Sequence[Smoother],
+        smoother: Smoother,
         x_LF: Tensor,
         folds_L: Tensor,
         least_rows: float = 1.0,
@@ -226,25 +221,20 @@ class Smoothing(nn.Module):
         super().__init__()
         self.kernels = kernels
         self.view = nn.Identity() if view is None else view
-        self.smoothers = tuple(smoothers)
+        self.smoother = smoother
         self.least_rows = least_rows
         self.register_buffer("x_LF", x_LF)
         self.register_buffer("folds_L", folds_L)
-        self._between: dict[Kernel, Tensor] = {}
-        self._inverses: dict[Smoother, Tensor] = {}
+        self._roots: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = [self.weights(x.flatten(1), index) for index in range(len(self.smoothers))]
-        return torch.cat(parts, dim=1)
+        return self.weights(x.flatten(1))
 
-    def weights(
-        self, x_BF: Tensor, index: int, known_B: Tensor | None = None, party: str = ""
-    ) -> Tensor:
-        """(B, L) of one smoother; of many rows they lie in a file of the party's.
+    def weights(self, x_BF: Tensor, known_B: Tensor | None = None, party: str = "") -> Tensor:
+        """(B, L); of many rows they lie in a file of the party's.
 
         Args:
             x_BF: the rows.
-            index: of the smoother.
             known_B: which labelled row each is, -1: none. These are smoothed by other folds' rows.
             party: whose columns these are.
 
@@ -256,55 +246,64 @@ class Smoothing(nn.Module):
         if known_B is None:
             known_B = torch.full((len(x_BF),), -1)
         known, new = (each.nonzero().flatten() for each in (known_B >= 0, known_B < 0))
-        parts = self._among(self.view(x_BF[new]), self.smoothers[index], every)
+        parts = self._among(self.view(x_BF[new]), every)
         for rows_B, part_BL in zip(new.split(_ROWS_AT_ONCE), parts, strict=False):
             weights_BL[rows_B] = part_BL
             let_go()
         if len(known):
-            weights_LL = self.left_out(index)
+            weights_LL = self.left_out()
             for rows_B in known.split(_ROWS_AT_ONCE):
                 weights_BL[rows_B] = weights_LL[known_B[rows_B]]
         return weights_BL
 
     def forget(self) -> None:
         """Let go of what is made again where more rows come."""
-        self._between.clear()
-        self._inverses.clear()
+        self._roots = None
 
-    def left_out(self, index: int) -> Tensor:
-        """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
+    def left_out(self) -> Tensor:
+        """(L, L) for the labelled rows: those of a row's own fold weigh 0."""
         weights_LL = torch.zeros(len(self.x_LF), len(self.x_LF))
         for fold in self.folds_L.unique().tolist():
             held_out = (self.folds_L == fold).nonzero().flatten()
             others = (self.folds_L != fold).nonzero().flatten()
-            parts = self._among(self.x_LF[held_out], self.smoothers[index], others)
+            parts = self._among(self.x_LF[held_out], others)
             weights_LL[held_out[:, None], others] = torch.cat(list(parts))
         return weights_LL
 
-    def _among(self, x_BF: Tensor, smoother: Smoother, rows: Tensor) -> Iterator[Tensor]:
-        """(B, labelled rows) K_B (K + ridge I)^-1 over these, spread out; of so many rows at once.
+    def _among(self, x_BF: Tensor, rows: Tensor) -> Iterator[Tensor]:
+        """(B, labelled rows) K_BZ B over these, spread out; of so many rows at once.
 
-        The inverse is made in double precision. Its product is in single: what these weights are
-        matters, not their last digits.
+        B is made in double precision. Its product is in single: what these weights are matters, not
+        their last digits.
         """
-        x_LF, kernel = self.x_LF[rows], smoother.kernel
-        if kernel not in self._between:
-            self._between[kernel] = self.kernels(self.x_LF, self.x_LF, kernel).double()
-        inverse_LL = self._inverse(smoother, rows)
+        root_ZD, features_LD = self._landmarks()
+        of_rows = features_LD[rows]
+        ridge = self.smoother.ridge * of_rows.square().sum(dim=1).mean()  # in mean eigenvalues
+        gram_DD = of_rows.T @ of_rows
+        gram_DD.diagonal().add_(ridge)
+        by_landmark = (root_ZD @ torch.linalg.solve(gram_DD, of_rows.T)).float()
+        x_ZF = self.x_LF[self._places()]
         for part in x_BF.split(_ROWS_AT_ONCE):
-            yield spread_out(self.kernels(part, x_LF, kernel) @ inverse_LL, self.least_rows)
+            between = self.kernels(part, x_ZF, self.smoother.kernel)
+            yield spread_out(between @ by_landmark, self.least_rows)
 
-    def _inverse(self, smoother: Smoother, rows: Tensor) -> Tensor:
-        """(rows, rows) (K + ridge I)^-1; that of all labelled rows is made once."""
-        whole = len(rows) == len(self.x_LF)
-        if whole and smoother in self._inverses:
-            return self._inverses[smoother]
-        between = self._between[smoother.kernel][rows][:, rows]
-        between = between + smoother.ridge * torch.eye(len(rows), dtype=torch.float64)
-        inverse_LL = torch.cholesky_inverse(torch.linalg.cholesky(between)).float()
-        if whole:
-            self._inverses[smoother] = inverse_LL
-        return inverse_LL
+    def _places(self) -> Tensor:
+        """(Z,) labelled rows that are landmarks."""
+        num = len(self.x_LF)
+        return torch.linspace(0, num - 1, min(num, _LANDMARKS)).round().long()
+
+    def _landmarks(self) -> tuple[Tensor, Tensor]:
+        """(Z, D) the root of K_ZZ^+, and (L, D) features whose products are K."""
+        if self._roots is None:
+            x_ZF, kernel = self.x_LF[self._places()], self.smoother.kernel
+            values, vectors = torch.linalg.eigh(self.kernels(x_ZF, x_ZF, kernel).double())
+            kept = values > 1e-6 * values[-1].clamp(min=1e-12)
+            root_ZD = vectors[:, kept] / values[kept].sqrt()
+            between = torch.cat(
+                [self.kernels(part, x_ZF, kernel) for part in self.x_LF.split(_ROWS_AT_ONCE)]
+            )
+            self._roots = root_ZD, between.double() @ root_ZD
+        return self._roots
 
 
 def spread_out(weights_BL: Tensor, least_rows: float) -> Tensor:
@@ -344,5 +343,7 @@ def _cut(weights_BL: Tensor, least_rows: float) -> Tensor:
     return weights_BL.sign() * sizes.minimum(cap)
 
 
+#: Labelled rows that stand for all in a kernel.
+_LANDMARKS = 500
 #: Rows whose kernels are in memory at once.
 _ROWS_AT_ONCE = 4096

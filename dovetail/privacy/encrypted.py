@@ -1,96 +1,122 @@
-"""A matrix times a vector that is encrypted to whoever sent it.
+"""A matrix times a vector that is encrypted to whoever sent it, and a bound on what that tells.
 
 The owner encrypts targets t under a key of its own. A partner that has a matrix M of whole numbers
-answers with an encryption of M t; it reads nothing, and the owner reads M t and no more.
+answers with an encryption of M t, blurred. The partner reads nothing. The owner, whatever it sent
+as key and targets, gets at most ``bits`` bits of information about M a number that it asked for.
 
-    owner                                    partner
-    b = -(a s + e)                  ---->    (b, a) encrypts zeros
-    c_k = (-(a_k s + e_k) + D t_k)  ---->    sum_k M_k c_k + masks + (b, a) u + e'
-    M t = sum of blocks             <----    the same, its two small primes divided away
+    owner                                      partner
+    b_i = -(a_i s + e_i)              ---->    eight halves of encrypted zeros
+    c_k = -(d_k s + e'_k) + D t_k     ---->    first  = sum_k M_k c_k + sum_i u_i b_i
+                                               second = sum_k M_k d_k + sum_i u_i a_i + e
+    first + second s = D M t + blur   <----    of the first half: asked coefficients + blur, cut;
+                                               the second half, cut
 
-The scheme is BFV (Fan and Vercauteren 2012, ePrint 2012/144) of Microsoft SEAL: ring degree 8192,
-214 bits of moduli, within the 218 that the HomomorphicEncryption.org standard (2018, Table 1) gives
-for 128 bits of security and ternary secrets. What keeps M from the owner:
+Everything is in R = Z_q[X] / (X^4096 + 1) with q = 2^64 (ring learning with errors). Secrets s are
+ternary, errors centred binomial of variance 10.5, as of Microsoft SEAL: 64 bits of modulus, where
+the HomomorphicEncryption.org standard (2018, Table 1) allows 109 for 128 bits of security. The
+halves a_i, d_k are expanded from a nonce by SHAKE256. Rows lie in coefficients: t_j in X^j, and
+M[r, j] in X^(r g + g - 1 - j), so that the number of row r is coefficient r g + g - 1 of a product.
 
-1. Blocks. A ciphertext has 8192 slots. It holds g labelled rows side by side, so what comes back
-   are g parts of each sum. The partner adds masks modulo the plaintext modulus that are uniform but
-   for their sum, which is zero: the parts say nothing beyond M t.
-2. A fresh encryption of zero under the owner's public key hides the products of the plaintexts with
-   the ciphertexts' random halves.
-3. The noise, which products of M have made larger, is divided by two primes of 51 bits and rounded:
-   what is left of it is rounding of uniform numbers, but for a chance of 2^-40 a number (the flood,
-   by modulus switching).
-4. The random halves a, a_k do not travel: both sides expand them from a nonce by SHAKE256, so that
-   an owner cannot choose them with a trapdoor. SEAL's own are replaced by c + (a' - a) s.
+**What the owner learns**, of key, targets and nonce that it made up as it likes:
 
-An owner that does not keep to the protocol chooses t freely: M t for one t a number, see ``docs``.
+1. The second half is uniform. u_i has uniform coefficients of 8 bits and e of 1, the partner's own,
+   and 8 x 8 + 1 = 64 + 1. 2 is totally ramified in Z[X] / (X^4096 + 1), so the ideals of R are the
+   powers of P = (1 - X), of index 2^v; a_i d generates one of them. Two draws (u, e), (u', e') of
+   differences d_i, d collide with probability 2^(v - 64 N) if d lies in P^v, v the least valuation
+   of the d_i, else 0. As d lies in P^v with probability 2^-v (v <= N), the collision probability is
+   at most (1 + 2^(1 - N)) q^-N: by the leftover hash lemma the second half is within 2^-(N / 2) =
+   2^-2048 of uniform, on average over a_i. So it is for all but 2^-1900 of the nonces, whoever
+   chooses them, and whatever sum_k M_k d_k is.
+2. Given the second half, each asked coefficient of the first is (something of the owner's making) +
+   blur, modulo q, with a blur that is uniform over 2^(64 - bits) values. So it tells at most
+   64 - (64 - bits) = bits bits: entropy of the sum, less that of the blur. No other coefficient of
+   the first half leaves.
 
-Letters: L labelled rows, C columns of targets, R rows of M, N slots, P bytes.
+Together: information of R rows and C columns <= bits R C + 2^-1900, for every b and c, without an
+assumption on the owner. It is a bound on all numbers of an answer together: targets that are not
+as they should be mix rows of one ciphertext. Which rows share one, and in what order, the caller
+draws at random once it has the question, so nobody can choose whose numbers they pay with.
+
+**What an honest owner learns** is a function of M t alone, blurred, but for noise: products and
+masks make about 2^20, where the blur is 2^58 wide: a statistical distance of 2^-38 a number.
+
+All randomness of an answer is a keyed hash of the question and of M: the same question has the same
+answer, bit for bit, and any other one has independent blurs.
+
+Products are made by floating-point Fourier transforms of 16-bit limbs; the error of a sum stays
+below 2^-1.9 (bounded for the largest sizes), so that what is rounded is exact.
+
+Letters: L labelled rows, C columns of targets, R rows of M, N coefficients, K ciphertexts of a
+column, A answers, P ciphertexts, W bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
 
 import numpy as np
+import scipy.fft
 
 from dovetail.cluster import LOCAL, current
 from dovetail.errors import ConfigError, MessageError
-from dovetail.lazy import needed
 
-#: Ring degree, which is also the number of slots.
-DEGREE = 8192
-#: Bits of the primes: the one that answers come in, two that flood, and one of keys alone.
-MODULI_BITS = (56, 51, 51, 56)
-#: Bits of the plaintext modulus.
-PLAIN_BITS = 47
-#: A target is a whole number of at most so many bits and a sign; a row of M sums to so many.
-TARGET_BITS, ROW_BITS = 20, 25
+#: N, and bits of the modulus.
+DEGREE, MODULUS_BITS = 4096, 64
+#: Masks of an answer, bits of their coefficients, and of the error beside them.
+MASKS, MASK_BITS, ERROR_BITS = 8, 8, 1
+#: A target is a whole number of at most so many bits and a sign; a weight of 1 has so many.
+TARGET_BITS, WEIGHT_BITS = 10, 14
+#: The sizes of a row of weights sum to 2^ROW_BITS at most: then no product is rounded wrongly.
+ROW_BITS = WEIGHT_BITS + 3
+#: Numbers that are read without wrapping around: those below RANGE x the largest target.
+RANGE = 2.0
+#: Bytes that are sent of a coefficient of a second half, and of an asked one of a first.
+SECOND_BYTES, FIRST_BYTES = 3, 2
+NONCE_BYTES = SEED_BYTES = 32
 
 #: Ring degree -> bits of all moduli at most, for 128 bits of security against classical attacks and
 #: ternary secrets: HomomorphicEncryption.org standard, November 2018, Table 1.
 STANDARD_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 #: What both sides must have alike; it travels with each message.
-PARAMETERS = f"bfv-{DEGREE}-{'.'.join(map(str, MODULI_BITS))}-{PLAIN_BITS}"
+PARAMETERS = f"rlwe-{DEGREE}-{MODULUS_BITS}-{MASKS}x{MASK_BITS}-{WEIGHT_BITS}-{TARGET_BITS}"
 
-#: Bytes of a coefficient on the wire, and of a nonce.
-_WIDTH, NONCE_BYTES = 7, 32
-#: Coefficients of a ciphertext's half: at the level of the targets, of keys and of answers.
-_TARGET, _KEY, _ANSWER = 3 * DEGREE, 4 * DEGREE, DEGREE
-KEY_COEFFICIENTS = _KEY
-TARGET_WIRE, KEY_WIRE, ANSWER_WIRE = _TARGET * _WIDTH, _KEY * _WIDTH, 2 * _ANSWER * _WIDTH
+TARGET_WIRE, SECOND_WIRE = 8 * DEGREE, SECOND_BYTES * DEGREE
+KEY_WIRE = MASKS * TARGET_WIRE
 
-#: Products of a ciphertext and weights that are made at a time, where a party has a cluster.
-_PRODUCTS = 64
+#: Bits of a blur, and of what is left of a coefficient once its lowest bits are cut away.
+_SECOND_CUT, _FIRST_CUT = 64 - 8 * SECOND_BYTES, 64 - 8 * FIRST_BYTES
+#: What a target of 1 and a weight of 2^WEIGHT_BITS make: RANGE x the largest target is q / 2.
+_SCALE_BITS = MODULUS_BITS - 2 - WEIGHT_BITS - TARGET_BITS
+_LIMBS = 4
+#: Polynomials of weights that are transformed at a time (32 KiB each).
+_AT_ONCE = 1024
 
-#: A partner keeps no more ciphertexts than these in memory (384 KiB each).
+#: A partner keeps no more ciphertexts than these in memory (256 KiB each).
 MAX_CIPHERTEXTS = 512
 
 
-def check_standard(degree: int, bits: Sequence[int]) -> None:
+def check_standard(degree: int, bits: int) -> None:
     """Refuse parameters that give less than 128 bits of security.
 
     Raises:
         ConfigError: naming the row of the published table.
     """
     most = STANDARD_BITS.get(degree)
-    if most is None or sum(bits) > most:
+    if most is None or bits > most:
         raise ConfigError(
-            f"moduli of {sum(bits)} bits at ring degree {degree} give less than 128 bits of "
+            f"a modulus of {bits} bits at ring degree {degree} gives less than 128 bits of "
             f"security: the HomomorphicEncryption.org table allows {most or 'none'}"
         )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How targets and rows lie in slots.
+    """How targets and rows lie in coefficients.
 
     Attributes:
         labelled: L.
@@ -124,7 +150,7 @@ class Layout:
 
     @property
     def parts(self) -> int:
-        """Ciphertexts of one group of columns."""
+        """K, ciphertexts of one group of columns."""
         return -(-self.labelled // self.block)
 
     @property
@@ -136,15 +162,27 @@ class Layout:
         """Ciphertexts that go to a partner."""
         return self.groups * self.parts
 
+    @property
+    def answer_wire(self) -> int:
+        """Bytes of an answer's ciphertext."""
+        return SECOND_WIRE + FIRST_BYTES * self.rows * self.classes
+
     def num_answers(self, num_rows: int) -> int:
         """Ciphertexts that come back for so many rows of M."""
         return self.groups * -(-num_rows // self.rows)
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """(rows, classes) coefficients where the numbers of an answer stand."""
+        row, column = np.ix_(np.arange(self.rows), np.arange(self.classes))
+        at: np.ndarray = (row * self.classes + column) * self.block + self.block - 1
+        return at
 
     @classmethod
     def best(cls, labelled: int, columns: int, num_rows: int) -> Layout:
         """The one that takes the least time, at 100 Mbit/s and the milliseconds measured by
         ``benchmarks/sealed.py``."""
-        sizes = [2**power for power in range(14)]
+        sizes = [2**power for power in range(13)]
         candidates: list[tuple[float, Layout]] = []
         for classes in sorted({min(size, columns) for size in sizes}):
             for block in sizes:
@@ -153,10 +191,10 @@ class Layout:
                 except MessageError:
                     continue
                 answers = layout.num_answers(num_rows)
-                wire = layout.num_targets * TARGET_WIRE + answers * ANSWER_WIRE
+                wire = layout.num_targets * TARGET_WIRE + answers * layout.answer_wire
                 products = answers * layout.parts
-                seconds = wire / 12.5e6 + 6e-3 * layout.num_targets + 8e-3 * answers
-                seconds += 0.8e-3 * products / layout.groups + 0.2e-3 * products
+                seconds = wire / 12.5e6 + 1e-3 * layout.num_targets + 1.5e-3 * answers
+                seconds += 50e-6 * products / layout.groups + 16e-6 * products
                 candidates.append((seconds, layout))
         if not candidates:
             raise ConfigError(
@@ -166,294 +204,208 @@ class Layout:
         return min(candidates, key=lambda each: each[0])[1]
 
 
-# --- Microsoft SEAL -----------------------------------------------------------------------------
+# --- Polynomials ---------------------------------------------------------------------------------
+
+#: X^(N / 2) = i: a real polynomial modulo X^N + 1 is a complex one of half the length, and a twist
+#: by roots of i makes its product cyclic.
+_TWIST = np.exp(1j * np.pi / DEGREE * np.arange(DEGREE // 2))
+_OFFSET = np.uint64(0x8000_8000_8000_8000)
 
 
-@lru_cache(maxsize=1)
-def _seal() -> Any:
-    """The library.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    install = (
-        "seal-python (Microsoft SEAL, built from source on a platform that it has no wheel for), "
-        'or train with method = "apfed-d"'
-    )
-    with needed("APFed-S", install):
-        import seal
-    return seal
+def _transformed(x_NP: np.ndarray) -> np.ndarray:
+    """(N / 2, ...) of real coefficients (N, ...)."""
+    half = DEGREE // 2
+    z = np.empty((half, *x_NP.shape[1:]), dtype=np.complex128)
+    z.real, z.imag = x_NP[:half], x_NP[half:]
+    z *= _TWIST.reshape(half, *[1] * (x_NP.ndim - 1))
+    transformed: np.ndarray = scipy.fft.fft(z, axis=0, overwrite_x=True)
+    return transformed
 
 
-class _Ring:
-    """Context, encoder and moduli, the same on both sides."""
-
-    def __init__(self) -> None:
-        check_standard(DEGREE, MODULI_BITS)
-        self.seal = seal = _seal()
-        parameters = seal.EncryptionParameters(seal.scheme_type.bfv)
-        parameters.set_poly_modulus_degree(DEGREE)
-        moduli = seal.CoeffModulus.Create(DEGREE, list(MODULI_BITS))
-        parameters.set_coeff_modulus(moduli)
-        plain = seal.PlainModulus.Batching(DEGREE, PLAIN_BITS)
-        parameters.set_plain_modulus(plain)
-        self.context = seal.SEALContext(parameters, True, seal.sec_level_type.tc128)
-        if not self.context.parameters_set():
-            raise ConfigError(
-                f"Microsoft SEAL refuses {PARAMETERS}: {self.context.parameter_error_message()}"
-            )
-        self.primes = [int(prime.value()) for prime in moduli]
-        self.plain = int(plain.value())
-        self.first, self.last = self.context.first_parms_id(), self.context.last_parms_id()
-        self.encoder = seal.BatchEncoder(self.context)
-        self.evaluator = seal.Evaluator(self.context)
-
-    @cached_property
-    def heads(self) -> dict[str, bytes]:
-        """What stands before the coefficients where SEAL writes a target, a key or an answer."""
-        keys = self.seal.KeyGenerator(self.context)
-        public = keys.create_public_key()
-        zero = self.seal.Encryptor(self.context, public).encrypt_zero(self.first)
-        ntt = bytes(self.evaluator.transform_to_ntt(zero).to_string())
-        answer = bytes(self.evaluator.mod_switch_to(zero, self.last).to_string())
-        key = bytes(public.to_string())
-        return {
-            "secret": bytes(keys.secret_key().to_string())[: -8 * _KEY],
-            "target": ntt[: -16 * _TARGET],
-            "key": key[: -16 * _KEY],
-            "answer": answer[: -16 * _ANSWER],
-        }
-
-    def secret_key(self, coefficients: np.ndarray) -> Any:
-        """SEAL's own of these coefficients.
-
-        Raises:
-            MessageError: they are of other parameters.
-        """
-        residues = coefficients.reshape(-1)
-        if residues.shape != (_KEY,) or any(
-            int(part.min()) < 0 or int(part.max()) >= prime
-            for prime, part in zip(self.primes, residues.reshape(-1, DEGREE), strict=True)
-        ):
-            raise MessageError(f"it is no secret key of {PARAMETERS}")
-        whole = self.heads["secret"] + residues.astype("<u8").tobytes()
-        return self.context.from_secret_str(whole)
-
-    def ciphertext(self, kind: str, coefficients: np.ndarray) -> Any:
-        """A ciphertext of these coefficients, which are below the primes."""
-        loaded = self.seal.Ciphertext(self.context)
-        loaded.load_bytes(self.context, self.heads[kind] + coefficients.astype("<u8").tobytes())
-        return loaded
+def _whole(z: np.ndarray) -> np.ndarray:
+    """(N, ...) int64 coefficients of what was transformed."""
+    z = scipy.fft.ifft(z, axis=0, overwrite_x=True)
+    z *= _TWIST.conj().reshape(len(z), *[1] * (z.ndim - 1))
+    whole: np.ndarray = np.rint(np.concatenate([z.real, z.imag])).astype(np.int64)
+    return whole
 
 
-@lru_cache(maxsize=1)
-def _ring() -> _Ring:
-    return _Ring()
+def _limbs(c_NP: np.ndarray) -> np.ndarray:
+    """(N, P, 4) whole numbers of 16 bits with their signs; 65536^i times these sum to c."""
+    moved = np.ascontiguousarray(c_NP.astype("<u8") + _OFFSET)
+    digits = moved.view("<u2").reshape(*c_NP.shape, _LIMBS)
+    return digits.astype(np.float64) - 2.0**15
+
+
+def _of_limbs(x_NPl: np.ndarray) -> np.ndarray:
+    """(N, P) modulo q."""
+    each = x_NPl.astype(np.uint64)  # of a negative one its residue
+    total: np.ndarray = each[..., 0].copy()
+    for index in range(1, _LIMBS):
+        total += each[..., index] << np.uint64(16 * index)
+    return total
+
+
+def _products(x_NP: np.ndarray, c_NP: np.ndarray) -> np.ndarray:
+    """(N, P) of small polynomials and any."""
+    return _of_limbs(_whole(_transformed(x_NP)[..., None] * _transformed(_limbs(c_NP))))
+
+
+# --- Bytes ---------------------------------------------------------------------------------------
+
+_SET_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=int)
+
+
+def _drawn(seed: bytes, purpose: str, count: int) -> bytes:
+    """Bytes of a stream of this seed's own."""
+    return hashlib.shake_256(f"dovetail {PARAMETERS} {purpose} ".encode() + seed).digest(count)
+
+
+def _uniform(nonce: bytes, purpose: str, count: int) -> np.ndarray:
+    """(N, P) coefficients that follow from a nonce."""
+    drawn = [_drawn(nonce, f"{purpose} {index}", TARGET_WIRE) for index in range(count)]
+    return np.frombuffer(b"".join(drawn), "<u8").reshape(count, DEGREE).T
+
+
+def _errors(seed: bytes, purpose: str, count: int) -> np.ndarray:
+    """(N, P) centred binomial: the bits of 21 that are set, less those of 21 others."""
+    drawn = np.frombuffer(_drawn(seed, purpose, 6 * count * DEGREE), np.uint8).reshape(-1, 2, 3)
+    set_bits = _SET_BITS[drawn & np.array([255, 255, 31], np.uint8)].sum(axis=2)
+    errors: np.ndarray = (set_bits[:, 0] - set_bits[:, 1]).reshape(count, DEGREE).T
+    return errors
 
 
 def new_nonce() -> bytes:
-    """What random halves are expanded from, never twice the same."""
+    """What random halves are expanded from."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
-def check_installed() -> None:
-    """Refuse to go on without the library.
-
-    Raises:
-        ConfigError: it is not installed, or refuses the parameters.
-    """
-    _ring()
+def _cut(values: np.ndarray, bits: int, num_bytes: int) -> np.ndarray:
+    """(..., bytes) of values modulo q, rounded to their highest bits."""
+    rounded = (values + np.uint64(1 << (bits - 1))) >> np.uint64(bits)
+    eight = np.ascontiguousarray(rounded.astype("<u8"))[..., None].view(np.uint8)
+    return np.ascontiguousarray(eight[..., :num_bytes])
 
 
-def _coefficients(written: Any, count: int) -> np.ndarray:
-    return np.frombuffer(bytes(written)[-8 * count :], "<u8")
-
-
-def _to_wire(coefficients: np.ndarray) -> np.ndarray:
-    """(7 per coefficient,) bytes."""
-    eight = np.ascontiguousarray(coefficients, "<u8").view(np.uint8).reshape(-1, 8)
-    return np.ascontiguousarray(eight[:, :_WIDTH]).reshape(-1)
-
-
-def _from_wire(wire: np.ndarray, moduli: Sequence[int], what: str) -> np.ndarray:
-    """Coefficients, each below its prime.
-
-    Raises:
-        MessageError: one that is not.
-    """
-    eight = np.zeros((wire.size // _WIDTH, 8), np.uint8)
-    eight[:, :_WIDTH] = wire.reshape(-1, _WIDTH)
-    residues_all = eight.view("<u8").reshape(len(moduli), DEGREE)
-    for prime, residues in zip(moduli, residues_all, strict=True):
-        if int(residues.max()) >= prime:
-            raise MessageError(f"{what}: it is no ciphertext of {PARAMETERS}")
-    return residues_all.reshape(-1)
-
-
-def _uniform(nonce: bytes, purpose: str, moduli: Sequence[int]) -> np.ndarray:
-    """Residues that nobody chose: SHAKE256 of the nonce, each residue by rejection."""
-    parts = []
-    for index, prime in enumerate(moduli):
-        seed = hashlib.shake_256(f"dovetail {PARAMETERS} {purpose} {index} ".encode() + nonce)
-        count = DEGREE + 1024
-        drawn = np.frombuffer(seed.digest(8 * count), "<u8") & (2 ** prime.bit_length() - 1)
-        kept = drawn[drawn < prime]
-        if len(kept) < DEGREE:  # primes lie just below a power of two
-            raise ConfigError(f"{PARAMETERS}: a prime is too far below a power of two")
-        parts.append(kept[:DEGREE])
-    return np.concatenate(parts)
-
-
-def _times(a: np.ndarray, b: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
-    """a b modulo the primes, which are below 2^57: a float says the quotient but for a few."""
-    prime = np.repeat(np.array(moduli, dtype=np.uint64), DEGREE)
-    quotient = (a.astype(np.float64) * b.astype(np.float64) / prime).astype(np.uint64)
-    rest = (a * b - quotient * prime).view(np.int64)  # wraps around twice alike
-    product: np.ndarray = np.mod(rest, prime.view(np.int64)).astype(np.uint64)
-    return product
-
-
-def _less(a: np.ndarray, b: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
-    prime = np.repeat(np.array(moduli, dtype=np.uint64), DEGREE)
-    difference: np.ndarray = (a + prime - b) % prime
-    return difference
+def _read(wire: np.ndarray, num_bytes: int) -> np.ndarray:
+    """(...) highest bits, of (..., bytes)."""
+    eight = np.zeros((*wire.shape[:-1], 8), np.uint8)
+    eight[..., :num_bytes] = wire
+    values: np.ndarray = eight.view("<u8")[..., 0]
+    return values
 
 
 # --- The owner ----------------------------------------------------------------------------------
 
 
 class Owner:
-    """A key pair, which encrypts targets and decrypts answers.
+    """A key, which encrypts targets and decrypts answers; it follows from a seed.
+
+    A seed encrypts one set of targets: two under the same nonce and errors would show their
+    difference.
 
     Args:
-        secret: of one that was kept, as ``secret`` gives it; None: a new one.
+        seed: 32 bytes that nobody else has; None: from the system.
 
     Raises:
-        MessageError: a secret that is none.
+        MessageError: a seed of another size.
     """
 
-    def __init__(self, secret: np.ndarray | None = None) -> None:
-        ring = self._ring = _ring()
-        if secret is None:
-            keys = ring.seal.KeyGenerator(ring.context)
-        else:
-            keys = ring.seal.KeyGenerator(ring.context, ring.secret_key(secret))
-        self._keys, self._secret = keys, keys.secret_key()
-        self._s = _coefficients(self._secret.to_string(), _KEY)
-        self._encryptor = ring.seal.Encryptor(ring.context, keys.create_public_key(), self._secret)
-        self._decryptor = ring.seal.Decryptor(ring.context, self._secret)
+    def __init__(self, seed: bytes | None = None) -> None:
+        check_standard(DEGREE, MODULUS_BITS)
+        self.seed = secrets.token_bytes(SEED_BYTES) if seed is None else seed
+        if len(self.seed) != SEED_BYTES:
+            raise MessageError(f"it is no secret key of {PARAMETERS}")
+        drawn = np.frombuffer(_drawn(self.seed, "secret", 2 * DEGREE), np.uint8)
+        fair = drawn[drawn < 255][:DEGREE]  # 255 = 3 x 85
+        self._s_N1 = (fair % 3).astype(np.int64)[:, None] - 1
 
-    @property
-    def secret(self) -> np.ndarray:
-        """(KEY_COEFFICIENTS,) int64 that decrypt: for the owner's own site, and nobody else."""
-        return self._s.astype(np.int64)
+    def _hides(self, halves_NP: np.ndarray, purpose: str) -> np.ndarray:
+        """(N, P) first halves that decrypt with these second ones to zero."""
+        errors_NP = _errors(self.seed, purpose, halves_NP.shape[1])
+        products_NP = _products(self._s_N1, halves_NP)
+        hidden: np.ndarray = np.negative(products_NP + errors_NP.astype(np.uint64))
+        return hidden
 
     def public_key(self, nonce: bytes) -> np.ndarray:
-        """(KEY_WIRE,) its half that travels."""
-        primes = self._ring.primes
-        whole = _coefficients(self._keys.create_public_key().to_string(), 2 * _KEY)
-        return _to_wire(self._moved(whole, _uniform(nonce, "key", primes), primes))
+        """(KEY_WIRE,) encrypted zeros: the halves that travel."""
+        halves_NP = self._hides(_uniform(nonce, "key", MASKS), "errors of the key")
+        return _bytes_of(halves_NP).reshape(-1)
 
     def encrypt(self, targets_LC: np.ndarray, layout: Layout, nonce: bytes) -> np.ndarray:
         """(ciphertexts, TARGET_WIRE) of whole numbers of ``TARGET_BITS``."""
-        ring = self._ring
-        primes = ring.primes[:3]
-        padded = np.zeros(
-            (layout.parts * layout.block, layout.groups * layout.classes), dtype=np.int64
-        )
-        padded[: layout.labelled, : layout.columns] = targets_LC
-        wire = np.empty((layout.num_targets, TARGET_WIRE), np.uint8)
-        for index in range(layout.num_targets):
-            group, part = divmod(index, layout.parts)
-            block = padded[
-                part * layout.block : (part + 1) * layout.block,
-                group * layout.classes : (group + 1) * layout.classes,
-            ]
-            slots = np.zeros(DEGREE, dtype=np.int64)
-            used = layout.rows * block.size
-            slots[:used] = np.repeat(block.T.reshape(-1), layout.rows)
-            made = self._encryptor.encrypt_symmetric(ring.encoder.encode(slots))
-            whole = _coefficients(ring.evaluator.transform_to_ntt(made).to_string(), 2 * _TARGET)
-            wire[index] = _to_wire(
-                self._moved(whole, _uniform(nonce, f"target {index}", primes), primes)
-            )
-        return wire
-
-    def _moved(self, whole: np.ndarray, random: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
-        """The half that decrypts with this random half to what the whole did."""
-        half, drawn = np.split(whole, 2)
-        prime = np.repeat(np.array(moduli, dtype=np.uint64), DEGREE)
-        more = _times(_less(drawn, random, moduli), self._s[: half.size], moduli)
-        moved: np.ndarray = (half + more) % prime
-        return moved
+        g, shape = layout.block, (layout.groups, layout.classes, layout.parts, layout.block)
+        padded = np.zeros((layout.groups * layout.classes, layout.parts * g), dtype=np.int64)
+        padded[: layout.columns, : layout.labelled] = targets_LC.T
+        each = padded.reshape(shape).transpose(0, 2, 1, 3).reshape(layout.num_targets, -1)
+        plain_NP = np.zeros((DEGREE, layout.num_targets), dtype=np.int64)
+        plain_NP[: each.shape[1]] = each.T
+        halves_NP = self._hides(_uniform(nonce, "target", layout.num_targets), "errors of targets")
+        return _bytes_of(halves_NP + (plain_NP.astype(np.uint64) << np.uint64(_SCALE_BITS)))
 
     def decrypt(self, wire: np.ndarray, layout: Layout, num_rows: int) -> np.ndarray:
-        """(R, C) whole numbers, from the (ciphertexts, ANSWER_WIRE) that ``multiply`` gave.
+        """(R, C) numbers in units of a target of 1 and a weight of 1.
+
+        Args:
+            wire: (ciphertexts, ``layout.answer_wire``) that ``multiply`` gave.
+            layout: of the targets.
+            num_rows: R.
 
         Raises:
-            MessageError: as of ``decrypt_any``, or numbers that no rows within ``ROW_BITS`` give:
-                something was altered on its way.
+            MessageError: not as many as there should be.
         """
-        decrypted = self.decrypt_any(wire, layout, num_rows)
-        if not plausible(decrypted).all():
-            raise MessageError(
-                "an answer decrypts to numbers that no weights give: a ciphertext was altered, or "
-                "is of another key"
-            )
-        return decrypted
-
-    def decrypt_any(self, wire: np.ndarray, layout: Layout, num_rows: int) -> np.ndarray:
-        """Decrypted numbers, whatever they are: what raises here needs no key to be seen.
-
-        Raises:
-            MessageError: not as many as there should be, or no ciphertexts.
-        """
-        ring = self._ring
-        if wire.shape != (layout.num_answers(num_rows), ANSWER_WIRE):
+        if wire.shape != (layout.num_answers(num_rows), layout.answer_wire):
             raise MessageError(
                 f"an answer about {num_rows} rows has {layout.num_answers(num_rows)} ciphertexts "
-                f"of {ANSWER_WIRE} bytes, got {tuple(wire.shape)}"
+                f"of {layout.answer_wire} bytes, got {tuple(wire.shape)}"
             )
-        chunks = -(-num_rows // layout.rows)
-        found = np.zeros((chunks * layout.rows, layout.groups * layout.classes), dtype=np.int64)
-        for index, each in enumerate(wire):
-            chunk, group = divmod(index, layout.groups)
-            both = np.concatenate(
-                [_from_wire(half, ring.primes[:1], "answer") for half in np.split(each, 2)]
-            )
-            plain = self._decryptor.decrypt(ring.ciphertext("answer", both))
-            used = layout.classes * layout.block * layout.rows
-            parts = np.asarray(ring.encoder.decode(plain), dtype=np.int64)[:used]
-            sums = parts.reshape(layout.classes, layout.block, layout.rows).sum(axis=1)
-            sums = np.mod(sums, ring.plain)
-            sums[sums > ring.plain // 2] -= ring.plain
-            found[
-                chunk * layout.rows : (chunk + 1) * layout.rows,
-                group * layout.classes : (group + 1) * layout.classes,
-            ] = sums.T
-        return found[:num_rows, : layout.columns]
+        secret = _transformed(self._s_N1)
+        parts = [self._opened(part, secret, layout) for part in np.split(wire, _pieces(len(wire)))]
+        shape = -1, layout.groups, layout.rows, layout.classes
+        phase = np.concatenate(parts).reshape(shape).transpose(0, 2, 1, 3)
+        phase_RC = phase.reshape(-1, layout.groups * layout.classes)[:num_rows, : layout.columns]
+        return np.ldexp(phase_RC.view(np.int64).astype(np.float64), -_SCALE_BITS - WEIGHT_BITS)
+
+    @staticmethod
+    def _opened(wire: np.ndarray, secret: np.ndarray, layout: Layout) -> np.ndarray:
+        """(A, rows, classes) phases."""
+        second, first = np.split(wire, [SECOND_WIRE], axis=1)
+        second_AN = _read(second.reshape(len(wire), DEGREE, SECOND_BYTES), SECOND_BYTES)
+        half = np.uint64(1 << (8 * SECOND_BYTES - 1))
+        signed_NA = ((second_AN ^ half).astype(np.int64) - int(half)).T
+        times_NA = _whole(_transformed(signed_NA) * secret).astype(np.uint64)
+        times = times_NA[layout.asked].transpose(2, 0, 1)
+        shape = len(wire), layout.rows, layout.classes, FIRST_BYTES
+        firsts = _read(first.reshape(shape), FIRST_BYTES)
+        phase: np.ndarray = (firsts << np.uint64(_FIRST_CUT)) + (times << np.uint64(_SECOND_CUT))
+        return phase
 
 
-def plausible(found_RC: np.ndarray) -> np.ndarray:
-    """(R,) whether weights within ``ROW_BITS`` give such numbers."""
-    fits: np.ndarray = (np.abs(found_RC) <= 2 ** (TARGET_BITS + ROW_BITS)).all(axis=1)
-    return fits
+def _bytes_of(c_NP: np.ndarray) -> np.ndarray:
+    """(P, 8 N)."""
+    return np.ascontiguousarray(c_NP.T.astype("<u8")).view(np.uint8)
+
+
+def _pieces(count: int) -> list[int]:
+    """Where a list of ciphertexts is cut, so that what is worked on at once stays small."""
+    return list(range(_AT_ONCE // 8, count, _AT_ONCE // 8))
 
 
 # --- The partner --------------------------------------------------------------------------------
 
 
 class Encrypted:
-    """Targets as a partner has them, checked before any work.
+    """Targets as a partner has them, of sizes that were checked before any work.
 
     Args:
-        layout: how they lie in slots.
-        key: (KEY_WIRE,) the owner's public key.
+        layout: how they lie in coefficients.
+        key: (KEY_WIRE,) the owner's encrypted zeros.
         targets: (ciphertexts, TARGET_WIRE).
-        nonce: what the random halves are expanded from.
+        nonce: what second halves are expanded from.
 
     Raises:
-        MessageError: sizes of others, or coefficients that are none.
+        MessageError: sizes of others. Nothing else is asked of them: every coefficient modulo q is
+            one, and what an answer tells does not depend on them.
     """
 
     def __init__(self, layout: Layout, key: np.ndarray, targets: np.ndarray, nonce: bytes) -> None:
@@ -464,22 +416,34 @@ class Encrypted:
             )
         if len(nonce) != NONCE_BYTES:
             raise MessageError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-        ring = self._ring = _ring()
         self.layout, self._wire = layout, (layout, key, targets, nonce)
         self._token = secrets.token_bytes(NONCE_BYTES)
-        primes = ring.primes
-        halves = _from_wire(key, primes, "public key"), _uniform(nonce, "key", primes)
-        public = ring.context.from_public_str(
-            ring.heads["key"] + np.concatenate(halves).astype("<u8").tobytes()
-        )
-        self._encryptor = ring.seal.Encryptor(ring.context, public)
-        self._targets = []
-        for index, each in enumerate(targets):
-            first = _from_wire(each, primes[:3], f"target {index}")
-            second = _uniform(nonce, f"target {index}", primes[:3])
-            self._targets.append(ring.ciphertext("target", np.concatenate([first, second])))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    @cached_property
+    def digest(self) -> bytes:
+        """Tells these ciphertexts from all others."""
+        layout, key, targets, nonce = self._wire
+        head = f"{PARAMETERS} {layout} ".encode()
+        return hashlib.blake2b(b"".join([head, nonce, key.tobytes(), targets.tobytes()])).digest()
+
+    @cached_property
+    def _zeros(self) -> np.ndarray:
+        """(N / 2, masks, 2 limbs) of both halves of the encrypted zeros, transformed."""
+        _, key, _, nonce = self._wire
+        return _both(key.view("<u8").reshape(MASKS, DEGREE).T, _uniform(nonce, "key", MASKS))
+
+    @cached_property
+    def _targets(self) -> np.ndarray:
+        """(N / 2, K, groups 2 limbs) of both halves of the targets, transformed."""
+        layout, _, targets, nonce = self._wire
+        count = layout.num_targets
+        first = np.ascontiguousarray(targets).view("<u8").T
+        both = _both(first, _uniform(nonce, "target", count))
+        parts = both.reshape(len(both), layout.groups, layout.parts, 2 * _LIMBS)
+        together = parts.transpose(0, 2, 1, 3).reshape(len(both), layout.parts, -1)
+        return np.ascontiguousarray(together)
+
+    def __reduce__(self) -> tuple[object, ...]:
         """How it travels to a process of the party's own cluster, which keeps the last one."""
         return _again, (self._token, self._wire)
 
@@ -487,72 +451,72 @@ class Encrypted:
         self,
         weights_of: Callable[[slice], np.ndarray],
         num_rows: int,
-        blurs_of: Callable[[slice], np.ndarray],
+        bits: int,
+        secret: bytes,
+        question: bytes = b"",
     ) -> np.ndarray:
-        """(ciphertexts, ANSWER_WIRE) of M t; of many rows on the party's own cluster.
+        """(ciphertexts, ``layout.answer_wire``) of M t, blurred; of many rows on the own cluster.
 
         Args:
             weights_of: rows -> (rows, L) whole numbers; sums of their sizes stay within
                 ``ROW_BITS``.
             num_rows: R.
-            blurs_of: rows -> (rows, columns) whole numbers that are added to what is answered.
+            bits: that each number tells at the most.
+            secret: 32 bytes of the partner's own, which nobody else has.
+            question: what else tells this question from others, such as whose rows these are.
         """
-        size = self.layout.rows * max(1, _PRODUCTS // self.layout.parts)
+        answers = max(1, _AT_ONCE // (self.layout.parts + MASKS * self.layout.groups))
+        size = self.layout.rows * answers
         parts = [slice(at, min(at + size, num_rows)) for at in range(0, num_rows, size)]
-        given = ((weights_of(part).astype(np.int32), blurs_of(part)) for part in parts)
+        asked = hashlib.blake2b(self.digest + bytes([bits]) + question, key=secret).digest()
+        given = (
+            (weights_of(part).astype(np.int32), bits, asked + part.start.to_bytes(8, "little"))
+            for part in parts
+        )
         tasks = current() if len(parts) > 1 else LOCAL
         return np.concatenate([*tasks.map(self._answers, given)])
 
-    def _answers(self, weights_and_noise: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """(ciphertexts, ANSWER_WIRE) of (rows, L) weights and the (rows, columns) noise on them."""
-        ring, layout = self._ring, self.layout
-        evaluator = ring.evaluator
-        answers = []
-        for start in range(0, len(weights_and_noise[0]), layout.rows):
-            some_RL, some_RC = (each[start : start + layout.rows] for each in weights_and_noise)
-            weights = np.zeros((layout.rows, layout.parts * layout.block), dtype=np.int64)
-            weights[: len(some_RL), : layout.labelled] = some_RL
-            noise = np.zeros((layout.rows, layout.groups * layout.classes), dtype=np.int64)
-            noise[: len(some_RC), : layout.columns] = some_RC
-            sums: list[Any] = [None] * layout.groups
-            for part in range(layout.parts):
-                block = weights[:, part * layout.block : (part + 1) * layout.block]
-                slots = np.zeros(DEGREE, dtype=np.int64)
-                tiled = np.tile(block.T.reshape(-1), layout.classes)
-                slots[: tiled.size] = tiled
-                plain = ring.encoder.encode(slots)
-                if plain.is_zero():  # SEAL multiplies by none
-                    continue
-                evaluator.transform_to_ntt_inplace(plain, ring.first)
-                for group in range(layout.groups):
-                    product = evaluator.multiply_plain(
-                        self._targets[group * layout.parts + part], plain
-                    )
-                    if sums[group] is None:
-                        sums[group] = product
-                    else:
-                        evaluator.add_inplace(sums[group], product)
-            for group, total in enumerate(sums):
-                local_noise = noise[:, group * layout.classes : (group + 1) * layout.classes]
-                answers.append(self._sealed(total, local_noise))
-        return np.stack(answers)
+    def _answers(self, asked: tuple[np.ndarray, int, bytes]) -> np.ndarray:
+        """(ciphertexts, bytes) of (rows, L) weights: the same of the same, else independent."""
+        weights_RL, bits, name = asked
+        layout, given = self.layout, np.ascontiguousarray(weights_RL)
+        seed = hashlib.blake2b(name + given.tobytes()).digest()
+        num, groups = -(-len(given) // layout.rows), layout.groups
+        sums = _transformed(self._packed(given, num)) @ self._targets  # (N / 2, A, groups 2 limbs)
+        drawn = np.frombuffer(_drawn(seed, "masks", num * groups * MASKS * DEGREE), np.int8)
+        masks = drawn.reshape(DEGREE, num * groups, MASKS)
+        sums += (_transformed(masks) @ self._zeros).reshape(sums.shape)
+        both = _of_limbs(_whole(sums).reshape(DEGREE, num * groups, 2, _LIMBS))
+        error = np.frombuffer(_drawn(seed, "error", num * groups * DEGREE), np.uint8)
+        second = both[..., 1].T + (error & np.uint8(1)).reshape(-1, DEGREE)
+        first = both[layout.asked, :, 0].transpose(2, 0, 1)  # (A groups, rows, classes)
+        blur = np.frombuffer(_drawn(seed, "blur", 8 * first.size), "<u8") >> np.uint64(bits)
+        first = first + blur.reshape(first.shape) - np.uint64(1 << (MODULUS_BITS - 1 - bits))
+        sent = _cut(first, _FIRST_CUT, FIRST_BYTES)
+        sent = sent.reshape(num, groups, layout.rows, layout.classes, FIRST_BYTES)
+        for group in range(groups):  # what pads the last rows and columns is nobody's number
+            sent[:, group, :, max(0, layout.columns - group * layout.classes) :] = 0
+        sent[-1, :, len(given) - (num - 1) * layout.rows :] = 0
+        halves = _cut(second, _SECOND_CUT, SECOND_BYTES).reshape(num * groups, -1)
+        return np.concatenate([halves, sent.reshape(num * groups, -1)], axis=1)
 
-    def _sealed(self, total: Any, noise_RC: np.ndarray) -> np.ndarray:
-        """What is sent: masked, made fresh, and its noise flooded."""
-        ring, layout = self._ring, self.layout
-        evaluator = ring.evaluator
-        fresh = self._encryptor.encrypt_zero(ring.first)
-        if total is not None:
-            evaluator.add_inplace(fresh, evaluator.transform_from_ntt(total))
-        masks = _below(ring.plain, DEGREE)
-        used = layout.classes * layout.block * layout.rows
-        blocks = masks[:used].reshape(layout.classes, layout.block, layout.rows)
-        blocks[:, 0] = np.mod(noise_RC.T - blocks[:, 1:].sum(axis=1), ring.plain)
-        masks[masks > ring.plain // 2] -= ring.plain
-        evaluator.add_plain_inplace(fresh, ring.encoder.encode(masks))
-        answer = evaluator.mod_switch_to(fresh, ring.last)
-        halves = np.split(_coefficients(answer.to_string(), 2 * _ANSWER), 2)
-        return np.concatenate([_to_wire(half) for half in halves])
+    def _packed(self, weights_RL: np.ndarray, num: int) -> np.ndarray:
+        """(N, A, K) polynomials: M[r, j] in X^(r classes g + g - 1 - j)."""
+        layout, g = self.layout, self.layout.block
+        padded = np.zeros((num * layout.rows, layout.parts * g), dtype=np.int32)
+        padded[: len(weights_RL), : layout.labelled] = weights_RL
+        each = padded.reshape(num, layout.rows, layout.parts, g)[..., ::-1].transpose(1, 3, 0, 2)
+        packed = np.zeros((DEGREE, num, layout.parts), dtype=np.int32)
+        used = layout.rows * layout.classes * g
+        whole = packed[:used].reshape(layout.rows, layout.classes, g, num, layout.parts)
+        whole[:, 0] = each
+        return packed
+
+
+def _both(first_NP: np.ndarray, second_NP: np.ndarray) -> np.ndarray:
+    """(N / 2, P, 2 limbs) transformed halves of ciphertexts."""
+    both = _limbs(np.stack([first_NP, second_NP], axis=-1))
+    return _transformed(both.reshape(DEGREE, first_NP.shape[1], 2 * _LIMBS))
 
 
 #: What came last to this process of a cluster, by a token of the party's own: no owner chose it.
@@ -566,16 +530,6 @@ def _again(token: bytes, wire: tuple[Layout, np.ndarray, np.ndarray, bytes]) -> 
     return _last[token]
 
 
-def _below(most: int, count: int) -> np.ndarray:
-    """Uniform whole numbers below ``most``, from the system."""
-    values = np.empty(0, dtype=np.int64)
-    mask = 2 ** most.bit_length() - 1
-    while len(values) < count:
-        drawn = np.frombuffer(secrets.token_bytes(8 * 2 * count), "<u8") & np.uint64(mask)
-        values = np.concatenate([values, drawn[drawn < most].astype(np.int64)])
-    return values[:count].copy()
-
-
 # --- Whole numbers -------------------------------------------------------------------------------
 
 
@@ -586,9 +540,12 @@ def whole_targets(targets_LC: np.ndarray) -> tuple[np.ndarray, float]:
     return np.rint(targets_LC / unit).astype(np.int64), unit
 
 
-def exponent_of(largest_row: float) -> int:
-    """The power of two that M is multiplied by, so that no row's sizes sum to more than
-    ``ROW_BITS``."""
-    if not largest_row > 0:
-        return 0
-    return math.floor(ROW_BITS - math.log2(largest_row)) - 1
+def whole_weights(weights_RL: np.ndarray) -> np.ndarray:
+    """(R, L) whole numbers of ``WEIGHT_BITS``; a row too large for ``ROW_BITS`` is made smaller."""
+    scaled = weights_RL * np.float32(2**WEIGHT_BITS)
+    sizes = np.abs(scaled).sum(axis=1, keepdims=True)
+    most = np.float32(2**ROW_BITS - scaled.shape[1])  # rounding adds a half to each
+    if (sizes > most).any():
+        scaled *= np.minimum(np.float32(1), most / np.maximum(sizes, np.float32(1)))
+    whole: np.ndarray = np.rint(scaled, out=scaled).astype(np.int32)
+    return whole

@@ -17,8 +17,6 @@ from mailboxes import SLOW_S, Letters, eager_command, kill, wait_until, written
 from dovetail.audit.measured import reported
 from dovetail.runs.letters import ALIGNMENT
 
-pytest.importorskip("seal")
-
 Write = Callable[..., Letters]
 
 #: Whose model -> its tensors.

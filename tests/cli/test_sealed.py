@@ -27,8 +27,6 @@ from dovetail.models import load
 from dovetail.network.quota import Quota
 from dovetail.privacy import encrypted
 
-pytest.importorskip("seal")
-
 PENALTIES = [0.001, 0.01, 0.1, 1.0, 10.0]
 
 AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-s"]')
@@ -94,8 +92,8 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
         pair = each["party"], each["partner"]
         assert each["per"] == "run"
         # Some of the labelled rows only test: that may be two ciphertexts fewer, or one more.
-        assert abs(each["sent_bytes"] - sent[pair]) <= 2.1 * encrypted.TARGET_WIRE
-        assert abs(each["received_bytes"] - sent[pair[::-1]]) <= 2 * encrypted.ANSWER_WIRE
+        assert abs(each["sent_bytes"] - sent[pair]) <= 2.5 * encrypted.TARGET_WIRE
+        assert abs(each["received_bytes"] - sent[pair[::-1]]) <= 2.5 * encrypted.SECOND_WIRE
     models = dealt.folder / "out" / "models"
     assert sorted(path.name for path in models.iterdir()) == ["clinic", "joint", "lab", "registry"]
     keys = models / "joint" / "keys.safetensors"
@@ -130,14 +128,13 @@ def test_a_policy_says_how_many_numbers_leave_of_a_row(
     dealt: Any, dovetail: Callable[..., Any]
 ) -> None:
     policy = '"align", "apfed-s"]'
-    dealt.change("lab.toml", (policy, f"{policy}\nsealed = {{ numbers_per_row = 2 }}"))
-    kernels = ("--set", 'apfed.sealed.kernels=["linear","radial","trees"]')
-    done = dovetail("train", "run.toml", "--out", "out", *kernels)
+    dealt.change("lab.toml", (policy, f"{policy}\nsealed = {{ numbers_per_row = 0 }}"))
+    done = dovetail("train", "run.toml", "--out", "out")
     assert done.code == 0, done.err
     result = json.loads((dealt.folder / "out" / "result.json").read_text())
     assert result["distilled"]["partners"] == ["registry"]
-    assert "refuses 3 numbers a row" in result["distilled"]["lost"]["lab"]
-    assert "policy.sealed.numbers_per_row is 2" in result["distilled"]["lost"]["lab"]
+    assert "refuses 1 number a row" in result["distilled"]["lost"]["lab"]
+    assert "policy.sealed.numbers_per_row is 0" in result["distilled"]["lost"]["lab"]
 
 
 @pytest.mark.slow

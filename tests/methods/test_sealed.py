@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +22,10 @@ from dovetail.methods.apfed import (
     sealed,
     sealed_checks,
     sealed_inference,
-    sealed_numbers,
-    second_question,
 )
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, Whole, row_digests
+from dovetail.methods.apfed.sealed_numbers import Reader, lasting
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import load_bottom
 from dovetail.models.kept_smoothing import SmoothingSpec
@@ -44,9 +41,9 @@ from dovetail.network.quota import Quota
 from dovetail.privacy import encrypted
 from dovetail.settings.models import Pictures
 
-pytest.importorskip("seal")
-
-SMOOTHERS = (Smoother("mean", 1.0),)
+SMOOTHER = Smoother("mean", 1.0)
+#: So fine that a number is that of the smoother in the clear.
+FINE = 24
 
 
 def made(
@@ -71,15 +68,13 @@ def made(
 def active_of(
     owner: Owner,
     rows: Mapping[str, Tensor],
-    smoothers: tuple[Smoother, ...] = SMOOTHERS,
     *,
     tested: bool = False,
-    more: tuple[Smoother, ...] = (),
-) -> second_question.Active:
+) -> sealed.Active:
     bank_rows = torch.arange(len(owner.x_RF))
     table = Table.of(owner.x_RF, "bank", Alignment({"bank": bank_rows, **rows}))
     test = table if tested else None
-    return second_question.Active(owner, table, test, smoothers, Local("bank"), seed=3, more=more)
+    return sealed.Active(owner, table, test, Local("bank"), seed=3)
 
 
 def partner_of(
@@ -88,46 +83,85 @@ def partner_of(
     rows: Tensor,
     limits: SealedLimits | None = None,
     given: NumbersGiven | None = None,
-) -> second_question.Partner:
+) -> sealed.Partner:
+    """A partner; without limits its numbers are as good as those in the clear."""
+    limits = limits or sealed_checks.UNLIMITED.model_copy(update={"bits": FINE})
     test = SharedRows(name, x.clone(), rows)
-    return second_question.Partner(
-        SharedRows(name, x, rows), test, Local(name), limits, given=given
-    )
+    return sealed.Partner(SharedRows(name, x, rows), test, Local(name), limits, given=given)
 
 
-def in_the_clear(
-    owner: Owner, x: Tensor, rows_L: Tensor, name: str, smoother: Smoother
-) -> tuple[Tensor, Tensor]:
+def in_the_clear(owner: Owner, x: Tensor, rows_L: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """M and M t of all rows, from the same kernels."""
     local = Local(name)
     local.begin(3)
-    kernels = Kernels.fit(x, local.generator("kernels"))
+    kernels = Kernels.fit(x, lasting(local, "kernels"))
     made_of = Smoothing(
-        kernels, [smoother], x[rows_L], owner.folds_R[rows_L], sealed_checks.UNLIMITED.least_rows
+        kernels, SMOOTHER, x[rows_L], owner.folds_R[rows_L], sealed_checks.UNLIMITED.least_rows
     )
-    weights = made_of.weights(x, 0)
-    weights[rows_L] = made_of.left_out(0)
+    weights = made_of.weights(x)
+    weights[rows_L] = made_of.left_out()
     return weights, weights @ targets(owner, rows_L)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 12])
 def test_what_is_decrypted_is_the_smoother_in_the_clear(classes: int) -> None:
     owner, partner = made(classes)
-    smoothers = (Smoother("mean", 1.0), Smoother("trees", 3.0))
     everyone = torch.arange(len(partner))
     party = partner_of("shop", partner, everyone)
-    active = active_of(owner, {"shop": everyone}, smoothers)
+    active = active_of(owner, {"shop": everyone})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
-    num = owner.targets_RC.shape[1]
     rows_L = active.labelled("shop")
-    for index, smoother in enumerate(smoothers):
-        weights, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
-        clear = all_columns(clear, regression=owner.regression)
-        numbers = active.numbers["shop"][:, index * num : (index + 1) * num]
-        assert float((numbers - clear).abs().max()) < 1e-4 * float(clear.std())
-        # No label of a row's own fold has a part in its number.
-        folds = owner.folds_R[rows_L]
-        assert (weights[rows_L][folds[:, None] == folds[None]] == 0).all()
+    weights, clear = in_the_clear(owner, partner, rows_L, "shop")
+    clear = all_columns(clear, regression=owner.regression)
+    assert float((active.numbers["shop"] - clear).abs().max()) < 0.02 * float(clear.std())
+    # No label of a row's own fold has a part in its number.
+    folds = owner.folds_R[rows_L]
+    assert (weights[rows_L][folds[:, None] == folds[None]] == 0).all()
+
+
+def test_numbers_are_blurred_by_their_bits_and_equal_rows_differ() -> None:
+    """So a number is no fingerprint: nobody looks a row up by another one's."""
+    owner, partner = made(2, rows=400)
+    partner[200:] = partner[100]
+    everyone = torch.arange(len(partner))
+    party = partner_of("shop", partner, everyone, SealedLimits(bits=6))
+    active = active_of(owner, {"shop": everyone})
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    assert active.bits == {"shop": 6}
+    alike = active.numbers["shop"][200:, 0]
+    assert len(alike.unique()) > 195
+    largest = float(targets(owner, active.labelled("shop")).abs().max())
+    width = 2 * encrypted.RANGE * largest / 2**6
+    assert float(alike.max() - alike.min()) == pytest.approx(width, rel=0.05)
+    assert float(alike.std()) == pytest.approx(width / 12**0.5, rel=0.1)
+
+
+def test_the_same_question_has_the_same_answer_in_another_run_and_counts_once(
+    tmp_path: Path,
+) -> None:
+    owner, partner = made(2)
+    everyone, ids = torch.arange(len(partner)), np.arange(len(partner))
+    limits = SealedLimits()
+
+    def asked(labels: Owner, run: str, columns: Tensor = partner) -> Tensor | str:
+        given = NumbersGiven(Quota(tmp_path), "bank", ids, run)
+        local = Local("shop", secret=lambda: run.encode() * 8, lasting=b"of the site" * 2)
+        test = SharedRows("shop", columns, everyone)
+        party = sealed.Partner(test, None, local, limits, given=given)
+        active = active_of(labels, {"shop": everyone})
+        list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+        return active.numbers.get("shop", active.lost.get("shop", ""))
+
+    first = asked(owner, "run-1")
+    assert isinstance(first, Tensor)
+    again = asked(owner, "run-2")
+    assert isinstance(again, Tensor)
+    assert torch.equal(first, again)
+    other = replace(owner, targets_RC=owner.targets_RC.roll(1, 0))
+    assert "write sealed = { numbers_per_row = 2 } below [policy]" in str(asked(other, "run-3"))
+    assert "has given 1 of a row before" in str(asked(owner, "run-4", partner + 1))
+    limits = SealedLimits(numbers_per_row=2)
+    assert isinstance(asked(other, "run-3"), Tensor)
 
 
 def test_a_labelled_rows_number_does_not_know_its_label() -> None:
@@ -146,7 +180,7 @@ def test_a_labelled_rows_number_does_not_know_its_label() -> None:
         # The classes' shares are of all labels; their part is the sum of a row's weights.
         numbers.append(active.numbers["shop"])
     rows_L = (owner.folds_R >= 0).nonzero().flatten()
-    weights, _ = in_the_clear(owner, partner, rows_L, "shop", SMOOTHERS[0])
+    weights, _ = in_the_clear(owner, partner, rows_L, "shop")
     one, other = (each[owner.folds_R == 2, 1] for each in numbers)
     shares = [1 - owner.targets_RC[rows_L, 0].mean()]
     flipped_targets = owner.targets_RC[rows_L].clone()
@@ -154,7 +188,7 @@ def test_a_labelled_rows_number_does_not_know_its_label() -> None:
     flipped_targets[in_fold] = flipped_targets[in_fold].flip(1)
     shares.append(1 - flipped_targets[:, 0].mean())
     moved = (shares[0] - shares[1]) * weights[owner.folds_R == 2].sum(dim=1)
-    torch.testing.assert_close(other - one, moved, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(other - one, moved, rtol=1e-2, atol=2e-3)
 
 
 def test_a_partner_that_lacks_rows_says_nothing_of_them() -> None:
@@ -192,7 +226,7 @@ def test_no_more_rows_are_asked_about_than_are_wanted() -> None:
     list(assisting.rounds(whole, InProcess({"shop": party}, driver="bank")))
     held = active.aligned()
     torch.testing.assert_close(
-        active.numbers["shop"][held], whole.numbers["shop"][held], rtol=1e-4, atol=1e-5
+        active.numbers["shop"][held], whole.numbers["shop"][held], rtol=1e-2, atol=1e-3
     )
 
 
@@ -210,7 +244,7 @@ def test_a_run_that_is_resumed_asks_nobody_again(tmp_path: Path) -> None:
 
 
 def test_a_partner_that_fails_is_left_out_and_the_others_answer() -> None:
-    class Fails(second_question.Partner):
+    class Fails(sealed.Partner):
         def begin(self, message: sealed.Begin) -> sealed.Answered:
             raise PartyError(self.name, "its disk is full")
 
@@ -227,54 +261,12 @@ def test_a_partner_that_fails_is_left_out_and_the_others_answer() -> None:
     assert epoch.reasons == {"shop": "its disk is full"}
 
 
-# --- Asked once more -----------------------------------------------------------------------------
-
-
-def test_more_numbers_are_asked_for_where_the_first_pay() -> None:
-    owner, partner = made(3)
-    everyone, more = torch.arange(len(partner)), (Smoother("linear", 2.0), Smoother("trees", 1.0))
-    party = partner_of("shop", partner, everyone)
-    active = active_of(owner, {"shop": everyone}, more=more, tested=True)
-    engine = InProcess({"shop": party}, driver="bank")
-    list(assisting.rounds(active, engine, pays=lambda: True))
-    assert active.asked_more == ["shop"]
-    rows_L = active.labelled("shop")
-    for index, smoother in enumerate((*SMOOTHERS, *more)):
-        _, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
-        clear = all_columns(clear, regression=False)
-        found = active.numbers["shop"][:, 3 * index : 3 * index + 3]
-        assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
-    assert active.tested["shop"].shape == active.numbers["shop"].shape
-    assert len(active.answers["shop"]["exponents"]) == 3
-    assert [line["count"] for line in engine.ledger.lines()] == [1, 1, 1, 1]
-    once = active_of(owner, {"shop": everyone}, more=more)
-    list(assisting.rounds(once, InProcess({"shop": party}, driver="bank")))  # they do not pay
-    assert not once.asked_more
-
-
-def test_no_more_numbers_are_asked_for_than_a_policy_gives() -> None:
-    owner, partner = made(3)
-    everyone, more = torch.arange(len(partner)), (Smoother("linear", 2.0), Smoother("trees", 1.0))
-    for most, asked in ((5, 2), (3, 1)):
-        party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=most))
-        active = active_of(owner, {"shop": everyone}, more=more)
-        list(assisting.rounds(active, InProcess({"shop": party}, driver="bank"), pays=lambda: True))
-        assert active.numbers["shop"].shape[1] == 3 * asked, active.lost
-    limited = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=3))
-    limited.handle(question(owner, 120))
-    with pytest.raises(PartyError, match=r"refuses 4 numbers a row: .*numbers_per_row is 3"):
-        limited.handle(second_question.More(("trees",), (1.0,)))
-    free = partner_of("shop", partner, everyone)
-    free.handle(question(owner, 120))
-    with pytest.raises(MessageError, match="expected 1 to 11 more smoothers, got 12 kernels"):
-        free.handle(second_question.More(("trees",) * 12, (1.0,) * 12))
-
-
 # --- What a partner can tell ---------------------------------------------------------------------
 
 
-def question(owner: Owner, rows: int) -> sealed.Begin:
+def question(owner: Owner, rows: int, seed: int = 3) -> sealed.Begin:
     active = active_of(owner, {"shop": torch.arange(rows)})
+    active.local.begin(seed)
     return active.question("shop")[0]
 
 
@@ -283,7 +275,7 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
     owner, _ = made(2)
     other = replace(owner, targets_RC=owner.targets_RC.flip(1) * 0 + torch.tensor([1.0, 0.0]))
     other.targets_RC[::7] = torch.tensor([0.0, 1.0])
-    messages = [question(each, 120) for _ in range(24) for each in (owner, other)]
+    messages = [question(each, 120, seed) for seed in range(24) for each in (owner, other)]
     assert len({len(encode(each)) for each in messages}) == 1
     seen = {
         tuple((name, tuple(tensor.shape)) for name, tensor in each.tensors().items())
@@ -293,9 +285,9 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
 
     def view(message: sealed.Begin) -> np.ndarray:
         """Shares of byte values at each place of a coefficient, and the means of the halves."""
-        wire = message.targets_PV.numpy().reshape(-1, 7)
-        parts = [np.bincount(wire[:, index], minlength=256) / len(wire) for index in range(7)]
-        return np.concatenate([*parts, message.key_1W.numpy().reshape(-1, 7).mean(axis=0)])
+        wire = message.targets_PV.numpy().reshape(-1, 8)
+        parts = [np.bincount(wire[:, index], minlength=256) / len(wire) for index in range(8)]
+        return np.concatenate([*parts, message.key_1W.numpy().reshape(-1, 8).mean(axis=0)])
 
     x, y = np.stack([view(each) for each in messages]), np.arange(len(messages)) % 2
     train, test = np.arange(32), np.arange(32, 48)
@@ -303,39 +295,6 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
     model = LogisticRegression(C=1e-3, max_iter=500).fit(scaled[train], y[train])
     right = (model.predict(scaled[test]) == y[test]).mean()
     assert abs(right - 0.5) <= 0.375  # 3 standard errors of a coin
-
-
-class Traced:
-    """What a part of the library does, written down by name."""
-
-    def __init__(self, part: Any, done: list[str]) -> None:
-        self._part, self._done = part, done
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
-
-        def traced(*arguments: Any) -> Any:
-            self._done.append(name)
-            return found(*arguments)
-
-        return traced if callable(found) else found
-
-
-def test_work_on_targets_is_the_same_whatever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a message's time says nothing of labels: the same steps on polynomials of equal length."""
-    owner, _ = made(2)
-    one_class = replace(owner, targets_RC=torch.tensor([[1.0, 0.0]]).repeat(120, 1))
-    one_class.targets_RC[0] = torch.tensor([0.0, 1.0])
-    ring, traces = encrypted._ring(), []
-    for each in (owner, one_class):
-        done: list[str] = []
-        monkeypatch.setattr(ring, "encoder", Traced(ring.encoder, done))
-        monkeypatch.setattr(ring, "evaluator", Traced(ring.evaluator, done))
-        question(each, 120)
-        traces.append(done)
-        monkeypatch.undo()
-    assert traces[0] == traces[1]
-    assert traces[0].count("encode") == len(question(owner, 120).targets_PV)
 
 
 def test_times_of_two_labellings_are_alike() -> None:
@@ -388,24 +347,24 @@ def test_what_is_not_as_agreed_is_refused_in_a_sentence() -> None:
     assert "is smoothed by fewer than 10 others" in refused(
         good, folds_L=torch.zeros_like(good.folds_L)
     )
-    altered = good.targets_PV.clone()
-    altered[0, :7] = 255
-    assert "it is no ciphertext of bfv" in refused(good, targets_PV=altered)
-    assert "targets" in refused(good, targets_PV=good.targets_PV[:, :-7])
-    assert "expected 1 to 12 smoothers" in refused(good, kernels=("mean",) * 13, ridges=(1.0,) * 13)
-    assert "a kernel among" in refused(good, kernels=("cubic",))
-    assert "ridge above" in refused(good, ridges=(-1.0,))
+    assert "a key and targets of" in refused(good, targets_PV=good.targets_PV[:, :-7])
+    assert "a key and targets of (1, 0)" in refused(good, key_1W=good.key_1W[:, :0])
+    nobody = torch.zeros(0, dtype=torch.int64)
+    assert "expected one sample or more" in refused(good, samples_N=nobody, tested_U=nobody)
+    assert "60 folds, and this party takes 16" in refused(good, folds_L=torch.arange(60))
 
 
 def test_numbers_of_a_row_are_counted_over_runs(tmp_path: Path) -> None:
-    """One-hot targets read a column of M a number: after so many there are no more."""
+    """Targets of any kind tell so many bits a number: after so many there are no more."""
     owner, partner = made(4)
+    turned = iter(range(1, 9))
     everyone, ids = torch.arange(len(partner)), np.arange(1000, 1000 + len(partner))
 
-    def asked(rows: Tensor = everyone) -> second_question.Active:
+    def asked(rows: Tensor = everyone) -> sealed.Active:
         given = NumbersGiven(Quota(tmp_path), "bank", ids)  # another process each time
         party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=7), given)
-        active = active_of(owner, {"shop": rows})
+        labels = replace(owner, targets_RC=owner.targets_RC.roll(next(turned), 0))
+        active = active_of(labels, {"shop": rows})
         list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
         return active
 
@@ -425,25 +384,9 @@ def test_one_row_is_never_all_of_a_number() -> None:
     party = partner_of("shop", partner, everyone, SealedLimits(least_rows=15))
     active = active_of(owner, {"shop": everyone})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
-    weights = party.smoothing.weights(partner, 0).abs()
-    assert float((weights.sum(dim=1) ** 2 / weights.square().sum(dim=1)).min()) > 14.99
-
-
-def test_a_number_has_no_room_for_a_second_one() -> None:
-    """What is below 2^-19 of a number's spread is noise: bits for one number and no more."""
-    owner, partner = made(2)
-    everyone = torch.arange(len(partner))
-    decrypted = []
-    for seed in (1, 2):
-        rng = torch.Generator().manual_seed(seed)
-        weights, _ = in_the_clear(owner, partner, torch.arange(60), "shop", SMOOTHERS[0])
-        asked, sealing = active_of(owner, {"shop": everyone}).question("shop")
-        dither = torch.randint(256, (32,), generator=rng).byte()
-        wire = asked.key_1W[0], asked.targets_PV, asked.nonce_32, dither
-        numbers = Multiplying(sealing.layout, *wire).times(weights, row_digests(partner), 0)
-        decrypted.append(sealing.key.decrypt(numbers, sealing.layout, 120)[:, 0])
-    apart = np.abs(decrypted[0] - decrypted[1]).max() / decrypted[0].std()
-    assert 2**-21 < apart < 2**-15
+    weights = torch.from_numpy(encrypted.whole_weights(party.smoothing.weights(partner).numpy()))
+    weights = weights.double().abs()  # as they are multiplied
+    assert float((weights.sum(dim=1) ** 2 / weights.square().sum(dim=1)).min()) > 14.9
 
 
 # --- Rows that come later ------------------------------------------------------------------------
@@ -451,7 +394,7 @@ def test_a_number_has_no_room_for_a_second_one() -> None:
 
 def asked_again(
     folder: Path, owner: Owner, partner: Tensor, limits: SealedLimits
-) -> tuple[second_question.Active, Callable[[Tensor], Tensor]]:
+) -> tuple[sealed.Active, Callable[[Tensor], Tensor]]:
     """A run with a partner at its site, and what asks it about samples afterwards."""
     everyone, ids = torch.arange(len(partner)), np.arange(len(partner))
     quota = Quota(folder)
@@ -469,13 +412,13 @@ def asked_again(
         NumbersGiven(quota, "bank", ids),
     )
     answers = Answers.from_json(active.answers["shop"])
-    key = encrypted.Owner(active.keys["shop"].numpy())
+    key = encrypted.Owner(active.keys["shop"].numpy().tobytes())
     reader = Reader(key, answers, owner.regression)
 
     def ask(samples: Tensor) -> Tensor:
         reply = asks.handle(sealed_inference.Smooth("run-1", samples))
         assert isinstance(reply, sealed_inference.Smoothed)
-        return reader.read(reply.numbers_PW.numpy(), len(samples), strict=False)
+        return reader.read(reply.numbers_PW, reply.place_B, len(samples))
 
     return active, ask
 
@@ -485,16 +428,18 @@ def test_numbers_of_new_rows_are_the_smoother_in_the_clear(tmp_path: Path, class
     owner, columns = made(classes)
     new = torch.randn(30, 5, generator=torch.Generator().manual_seed(9))
     whole = torch.cat([columns, new])
-    active, ask = asked_again(tmp_path, owner, whole, SealedLimits())
+    active, ask = asked_again(
+        tmp_path, owner, whole, SealedLimits(numbers_per_row=9).model_copy(update={"bits": FINE})
+    )
     rows_L = active.labelled("shop")
     local = Local("shop")
     local.begin(3)
-    kernels = Kernels.fit(whole, local.generator("kernels"))
-    smoothing = Smoothing(kernels, SMOOTHERS, whole[rows_L], owner.folds_R[rows_L], 10)
-    clear = smoothing.weights(new, 0) @ targets(owner, rows_L)
+    kernels = Kernels.fit(whole, lasting(local, "kernels"))
+    smoothing = Smoothing(kernels, SMOOTHER, whole[rows_L], owner.folds_R[rows_L], 10)
+    clear = smoothing.weights(new) @ targets(owner, rows_L)
     clear = all_columns(clear, regression=owner.regression)
     found = ask(torch.arange(120, 150))
-    assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
+    assert float((found - clear).abs().max()) < 0.01 * float(clear.std())
     assert torch.equal(ask(torch.arange(120, 150).flip(0)).flip(0), found)  # to the bit
 
 
@@ -506,59 +451,43 @@ def test_a_partners_pictures_are_seen_alike_in_training_and_later(
     rng = torch.Generator().manual_seed(4)
     images = torch.randint(256, (150, 1, 12, 10), generator=rng).byte()
     shared = SharedRows("shop", images, torch.arange(150))
-    party = second_question.Partner(shared, None, Local("shop"), pictures=pictures)
+    limits = SealedLimits().model_copy(update={"bits": FINE, "numbers_per_row": 9})
+    party = sealed.Partner(shared, None, Local("shop"), limits, pictures=pictures)
     active = active_of(owner, {"shop": torch.arange(120)})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
     rows_L, x = active.labelled("shop"), images.flatten(1) / 255
     local = Local("shop")
     local.begin(3)
-    view, kernels = kernels_of(x, torch.Size((1, 12, 10)), local.generator("kernels"), pictures)
-    smoothing = Smoothing(kernels, SMOOTHERS, view(x[rows_L]), owner.folds_R[rows_L], 10, view)
-    clear = smoothing.weights(x, 0)
-    clear[rows_L] = smoothing.left_out(0)
+    view, kernels = kernels_of(x, torch.Size((1, 12, 10)), lasting(local, "kernels"), pictures)
+    smoothing = Smoothing(kernels, SMOOTHER, view(x[rows_L]), owner.folds_R[rows_L], 10, view)
+    clear = smoothing.weights(x)
+    clear[rows_L] = smoothing.left_out()
     clear = all_columns(clear @ targets(owner, rows_L), regression=False)
     error = float((active.numbers["shop"] - clear[:120]).abs().max())
-    assert error < 1e-4 * float(clear.std())
+    assert error < 0.01 * float(clear.std())
     kept = load_bottom(party.bottom_model().save(tmp_path / "kept"))
     assert isinstance(kept.spec, SmoothingSpec)
     assert (kept.spec.pictures is None) == (pictures == "flat")
-    weights = kept.network.smoothing.weights(x[120:], 0)
+    weights = kept.network.smoothing.weights(x[120:])
     later = all_columns(weights @ targets(owner, rows_L), regression=False)
     torch.testing.assert_close(later, clear[120:], rtol=1e-3, atol=1e-5)
 
 
-def test_a_row_counts_once_a_run_however_often_it_is_asked_about(tmp_path: Path) -> None:
+def test_rows_asked_about_together_count_once_and_in_other_company_anew(tmp_path: Path) -> None:
+    """A second answer about a row has a blur of its own, so it tells of it once more."""
     owner, columns = made(4)
     new = torch.randn(30, 5, generator=torch.Generator().manual_seed(9))
     limits = SealedLimits(numbers_per_row=3)
     whole = torch.cat([columns, new])
     _, ask = asked_again(tmp_path, owner, whole, limits)
+    first = ask(torch.arange(120, 150))
     for _ in range(3):
-        ask(torch.arange(120, 150))  # new rows: three numbers each, once
-        ask(torch.arange(60, 120))  # of the run, without label: as they were given
-    with pytest.raises(PartyError, match="refuses 3 numbers a row: it has given 3 of a row before"):
-        ask(torch.arange(50, 60))  # labelled: now by every labelled row, a number that is new
+        assert torch.equal(ask(torch.arange(120, 150)), first)
+    for others in (torch.arange(120, 149), torch.arange(60, 90)):  # these were asked in training
+        with pytest.raises(PartyError, match="refuses 3 numbers a row: it has given 3 of a row be"):
+            ask(others)
     given = NumbersGiven(Quota(tmp_path), "bank", np.arange(len(whole)))
     assert given.most(torch.arange(len(whole))) == 3
-
-
-def test_an_owner_does_not_show_whether_an_answer_decrypts(tmp_path: Path) -> None:
-    """Else a partner that makes answers up would read targets by who is asked again."""
-    owner, columns = made(2)
-    active, _ = asked_again(tmp_path, owner, columns, SealedLimits())
-    reader = Reader(
-        encrypted.Owner(active.keys["shop"].numpy()),
-        Answers.from_json(active.answers["shop"]),
-        regression=False,
-    )
-    rng = torch.Generator().manual_seed(0)
-    each = reader.layout.num_answers(100), encrypted.ANSWER_WIRE
-    made_up = torch.randint(256, each, generator=rng).byte().numpy().reshape(-1, 7)
-    made_up[:, 6] = 0  # below every prime
-    found = reader.read(made_up.reshape(each), 100, strict=False)
-    assert found.isnan().any()  # in half of the rows; in the others it is some number
-    with pytest.raises(MessageError, match="numbers that no weights give"):
-        reader.read(made_up.reshape(each), 100)
 
 
 def test_weights_in_parts_and_in_a_file_are_those_of_memory(
@@ -566,16 +495,12 @@ def test_weights_in_parts_and_in_a_file_are_those_of_memory(
 ) -> None:
     rng = torch.Generator().manual_seed(3)
     x = torch.randn(260, 5, generator=rng)
-    made = Smoothing(Kernels.fit(x, rng), SMOOTHERS, x[:60], torch.arange(60) % 4, 10)
+    made = Smoothing(Kernels.fit(x, rng), SMOOTHER, x[:60], torch.arange(60) % 4, 10)
     known = torch.where(torch.arange(260) < 60, torch.arange(260), -1)
     known = known.roll(7)  # labelled rows stand among the others
-    whole = made.weights(x.roll(7, 0), 0, known)
-    expected = Whole.of(whole)
+    whole = made.weights(x.roll(7, 0), known)
     made.forget()
     monkeypatch.setattr("dovetail.data.stored.NUMBERS_BYTES", 0)
-    monkeypatch.setattr(sealed_numbers, "_ROWS_AT_ONCE", 33)
-    in_file = made.weights(x.roll(7, 0), 0, known)
+    in_file = made.weights(x.roll(7, 0), known)
     assert stored.in_file(in_file.numpy())
     assert torch.equal(in_file, whole)
-    assert Whole.of(in_file) == expected
-    assert np.array_equal(expected.numbers(in_file[40:50]), expected.numbers(whole)[40:50])

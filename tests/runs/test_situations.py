@@ -288,7 +288,8 @@ def test_sizes_of_apfed_s_are_one_question_and_its_answer():
     labels_bytes = 2 * 2 * 8  # two labelled rows: which, and their folds
     one = encrypted.KEY_WIRE + encrypted.TARGET_WIRE
     assert size.sent_bytes == one + labels_bytes + 15 * 8  # of 15 that both have
-    assert size.received_bytes == encrypted.ANSWER_WIRE
+    answer = encrypted.Layout.best(2, 1, 15).answer_wire
+    assert size.received_bytes == answer + 15 * 8  # and where each row lies
 
 
 def test_a_party_that_is_sent_projected_codes_has_smaller_messages():

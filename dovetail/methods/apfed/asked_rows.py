@@ -41,8 +41,3 @@ def placed(z_NZ: Tensor, samples_R: Tensor, asked_N: Tensor) -> Tensor:
     found = torch.full((len(samples_R), z_NZ.shape[1]), torch.nan)
     found[rows_of(samples_R, asked_N)] = z_NZ
     return found
-
-
-def beside(numbers: dict[str, Tensor], party: str, z_RZ: Tensor) -> None:
-    """Keep a party's numbers, beside those that it gave before."""
-    numbers[party] = torch.cat([numbers[party], z_RZ], dim=1) if party in numbers else z_RZ

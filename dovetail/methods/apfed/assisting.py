@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail.federated import Epoch, Federation, ending_announced
-from dovetail.methods.apfed import second_question
+from dovetail.methods.apfed import sealed
 from dovetail.methods.apfed.distilling import Distilling, Help, own_models
 from dovetail.models.learners import Fitted
 from dovetail.models.learners.assisted import num_targets
@@ -21,9 +20,6 @@ from dovetail.models.learners.assisted_teacher import JointTeacher, fit_teacher
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.network import Checkpoint, Engine
-
-#: Standard errors of held-out rows that the first numbers gain where more are asked for.
-_AHEAD = 2.0
 
 
 class _Nobody(Federation):
@@ -35,19 +31,16 @@ class _Nobody(Federation):
 
 
 def rounds(
-    active: second_question.Active,
+    active: sealed.Active,
     network: Engine,
     checkpoint: Checkpoint | None = None,
-    *,
-    pays: Callable[[], bool] = lambda: False,
 ) -> Iterator[Epoch]:
-    """Asks every partner once, and once more where that pays; a run that is resumed asks nobody.
+    """Asks every partner once; a run that is resumed asks nobody.
 
     Args:
         active: the label owner.
         network: reaches the partners.
         checkpoint: saves what they answered.
-        pays: whether more numbers are worth it; looked at where there are more to ask for.
     """
     network = network.patient()  # one question is the whole run
     checkpoint, alone = checkpoint or Checkpoint.none(), _Nobody(network)
@@ -56,47 +49,20 @@ def rounds(
             checkpoint.begin_anew(active, network)
             started = time.perf_counter()
             asked = active.ask_all(network)
-            if active.more and active.numbers and pays():
-                active.ask_more(network)
             yield replace(asked, number=1, seconds=time.perf_counter() - started)
             checkpoint.save(1, active, alone)
 
 
-def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> JointTeacher | None:
+def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> JointTeacher | None:
     """The teacher from every partner's numbers; None where no row is labelled and answered."""
     if not active.numbers:
         return None
-    num = owner.num_outputs
-    first = [torch.ones(num, dtype=torch.bool)]
-    for z_RZ in active.numbers.values():
-        first.append(torch.arange(z_RZ.shape[1]) < num)
     z_RZ = torch.cat(list(active.numbers.values()), dim=1)
-    first_F = torch.cat(first) if active.asked_more else None
-    return fit_teacher(z_RZ, owner, alone, first_F, fill=active.fill, party=active.name)
-
-
-def pays(work: Distilling, active: second_question.Active) -> bool:
-    """Whether first numbers put the teacher so far ahead on held-out rows that more may pay."""
-    owner = work.owner()
-    alone = _alone(work, active, owner)[1]
-    joint = joint_of(active, owner, alone)
-    if joint is None:
-        return False
-    said_RC = owner.no_outputs()
-    said_RC[owner.labelled] = alone.held_out_NC
-    taught_RC = joint.joint.held_out(owner.folds_R)
-    both = ~(said_RC + taught_RC).isnan().any(dim=1)
-    losses = [
-        owner.loss.rows(each[both], owner.targets_RC[both]).double()
-        for each in (said_RC, taught_RC)
-    ]
-    gains = losses[0] - losses[1]
-    error = float(gains.std()) / math.sqrt(max(1, len(gains)))
-    return float(gains.mean()) > _AHEAD * error
+    return fit_teacher(z_RZ, owner, alone, fill=active.fill, party=active.name)
 
 
 def _alone(
-    work: Distilling, active: second_question.Active, owner: Owner
+    work: Distilling, active: sealed.Active, owner: Owner
 ) -> tuple[dict[str, Fitted], Fitted]:
     """Every learner of own columns, and the best; trained once a run."""
     if active.alone is None:
@@ -106,7 +72,7 @@ def _alone(
 
 def network_of(
     work: Distilling,
-    active: second_question.Active,
+    active: sealed.Active,
     joint: JointTeacher,
     alone: Fitted,
     solo: Fitted,
@@ -131,12 +97,10 @@ def network_of(
     return kept, spec
 
 
-def help_of(work: Distilling, active: second_question.Active, owner: Owner) -> Help:
+def help_of(work: Distilling, active: sealed.Active, owner: Owner) -> Help:
     """What came of partners' answers."""
     fitted, alone = _alone(work, active, owner)
     joint = joint_of(active, owner, alone)
-    smoothers = (len(each["exponents"]) for each in active.answers.values())
-    per_smoother = num_targets(owner.num_outputs, regression=owner.regression)
     why = "too few rows are both labelled and shared"
     return Help(
         variant="apfed-s",
@@ -149,8 +113,8 @@ def help_of(work: Distilling, active: second_question.Active, owner: Owner) -> H
         report={
             "partners": list(active.partners),
             "lost": dict(active.lost),
-            "asked_more": list(active.asked_more),
-            "numbers_per_row": max(smoothers, default=len(active.smoothers)) * per_smoother,
+            "numbers_per_row": num_targets(owner.num_outputs, regression=owner.regression),
+            "bits": dict(active.bits),
         },
         why=why if active.partners else "no partner answered",
         lost={} if active.numbers else active.lost,
@@ -159,9 +123,7 @@ def help_of(work: Distilling, active: second_question.Active, owner: Owner) -> H
     )
 
 
-def _of_test_rows(
-    active: second_question.Active, joint: WithPartners | None, alone_RC: Tensor
-) -> Tensor:
+def _of_test_rows(active: sealed.Active, joint: WithPartners | None, alone_RC: Tensor) -> Tensor:
     """(R, C) what the joint model says of test rows, NaN where no partner answered."""
     assert isinstance(joint, AssistedJoint)
     z_RZ = torch.cat(list(active.tested.values()), dim=1)

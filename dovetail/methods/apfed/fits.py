@@ -194,7 +194,7 @@ def _question(situation: Situation, owner: str, helper: str) -> MessageSize:
         helper,
         "run",
         sent + asked * PLACE,
-        layout.num_answers(asked) * encrypted.ANSWER_WIRE,
+        layout.num_answers(asked) * layout.answer_wire + asked * PLACE,
         "APFed-S: one encrypted question a run, one number a row"
         + (f" and {each}, {columns}" if columns > 1 else ""),
     )

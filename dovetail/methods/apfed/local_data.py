@@ -18,7 +18,7 @@ from dovetail.data import Alignment, Classification, Input, PartyData, SharedRow
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import distil, second_question
+from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.methods.party import Site
@@ -141,7 +141,7 @@ def _distil_partner(local_data: PartnerData, local: Local) -> Party:
 
 
 def _sealed_partner(local_data: PartnerData, local: Local) -> Party:
-    return second_question.Partner(
+    return sealed.Partner(
         local_data.rows,
         local_data.test,
         local,

@@ -14,7 +14,7 @@ from dovetail.federated import Local, Party
 from dovetail.files import did_you_mean
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, check_shared, label_owner, stored_alignment
-from dovetail.methods.apfed import distil, inference, sealed_inference, second_question
+from dovetail.methods.apfed import distil, inference, sealed, sealed_inference
 from dovetail.methods.apfed.audited import ApfedAudited
 from dovetail.methods.apfed.fits import ApfedFits
 from dovetail.methods.apfed.local_data import (
@@ -247,7 +247,7 @@ class Apfed(ApfedRecord, Method):
         "apfed": algorithm("apfed", apfed.Passive),
         "vertical": algorithm("tvfl", vertical.Member),
         "distil": algorithm("apfed-d", distil.Partner),
-        "sealed": algorithm("apfed-s", second_question.Partner),
+        "sealed": algorithm("apfed-s", sealed.Partner),
         "recalling": algorithm("apfed-d", inference.Inference),
         "smoothing": algorithm("apfed-s", sealed_inference.Smoother),
     }
@@ -341,7 +341,7 @@ class Apfed(ApfedRecord, Method):
                 def make() -> StatefulParty:
                     party = data.party(asked.local())
 
-                    def keep(whole: distil.Partner | second_question.Partner) -> None:
+                    def keep(whole: distil.Partner | sealed.Partner) -> None:
                         asked.keep(whole.bottom_model(), {})
 
                     party.finished = keep

@@ -133,11 +133,10 @@ def _sealed_view(request: sealed.Begin) -> Tensor:
     folds_LK = torch.nn.functional.one_hot(request.folds_L, int(request.folds_L.max()) + 1)
     index_L1 = torch.arange(num).float()[:, None] / num
     parts = -(-num // request.block)
-    wire_PVW = request.targets_PV.numpy()[:parts].reshape(parts, -1, 7).astype(np.float64)
-    value_PV = wire_PVW @ 256.0 ** np.arange(7)
+    value_PN = np.ascontiguousarray(request.targets_PV.numpy()[:parts]).view("<u8")
     at_L = np.arange(num)
-    residues = value_PV.reshape(parts, 3, -1)[at_L // request.block, :, at_L % request.block]
-    shares = torch.from_numpy(residues / residues.max()).float()
+    residues_L1 = value_PN[at_L // request.block, at_L % request.block][:, None]
+    shares = torch.from_numpy(residues_L1 / 2.0**64).float()
     return torch.cat([folds_LK.float(), index_L1, shares], dim=1)
 
 

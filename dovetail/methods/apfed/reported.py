@@ -14,7 +14,7 @@ REPORTED = {
             "partners' columns, to the label owner: high on digits, low on credit",
         ),
         gain="solo model 2.6 points, joint model 11.4 (25 settings)",
-        bounds=("apfed.sealed.kernels", "apfed.sealed.ridges"),
+        bounds=("policy.sealed",),
         letters=(2, 0),
     ),
     "apfed-d": Reported(

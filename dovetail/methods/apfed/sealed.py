@@ -11,27 +11,26 @@ that back encrypted (``privacy/encrypted.py``). What the owner decrypts are a fe
     Symbol     Here                 Shape      Lives at
     t          targets              (L, T)     label owner; sent encrypted
     M_p        Smoothing.weights    (R, L)     partner p
-    z_p        Active.numbers       (R, J T)   sent encrypted to the label owner
+    z_p        Active.numbers       (R, T)     sent encrypted to the label owner, blurred
 
-    Letters: L labelled shared rows, T columns of targets, J smoothers, N and U samples asked about
-    (of the rows that train, and of test rows), R both, P ciphertexts, W bytes.
+    Letters: L labelled shared rows, T columns of targets, N and U samples asked about (of the rows
+    that train, and of test rows), R both, P ciphertexts, W bytes.
 
     label owner                             partner
     Begin(targets, samples)           ---->  weights; products with the ciphertexts
                                       <----  Answered(numbers)
 
 That is all. A partner sees which shared rows are labelled, their folds and how many classes there
-are. A labelled row's number comes from targets of other folds. Partners are asked each by itself.
+are. A labelled row's number comes from targets of other folds. Kernel, ridge and the bits of a
+number are the partner's own (``[policy] sealed``). Partners are asked each by itself.
 Rows that come later are asked about by ``sealed_inference.py``, from what both sides keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,20 +38,26 @@ from dovetail.data import SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
-from dovetail.methods.apfed.asked_rows import beside, placed, rows_asked, rows_labelled
+from dovetail.methods.apfed.asked_rows import placed, rows_asked, rows_labelled
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_checks import UNLIMITED, Asked, checked, counted_left
-from dovetail.methods.apfed.sealed_numbers import Multiplying, Sealing, row_digests
+from dovetail.methods.apfed.sealed_checks import UNLIMITED, checked, counted
+from dovetail.methods.apfed.sealed_numbers import (
+    Multiplying,
+    Sealing,
+    bytes_of,
+    lasting,
+    row_names,
+)
 from dovetail.methods.baselines import features
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom
+from dovetail.models.learners import Fitted
 from dovetail.models.learners.assisted import targets
 from dovetail.models.learners.distil import Owner
 from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Smoother, Smoothing
 from dovetail.network import Bytes, Draws, Engine, Integers, Message
-from dovetail.privacy import encrypted
 from dovetail.settings.models import Pictures
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -62,8 +67,6 @@ class Begin(Message):
     """Label owner -> partner: encrypted targets of labelled samples, and whom to smooth."""
 
     parameters: str  # of the encryption; see ``privacy/encrypted.py``
-    kernels: tuple[str, ...]
-    ridges: tuple[float, ...]
     block: int
     classes: int
     columns: int
@@ -78,13 +81,10 @@ class Begin(Message):
 
 
 class Answered(Message):
-    """Partner -> label owner: each smoother's encrypted numbers of the samples, N and then U.
+    """Partner -> label owner: encrypted numbers of the samples, N and then U."""
 
-    A number times 2^-exponent is the weighted mean of targets.
-    """
-
-    exponents: tuple[int, ...]
-    left: int  # numbers of a row that its policy still gives
+    bits: int  # that a number tells at the most
+    place_R: Integers  # where each sample's numbers lie
     numbers_PW: Bytes
 
 
@@ -92,13 +92,13 @@ class Answered(Message):
 
 
 class Partner(Party):
-    """A party that has columns, and answers on ciphertexts.
+    """A party that has columns, and answers on ciphertexts, once a run.
 
     Args:
         shared: its rows by shared sample.
         test: its test rows by shared sample; None if it has none.
         local: its context.
-        limits: of its policy; None in simulation, which has none.
+        limits: of its policy; None in simulation, which counts no numbers.
         given: how many numbers of each row it has given before; None: nobody counts.
         input: how raw columns become its rows, to be kept.
         pictures: what kernels see of pictures: "patches" as ``models/patches.py`` describes them,
@@ -117,33 +117,30 @@ class Partner(Party):
 
     @handles
     def begin(self, message: Begin) -> Answered:
-        """Numbers of the samples, once per run and row; all is checked before any work."""
-        self.asked = checked(message, self.shared, self.test, self.limits, self.given)
-        dither = torch.randint(256, (32,), generator=self.local.generator("dither")).byte()
+        """Numbers of the samples: sizes are checked and numbers counted before any are made."""
+        asked, limits = checked(message, self.shared, self.test, self.limits), self.limits
+        dither = bytes_of(lasting(self.local, "dither"))
         wire = message.key_1W[0], message.targets_PV, message.nonce_32, dither
-        self.product = Multiplying(self.asked.layout, *wire)
+        self.product = Multiplying(asked.layout, *wire)
         x_NF, shape = features(self.shared.x), self.shared.x.shape[1:]
-        view, kernels = kernels_of(x_NF, shape, self.local.generator("kernels"), self.pictures)
-        rows = self.asked.smoothers, view(self.asked.x_LF), message.folds_L
-        self.smoothing = Smoothing(kernels, *rows, self.limits.least_rows, view)
-        return self.answered(self.asked)
-
-    def answered(self, asked: Asked) -> Answered:
-        """Numbers by the smoothers that have not answered yet."""
-        rows_R, first = row_digests(asked.x_RF, asked.known_R), len(self.product.wholes)
-        left = counted_left(self.name, self.limits, self.given, asked, rows_R)
-        answers = []
-        for index in range(first, len(self.smoothing.smoothers)):
-            weights_RL = self.smoothing.weights(asked.x_RF, index, asked.known_R, self.name)  # M
-            answers.append(self.product.times(weights_RL, rows_R, index))
+        view, kernels = kernels_of(x_NF, shape, lasting(self.local, "kernels"), self.pictures)
+        smoother = Smoother(limits.kernel, limits.ridge)
+        rows = view(asked.x_LF), message.folds_L
+        self.smoothing = Smoothing(kernels, smoother, *rows, limits.least_rows, view)
+        ids = range(len(asked.x_RF)) if self.given is None else self.given.ids_N[asked.cells]
+        names = row_names(ids, asked.x_RF)
+        placed = self.product.placed(names, self.smoothing, limits.bits)
+        counted(self.name, limits, self.given, asked.cells, asked.numbers, placed.digest)
+        numbers_PW = self.product.answered(
+            self.smoothing, asked.x_RF, placed, limits.bits, asked.known_R, self.name
+        )
         self.smoothing.forget()
-        exponents = tuple(each.exponent for each in self.product.wholes[first:])
-        return Answered(exponents, left, torch.from_numpy(np.concatenate(answers)))
+        return Answered(limits.bits, placed.place_R, numbers_PW)
 
     def bottom_model(self) -> Bottom:
-        """What it keeps at its site: its smoothers, and the targets that it cannot read."""
+        """What it keeps at its site: its smoother, and the targets that it cannot read."""
         network, spec = self.product.kept(self.smoothing)
-        shape, width = tuple(self.shared.x.shape[1:]), len(spec.smoothers) * spec.sizes.columns
+        shape, width = tuple(self.shared.x.shape[1:]), spec.sizes.columns
         return Bottom(self.name, network, spec, shape, width, self.input, {"method": "apfed-s"})
 
 
@@ -157,23 +154,25 @@ class Active(Driver):
         owner: its rows, targets and folds.
         train: the same rows, by shared sample.
         test: test rows by shared sample; None if there are none.
-        smoothers: what each partner is asked for.
         local: its context.
         seed: of the draw of labelled rows.
         timeout_s: how long a partner may take.
-        max_rows: so many shared rows that take no part with a label are asked about at most.
+        max_rows: so many shared rows that take no part with a label are asked about at most, and
+            so many test rows.
+        fill: whether labelled rows that no partner has are learnt from, where these are many.
 
     Attributes:
-        numbers: partner -> (R, J C) of its rows, NaN where the partner has none.
+        numbers: partner -> (R, C) of its rows, NaN where the partner has none.
         tested: the same of test rows.
         keys: partner -> what decrypts its answers, for the owner's own site.
         answers: partner -> how they are read, JSON-ready.
         lost: partner -> why it has no part.
-        left: partner -> numbers of a row that its policy still gives.
+        bits: partner -> what a number of its tells at the most.
         made: partner -> what it was asked, and what its answer is read with.
+        alone: own models, and the best of them, where these are trained already.
     """
 
-    saved: ClassVar[tuple[str, ...]] = ("numbers", "tested", "keys", "answers", "lost")
+    saved: ClassVar[tuple[str, ...]] = ("numbers", "tested", "keys", "answers", "lost", "bits")
     num_rounds = 2
 
     def __init__(
@@ -181,25 +180,25 @@ class Active(Driver):
         owner: Owner,
         train: Table,
         test: Table | None,
-        smoothers: Sequence[Smoother],
         local: Local,
         *,
         seed: int,
         timeout_s: float | None = None,
         max_rows: int = 8000,
+        fill: bool = True,
     ) -> None:
         local.begin(seed)
         self.name, self.owner, self.train, self.test = local.name, owner, train, test
-        self.local, self.smoothers = local, tuple(smoothers)
+        self.local, self.fill = local, fill
         self.timeout_s, self.max_rows = timeout_s, max_rows
         self.numbers: dict[str, Tensor] = {}
         self.tested: dict[str, Tensor] = {}
         self.keys: dict[str, Tensor] = {}
         self.answers: dict[str, dict[str, Any]] = {}
         self.lost: dict[str, str] = {}
-        self.left: dict[str, int] = {}
+        self.bits: dict[str, int] = {}
         self.made: dict[str, tuple[Begin, Sealing]] = {}
-        encrypted.check_installed()
+        self.alone: tuple[dict[str, Fitted], Fitted] | None = None
 
     def ask_all(self, network: Engine) -> Epoch:
         """Ask every partner, once."""
@@ -209,7 +208,7 @@ class Active(Driver):
         self.lost |= {party: failure.cause for party, failure in replies.failures.items()}
         for party, reply in replies.items():
             try:
-                self.read(party, len(self.smoothers), reply)
+                self.read(party, reply)
             except (MessageError, ModelError) as cause:
                 self.lost[party] = str(cause)
         return Epoch(num_steps=1, missed=dict.fromkeys(self.lost, 1), reasons=dict(self.lost))
@@ -230,41 +229,45 @@ class Active(Driver):
         samples_N = samples_R[rows_asked(samples_R, rows_L, self.max_rows, rng)]
         test_R = samples_N[:0] if self.test is None else self.test.samples[party]
         tested_U = test_R[test_R >= 0]
-        t = targets(self.owner, rows_L)
-        sealing = Sealing.of(t, len(samples_N) + len(tested_U), regression=self.owner.regression)
-        message = Begin(
-            **sealing.wire,
-            kernels=tuple(each.kernel for each in self.smoothers),
-            ridges=tuple(each.ridge for each in self.smoothers),
-            seed=self.local.seed,
-            labelled_L=samples_R[rows_L],
-            folds_L=self.owner.folds_R[rows_L],
-            samples_N=samples_N,
-            tested_U=tested_U,
+        tested_U = tested_U[torch.randperm(len(tested_U), generator=rng)[: self.max_rows]]
+        asked = {
+            "labelled_L": samples_R[rows_L],
+            "folds_L": self.owner.folds_R[rows_L],
+            "samples_N": samples_N,
+            "tested_U": tested_U.sort().values,
+        }
+        sealing = Sealing.of(
+            targets(self.owner, rows_L),
+            len(samples_N) + len(tested_U),
+            regression=self.owner.regression,
+            secret=bytes_of(lasting(self.local, "sealing")).numpy().tobytes(),
+            asked=b"".join([party.encode(), *(each.numpy().tobytes() for each in asked.values())]),
         )
-        return message, sealing
+        fields: dict[str, Any] = {**sealing.wire, **asked}
+        return Begin(seed=self.local.seed, **fields), sealing
 
-    def read(self, party: str, num_smoothers: int, reply: Answered) -> None:
-        """Keep what a partner answered, by row, beside what it answered before.
+    def read(self, party: str, reply: Answered) -> None:
+        """Keep what a partner answered, by row.
 
         Raises:
             MessageError: it is not what was asked for.
         """
-        if len(reply.exponents) != num_smoothers:
-            raise MessageError(f"{reply.wire_name()}: not the numbers that were asked for")
         asked, sealing = self.made[party]
-        reader = sealing.reader(reply.exponents)
+        reader = sealing.reader
         num = len(asked.samples_N), len(asked.tested_U)
-        z_NZ, z_UZ = reader.read(reply.numbers_PW.numpy(), sum(num)).split(num)  # M t
-        beside(self.numbers, party, placed(z_NZ, self.train.samples[party], asked.samples_N))
+        z_NC, z_UC = reader.read(reply.numbers_PW, reply.place_R, sum(num)).split(num)  # M t
+        self.numbers[party] = placed(z_NC, self.train.samples[party], asked.samples_N)
         if self.test is not None:
-            beside(self.tested, party, placed(z_UZ, self.test.samples[party], asked.tested_U))
-        before = self.answers.get(party, {"exponents": ()})["exponents"]
-        exponents = [*before, *reply.exponents]
-        self.answers[party] = asdict(reader.answers) | {"exponents": exponents}
-        self.keys[party], self.left[party] = torch.from_numpy(reader.key.secret), reply.left
+            self.tested[party] = placed(z_UC, self.test.samples[party], asked.tested_U)
+        self.answers[party], self.bits[party] = asdict(reader.answers), reply.bits
+        self.keys[party] = torch.tensor(list(reader.key.seed), dtype=torch.uint8)
 
     @property
     def partners(self) -> tuple[str, ...]:
         """Those that answered."""
         return tuple(self.numbers)
+
+    def aligned(self) -> Tensor:
+        """(R,) bool: rows of which a partner said something."""
+        held = [~each.isnan().any(dim=1) for each in self.numbers.values()]
+        return torch.stack(held).any(dim=0)

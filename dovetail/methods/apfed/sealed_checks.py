@@ -5,7 +5,6 @@ Letters: as of ``sealed.py``; R all rows asked about, N and then U.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,14 @@ from dovetail.errors import MessageError, PartyError
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import MAX_LABELLED
-from dovetail.methods.settings.apfed import MAX_SMOOTHERS
 from dovetail.methods.settings.shared import SealedLimits
-from dovetail.models.smoothers import Smoother, smoother_of
 from dovetail.privacy import encrypted
+
+#: Folds of labelled rows at the most: weights are made for each.
+MAX_FOLDS = 16
+
+#: What stands for a run where questions are counted: these are the same in any.
+_QUESTIONS = "questions"
 
 #: Of a partner that is simulated; labels of each class may be few there, too.
 UNLIMITED = SealedLimits(numbers_per_row=10**6)
@@ -31,22 +34,23 @@ class Asked:
     """What a partner is asked for.
 
     Attributes:
-        smoothers: J.
         layout: how targets lie.
         x_LF: the labelled rows.
         x_RF: the rows that are asked about.
         known_R: which labelled row each is, -1: none.
         cells: the rows of its table that these are, which it counts.
-        numbers: that leave of each.
     """
 
-    smoothers: tuple[Smoother, ...]
     layout: encrypted.Layout
     x_LF: Tensor
     x_RF: Tensor
     known_R: Tensor
     cells: Tensor
-    numbers: int
+
+    @property
+    def numbers(self) -> int:
+        """That leave of each row."""
+        return self.layout.columns
 
 
 def checked(
@@ -54,23 +58,22 @@ def checked(
     shared: SharedRows,
     test: SharedRows | None,
     limits: SealedLimits,
-    given: NumbersGiven | None,
 ) -> Asked:
-    """What is asked for, within the partner's policy.
+    """What is asked for, of sizes that the partner's policy allows, before any work.
 
     Args:
         message: ``sealed.Begin``.
         shared, test: the partner's rows by sample.
         limits: of its policy.
-        given: how many numbers of each row it has given.
 
     Raises:
         MessageError: it is not as it should be.
-        PartyError: it is more than the policy gives.
     """
-    smoothers, name = _smoothers(message, limits), message.wire_name()
+    name = message.wire_name()
+    layout = _layout(message, limits)
     labelled, num = message.labelled_L, len(message.labelled_L)
-    layout = encrypted.Layout(num, message.columns, message.block, message.classes)
+    if not len(message.samples_N) + len(message.tested_U):
+        raise MessageError(f"{name}: expected one sample or more")
     if test is None and len(message.tested_U):
         raise MessageError(f"{name}: it has no test table")
     rows_L, rows_N = shared.rows(labelled), shared.rows(message.samples_N)
@@ -86,18 +89,19 @@ def checked(
             f"{name}: without its own fold a row is smoothed by fewer than "
             f"{limits.least_rows:g} others (its policy.sealed.least_rows)"
         )
-    numbers = len(smoothers) * message.columns
-    within_policy(shared.party, limits, given, cells, numbers)
+    if len(folds[0]) > MAX_FOLDS:
+        raise MessageError(f"{name}: {len(folds[0])} folds, and this party takes {MAX_FOLDS}")
     x_NF = features(shared.x)
     tested_UF = x_NF[:0] if test is None else features(test.x)[rows_U]
     index_of = {sample: index for index, sample in enumerate(labelled.tolist())}
     known_N = torch.tensor([index_of.get(sample, -1) for sample in message.samples_N.tolist()])
     known_R = torch.cat([known_N.long(), torch.full((len(rows_U),), -1)])
     x_RF = torch.cat([x_NF[rows_N], tested_UF])
-    return Asked(smoothers, layout, x_NF[rows_L], x_RF, known_R, cells, numbers)
+    return Asked(layout, x_NF[rows_L], x_RF, known_R, cells)
 
 
-def _smoothers(message: Any, limits: SealedLimits) -> tuple[Smoother, ...]:
+def _layout(message: Any, limits: SealedLimits) -> encrypted.Layout:
+    """How targets lie, of sizes that this party takes."""
     name, num = message.wire_name(), len(message.labelled_L)
     if message.parameters != encrypted.PARAMETERS:
         raise MessageError(
@@ -109,47 +113,56 @@ def _smoothers(message: Any, limits: SealedLimits) -> tuple[Smoother, ...]:
             f"{name}: {num} labelled rows, and this party takes {limits.least_rows:g} (its "
             f"policy.sealed.least_rows) to {MAX_LABELLED}"
         )
-    if not 0 < len(message.kernels) == len(message.ridges) <= MAX_SMOOTHERS:
+    layout = encrypted.Layout(num, message.columns, message.block, message.classes)
+    key, targets = message.key_1W, message.targets_PV
+    if key.shape != (1, encrypted.KEY_WIRE) or targets.shape != (
+        layout.num_targets,
+        encrypted.TARGET_WIRE,
+    ):
         raise MessageError(
-            f"{name}: expected 1 to {MAX_SMOOTHERS} smoothers, got {len(message.kernels)} kernels "
-            f"and {len(message.ridges)} ridges"
+            f"{name}: a key and targets of {tuple(key.shape)} and {tuple(targets.shape)} bytes; "
+            f"expected {(1, encrypted.KEY_WIRE)} and "
+            f"{(layout.num_targets, encrypted.TARGET_WIRE)}"
         )
-    return tuple(map(smoother_of, message.kernels, message.ridges))
+    return layout
 
 
-def counted_left(
+def counted(
     party: str,
     limits: SealedLimits,
     given: NumbersGiven | None,
-    asked: Asked,
-    rows_R: Sequence[bytes],
-) -> int:
-    """Numbers of a row that the policy still gives, once these are counted, before any work."""
-    if given is None:
-        return max(0, limits.numbers_per_row - asked.numbers)
-    cells, more = asked.cells, asked.numbers
-    given.add(
-        cells,
-        more,
-        rows_R[: len(cells)],
-        check=lambda: within_policy(party, limits, given, cells, more),
-    )
-    return max(0, limits.numbers_per_row - given.most(asked.cells))
-
-
-def within_policy(
-    party: str, limits: SealedLimits, given: NumbersGiven | None, cells: Tensor, more: int
+    cells: Tensor,
+    more: int,
+    question: bytes,
 ) -> None:
-    """Refuse more numbers of these rows than the policy gives.
+    """Count numbers of these rows before they are made; those of a question asked before are free.
+
+    Args:
+        party: whose rows they are.
+        limits: of its policy.
+        given: how many numbers of each row it has given; None: nobody counts over runs.
+        cells: rows of its table.
+        more: numbers of each.
+        question: tells this one from others: its answer is the same whenever it is asked.
 
     Raises:
-        PartyError: naming the policy's key.
+        PartyError: more than the policy gives, naming its key.
     """
-    before = 0 if given is None else given.most(cells)
-    if before + more > limits.numbers_per_row:
-        raise PartyError(
-            party,
-            f"refuses {more} numbers a row: it has given {before} of a row before, and its "
-            f"policy.sealed.numbers_per_row is {limits.numbers_per_row}; ask its owner to "
-            "raise it",
-        )
+    asked = [question] * len(cells)
+    if given is not None and not given.is_new(_QUESTIONS, cells, asked).any():
+        return
+
+    def check() -> None:
+        before = 0 if given is None else given.most(cells)
+        if before + more > limits.numbers_per_row:
+            raise PartyError(
+                party,
+                f"refuses {more} number{'s' * (more > 1)} a row: it has given {before} of a row "
+                f"before, and its policy.sealed.numbers_per_row is {limits.numbers_per_row}; its "
+                f"owner may write sealed = {{ numbers_per_row = {before + more} }} below [policy]",
+            )
+
+    if given is None:
+        check()
+    else:
+        given.add(cells, more, asked, check=check, run=_QUESTIONS)

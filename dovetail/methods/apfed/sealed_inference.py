@@ -1,36 +1,32 @@
 """Predicting with partners after APFed-S: each answers encrypted numbers of rows that both have.
 
-A partner keeps its smoothers of a run and the targets that it cannot read; the label owner keeps
+A partner keeps its smoother of a run and the targets that it cannot read; the label owner keeps
 the key at its site. They agree on samples as of APFed-D (``inference.py``), then a question is one
-message. A row's numbers are the same however often it is asked about, and count once a run.
+message. The same rows have the same numbers however often they are asked about together, and count
+once; among other rows they have other blurs, and count anew.
 
     label owner                         partner
     Smooth                        ---->
                                   <---- Smoothed
-
-What decrypts to numbers that no weights give is left out without a word to its sender: whether it
-does is the label owner's secret.
 
 Letters: B rows of a message, P ciphertexts, W bytes, E numbers of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
 from dovetail.errors import MessageError, ModelError
 from dovetail.federated import Local, Party, handles
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_checks import within_policy
-from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_digests
+from dovetail.methods.apfed.sealed_checks import counted
+from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_names
 from dovetail.methods.base import Asked, Maker
 from dovetail.methods.baselines import features
 from dovetail.methods.inference import Kept, kept_at
@@ -39,7 +35,6 @@ from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom
 from dovetail.models.kept_smoothing import KeptSmoothing, SmoothingSpec
 from dovetail.models.learners.assisted_joint import AssistedSpec
-from dovetail.models.smoothers import Smoothing
 from dovetail.network import Bytes, Integers, Message
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.privacy import encrypted
@@ -57,10 +52,11 @@ class Smooth(Message):
 
 
 class Smoothed(Message):
-    """Partner -> label owner: each smoother's encrypted numbers of the samples."""
+    """Partner -> label owner: encrypted numbers of the samples."""
 
     family: ClassVar[str] = "smoothing"
 
+    place_B: Integers  # where each sample's numbers lie
     numbers_PW: Bytes
 
 
@@ -93,7 +89,7 @@ class Smoother(Party):
 
     @handles
     def smooth(self, message: Smooth) -> Smoothed:
-        """Numbers of these samples; those that it gave before are not counted again."""
+        """Numbers of these samples; those that were asked for before are not counted again."""
         if len(message.samples_B) > len(self._rows_S):
             raise MessageError("more samples than are shared: each sample once")
         if not len(message.samples_B):
@@ -105,20 +101,12 @@ class Smoother(Party):
         if len(rows_B.unique()) < len(rows_B):
             raise MessageError(f"{message.wire_name()}: a sample is asked about twice")
         x_BF = features(shared.x[rows_B])
-        digests = row_digests(x_BF)
-        more = len(network.smoothing.smoothers) * product.layout.columns
-        new = self._given.is_new(message.trained, rows_B, digests)
-        if new.any():
-            contents = [each for each, is_new in zip(digests, new.tolist(), strict=True) if is_new]
-            which = self.name, self._limits, self._given, rows_B[new], more
-            self._given.add(
-                rows_B[new],
-                more,
-                contents,
-                check=lambda: within_policy(*which),
-                run=message.trained,
-            )
-        return Smoothed(torch.from_numpy(smoothed(network.smoothing, product, x_BF, digests)))
+        names, bits = row_names(self._given.ids_N[rows_B], x_BF), self._limits.bits
+        placed = product.placed(names, network.smoothing, bits)
+        columns = product.layout.columns
+        counted(self.name, self._limits, self._given, rows_B, columns, placed.digest)
+        numbers_PW = product.answered(network.smoothing, x_BF, placed, bits)
+        return Smoothed(placed.place_R, numbers_PW)
 
     def _open(self, trained: str) -> tuple[str, KeptSmoothing, Multiplying, SharedRows]:
         bottom, x = self._kept_of(trained)
@@ -128,16 +116,6 @@ class Smoother(Party):
         network.smoothing.least_rows = max(spec.least_rows, self._limits.least_rows)
         product = Multiplying.again(network, spec.sizes)
         return trained, network, product, SharedRows(self.name, x, self._rows_S)
-
-
-def smoothed(
-    smoothing: Smoothing, product: Multiplying, x_BF: Tensor, digests: Sequence[bytes]
-) -> np.ndarray:
-    """(ciphertexts, W) of every smoother, one after the other."""
-    indices = range(len(smoothing.smoothers))
-    return np.concatenate(
-        [product.times(smoothing.weights(x_BF, index), digests, index) for index in indices]
-    )
 
 
 def maker(site: Site) -> Maker:
@@ -194,13 +172,13 @@ class Numbers:
         return Smooth(trained, samples_B)
 
     def read(self, party: str, reply: Message, num_rows: int) -> Tensor:
-        """(B, E), NaN of rows whose numbers no weights give.
+        """(B, E) numbers.
 
         Raises:
             MessageError: not what was asked for.
         """
         assert isinstance(reply, Smoothed)
-        return self._readers[party].read(reply.numbers_PW.numpy(), num_rows, strict=False)
+        return self._readers[party].read(reply.numbers_PW, reply.place_B, num_rows)
 
     def here(self, bottom: Bottom, x: Tensor) -> Tensor:
         """(N, E) numbers of rows of a partner whose part is in this process."""
@@ -208,14 +186,17 @@ class Numbers:
         assert isinstance(network, KeptSmoothing)
         assert isinstance(spec, SmoothingSpec)
         x_NF = features(x)
-        product = Multiplying.again(network, spec.sizes)
-        wire = smoothed(network.smoothing, product, x_NF, row_digests(x_NF))
-        return self.read(bottom.party, Smoothed(torch.from_numpy(wire)), len(x_NF))
+        product, bits = Multiplying.again(network, spec.sizes), SealedLimits().bits
+        placed = product.placed(row_names(range(len(x_NF)), x_NF), network.smoothing, bits)
+        wire_PW = product.answered(network.smoothing, x_NF, placed, bits)
+        return self.read(bottom.party, Smoothed(placed.place_R, wire_PW), len(x_NF))
 
     @cached_property
     def _readers(self) -> dict[str, Reader]:
         spec = self.spec
         return {
-            name: Reader(encrypted.Owner(self.keys[name].numpy()), answers, spec.regression)
+            name: Reader(
+                encrypted.Owner(self.keys[name].numpy().tobytes()), answers, spec.regression
+            )
             for name, answers in zip(spec.partners, spec.answers, strict=True)
         }

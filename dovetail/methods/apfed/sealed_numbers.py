@@ -1,16 +1,16 @@
 """Numbers of APFed-S at both ends: weights times encrypted targets, and what is decrypted.
 
-A weight is a whole number times 2^-exponent. Each number is blurred by 2^-19 of what a row of
-weights of that spread gives, so that it has no room for a second one. The blur of a row is the same
-whenever it is asked about with the same weights: the mean of many answers is one of them.
+All that is random in an answer follows from a secret of the partner's site and from the question:
+key and targets, the rows and their columns, and the weights. So the same question has the same
+answer, and no two others share a blur. Rows are put into ciphertexts in an order that follows from
+it, too: an owner that makes targets up does not know whose numbers it mixes.
 
-Letters: R rows, L labelled rows, T columns of targets, J smoothers, W bytes.
+Letters: R rows, L labelled rows, T columns of targets, W bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.stored import let_go
 from dovetail.errors import MessageError
+from dovetail.federated import Local
+from dovetail.models import generator
 from dovetail.models.kept_smoothing import KeptSmoothing, SealedTargets, SmoothingSpec
 from dovetail.models.learners.assisted import all_columns
 from dovetail.models.learners.assisted_joint import Answers
@@ -28,50 +29,51 @@ from dovetail.models.patches import Patches
 from dovetail.models.smoothers import Smoothing
 from dovetail.privacy import encrypted
 
-#: Rows of weights that are looked at at once.
-_ROWS_AT_ONCE = 1024
+
+def lasting(local: Local, *purpose: str) -> torch.Generator:
+    """Random numbers of a site, the same in all of its runs; in simulation of the run's seed."""
+    return generator(local.seed, local.name, *purpose, secret=local.lasting or local.key)
+
+
+def bytes_of(rng: torch.Generator) -> Tensor:
+    """(32,) bytes, which nobody else can compute."""
+    return torch.randint(256, (encrypted.SEED_BYTES,), generator=rng).byte()
+
+
+def row_names(ids_R: Sequence[Any], x_RF: Tensor) -> list[bytes]:
+    """What tells a row from another: its id, and its columns as they are now."""
+    rows = zip(np.asarray(ids_R).tolist(), x_RF.contiguous().numpy(), strict=True)
+    return [
+        hashlib.blake2b(repr(id).encode() + b"\0" + row.tobytes(), digest_size=16).digest()
+        for id, row in rows
+    ]
+
 
 # --- The partner --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Whole:
-    """How a smoother's weights become whole numbers, and how its numbers are blurred."""
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Rows of a question, in the order in which they lie in ciphertexts.
 
-    exponent: int
-    blur: int
+    Attributes:
+        digest: of the question.
+        order_R: the row at each place.
+        place_R: the place of each row.
+    """
 
-    @classmethod
-    def of(cls, weights_RL: Tensor) -> Whole:
-        """For weights like these."""
-        of_parts = []
-        for part in weights_RL.split(_ROWS_AT_ONCE):
-            sums = (each.sum(dim=1, dtype=torch.float64) for each in (part.abs(), part.square()))
-            of_parts.append(torch.stack([*sums]))
-            let_go()
-        sizes, squared = torch.cat(of_parts, dim=1)
-        exponent = encrypted.exponent_of(float(sizes.max()) if len(sizes) else 0.0)
-        norm = math.ldexp(math.sqrt(float(squared.mean())) if len(sizes) else 0.0, exponent)
-        return cls(exponent, max(1, int(norm * 2 ** (encrypted.TARGET_BITS - 19))))
-
-    def numbers(self, weights_RL: Tensor) -> np.ndarray:
-        """(R, L) int64; a row too large for ``encrypted.ROW_BITS`` is made smaller."""
-        scaled = np.ldexp(weights_RL.double().numpy(), self.exponent)
-        sizes = np.abs(scaled).sum(axis=1, keepdims=True)
-        most = 2.0**encrypted.ROW_BITS - scaled.shape[1]  # rounding adds a half to each
-        scaled *= np.minimum(1.0, most / np.maximum(sizes, 1.0))
-        whole: np.ndarray = np.rint(scaled).astype(np.int64)
-        return whole
+    digest: bytes
+    order_R: Tensor
+    place_R: Tensor
 
 
 class Multiplying:
     """A partner's weights times encrypted targets.
 
     Args:
-        layout: how targets lie in slots.
+        layout: how targets lie in coefficients.
         key_W, targets_PV, nonce: as they were sent, bytes.
-        dither: 32 bytes of the partner's own, from which blurs follow.
-        wholes: of each smoother that has answered before.
+        dither: 32 bytes of the partner's own, from which all that is random follows.
 
     Raises:
         MessageError: ciphertexts of other parameters.
@@ -84,36 +86,50 @@ class Multiplying:
         targets_PV: Tensor,
         nonce: Tensor,
         dither: Tensor,
-        wholes: Sequence[Whole] = (),
     ) -> None:
-        self.layout, self.wholes = layout, list(wholes)
+        self.layout = layout
         self._wire = {"key_W": key_W, "targets_PV": targets_PV, "nonce": nonce, "dither": dither}
-        self._dither = dither.numpy().tobytes()
-        self._held = encrypted.Encrypted(
+        self._secret = dither.numpy().tobytes()
+        self._encrypted = encrypted.Encrypted(
             layout, key_W.numpy(), targets_PV.numpy(), nonce.numpy().tobytes()
         )
 
-    def times(self, weights_RL: Tensor, rows_R: Sequence[bytes], index: int) -> np.ndarray:
-        """(ciphertexts, W) of one smoother's weights.
+    def placed(self, names_R: Sequence[bytes], smoothing: Smoothing, bits: int) -> Placed:
+        """Where rows of these names lie, in whatever order they were asked about."""
+        state = b"".join(each.numpy().tobytes() for each in smoothing.state_dict().values())
+        settings = repr((smoothing.smoother, smoothing.least_rows, bits)).encode()
+        whole = hashlib.blake2b(state).digest() + self._encrypted.digest + settings
+        digest = hashlib.blake2b(whole + b"".join(sorted(names_R)), key=self._secret).digest()
+        drawn = [hashlib.blake2b(name, key=digest, digest_size=16).digest() for name in names_R]
+        order_R = torch.tensor(sorted(range(len(drawn)), key=drawn.__getitem__))
+        return Placed(digest, order_R, order_R.argsort())
+
+    def times(self, weights_RL: Tensor, digest: bytes, bits: int) -> np.ndarray:
+        """(ciphertexts, W) of weights of rows in the order in which they lie."""
+
+        def whole(rows: slice) -> np.ndarray:
+            return encrypted.whole_weights(weights_RL[rows].numpy())
+
+        return self._encrypted.multiply(whole, len(weights_RL), bits, self._secret, digest)
+
+    def answered(
+        self, smoothing: Smoothing, x_RF: Tensor, placed: Placed, bits: int,
+        known_R: Tensor | None = None, party: str = "",
+    ) -> Tensor:  # fmt: skip
+        """(ciphertexts, W) of M t of these rows.
 
         Args:
-            weights_RL: its weights.
-            rows_R: what tells a row from another: equal ones have equal blurs.
-            index: of the smoother.
+            smoothing: makes M.
+            x_RF: the rows, as they were asked about.
+            placed: where they lie.
+            bits: that each number tells at the most.
+            known_R: which labelled row each is, -1: none; None: none is.
+            party: whose rows they are.
         """
-        if index == len(self.wholes):
-            self.wholes.append(Whole.of(weights_RL))
-        whole, columns = self.wholes[index], self.layout.columns
-        start = self._dither + bytes([index])
-
-        def blurs(rows: slice) -> np.ndarray:
-            drawn = [hashlib.shake_256(start + row).digest(8 * columns) for row in rows_R[rows]]
-            uniform = np.frombuffer(b"".join(drawn), "<u8").reshape(-1, columns)
-            return (uniform % (2 * whole.blur + 1)).astype(np.int64) - whole.blur
-
-        return self._held.multiply(
-            lambda rows: whole.numbers(weights_RL[rows]), len(weights_RL), blurs
-        )
+        order_R = placed.order_R
+        known_R = None if known_R is None else known_R[order_R]
+        weights_RL = smoothing.weights(x_RF[order_R], known_R, party)
+        return torch.from_numpy(self.times(weights_RL, placed.digest, bits))
 
     def kept(self, smoothing: Smoothing) -> tuple[KeptSmoothing, SmoothingSpec]:
         """What the partner keeps, to smooth rows that come later."""
@@ -124,19 +140,16 @@ class Multiplying:
             layout.columns,
             layout.block,
             layout.classes,
-            tuple(each.exponent for each in self.wholes),
-            tuple(each.blur for each in self.wholes),
-            len(wire["targets_PV"]),
-            wire["targets_PV"].shape[1],
-            len(wire["key_W"]),
-            len(wire["nonce"]),
+            ciphertexts=len(wire["targets_PV"]),
+            target_bytes=wire["targets_PV"].shape[1],
+            key_bytes=len(wire["key_W"]),
         )
         kept = KeptSmoothing(smoothing, sizes)
         for name, values in wire.items():
             getattr(kept, name).copy_(values)
         num_bins = len(smoothing.kernels.encoding.column_M)
         spec = SmoothingSpec(
-            smoothing.smoothers,
+            smoothing.smoother,
             num_bins,
             smoothing.least_rows,
             sizes,
@@ -154,24 +167,7 @@ class Multiplying:
         if sizes.parameters != encrypted.PARAMETERS:
             raise MessageError(f"what it keeps was encrypted by {sizes.parameters[:60]!r}")
         layout = encrypted.Layout(sizes.labelled, sizes.columns, sizes.block, sizes.classes)
-        wholes = [Whole(*each) for each in zip(sizes.exponents, sizes.blurs, strict=True)]
-        wire = kept.key_W, kept.targets_PV, kept.nonce, kept.dither
-        return cls(layout, *wire, wholes)
-
-
-def row_digests(x_RF: Tensor, known_R: Tensor | None = None) -> list[bytes]:
-    """What tells a row from another by its columns, and by being smoothed by other folds' rows.
-
-    Args:
-        x_RF: the rows.
-        known_R: which labelled row each is, -1: none; None: none is.
-    """
-    known = (known_R >= 0).tolist() if known_R is not None else [False] * len(x_RF)
-    rows = zip(x_RF.contiguous().numpy(), known, strict=True)
-    return [
-        hashlib.blake2b(row.tobytes(), digest_size=16, salt=bytes([out])).digest()
-        for row, out in rows
-    ]
+        return cls(layout, kept.key_W, kept.targets_PV, kept.nonce, kept.dither)
 
 
 # --- The label owner ----------------------------------------------------------------------------
@@ -184,7 +180,7 @@ class Sealing:
     Attributes:
         wire: fields of the message that brings them.
         key: decrypts what comes back.
-        layout: how they lie in slots.
+        layout: how they lie in coefficients.
         unit: what one of their whole numbers stands for.
         regression: whether they are values.
     """
@@ -196,11 +192,23 @@ class Sealing:
     regression: bool
 
     @classmethod
-    def of(cls, targets_LT: Tensor, num_rows: int, *, regression: bool) -> Sealing:
-        """Under a new key; ``num_rows`` are asked about."""
+    def of(
+        cls, targets_LT: Tensor, num_rows: int, *, regression: bool, secret: bytes, asked: bytes
+    ) -> Sealing:
+        """Under a key that follows from the question, so that the same one is sent twice alike.
+
+        Args:
+            targets_LT: what is encrypted.
+            num_rows: that are asked about.
+            regression: whether they are values.
+            secret: 32 bytes of the label owner's own.
+            asked: what else the question has.
+        """
         whole, unit = encrypted.whole_targets(targets_LT.double().numpy())
         layout = encrypted.Layout.best(len(whole), whole.shape[1], num_rows)
-        key, nonce = encrypted.Owner(), encrypted.new_nonce()
+        question = f"{layout} {unit} ".encode() + whole.tobytes() + asked
+        drawn = hashlib.blake2b(question, key=secret).digest()
+        key, nonce = encrypted.Owner(drawn[:32]), drawn[32:]
         wire = {
             "parameters": encrypted.PARAMETERS,
             "block": layout.block,
@@ -212,15 +220,12 @@ class Sealing:
         }
         return cls(wire, key, layout, unit, regression)
 
-    def reader(self, exponents: Sequence[int]) -> Reader:
-        """Reads answers of these exponents.
-
-        Raises:
-            ModelError: exponents that cannot be.
-        """
+    @property
+    def reader(self) -> Reader:
+        """Reads answers."""
         layout = self.layout
         lie = layout.labelled, layout.columns, layout.block, layout.classes
-        return Reader(self.key, Answers(*lie, self.unit, tuple(exponents)), self.regression)
+        return Reader(self.key, Answers(*lie, self.unit), self.regression)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,29 +244,23 @@ class Reader:
 
     @property
     def layout(self) -> encrypted.Layout:
-        """How targets lie in slots."""
+        """How targets lie in coefficients."""
         answers = self.answers
         return encrypted.Layout(answers.labelled, answers.columns, answers.block, answers.classes)
 
-    def read(self, wire: np.ndarray, num_rows: int, *, strict: bool = True) -> Tensor:
-        """(R, J C) numbers.
+    def read(self, wire_PW: Tensor, place_R: Tensor, num_rows: int) -> Tensor:
+        """(R, C) numbers. Every ciphertext is some number, so whoever sent it learns nothing.
 
         Args:
-            wire: as ``Kept.answers`` gives them.
+            wire_PW: of ``Multiplying``.
+            place_R: where each row lies.
             num_rows: R.
-            strict: raise for what no weights give. Else such rows are NaN, and whoever sent them
-                learns nothing of what they decrypt to.
 
         Raises:
-            MessageError: no such ciphertexts.
+            MessageError: no such ciphertexts, or places.
         """
-        answers, layout = self.answers, self.layout
-        each = layout.num_answers(num_rows)
-        parts = []
-        decrypt = self.key.decrypt if strict else self.key.decrypt_any
-        for index, exponent in enumerate(answers.exponents):
-            whole = decrypt(wire[index * each : (index + 1) * each], layout, num_rows)
-            z = torch.from_numpy(np.ldexp(whole * answers.unit, -exponent)).float()
-            z[torch.from_numpy(~encrypted.plausible(whole))] = torch.nan
-            parts.append(all_columns(z, regression=self.regression))
-        return torch.cat(parts, dim=1)
+        if not torch.equal(place_R.sort().values, torch.arange(num_rows)):
+            raise MessageError(f"an answer about {num_rows} rows has a place for each, once")
+        whole = self.key.decrypt(wire_PW.numpy(), self.layout, num_rows)
+        z_RT = torch.from_numpy(whole * self.answers.unit).float()[place_R]
+        return all_columns(z_RT, regression=self.regression)

@@ -63,7 +63,6 @@ from dovetail.models.learners.rows import NO_FOLD
 from dovetail.models.losses import Values
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import generator
-from dovetail.models.smoothers import Smoother
 from dovetail.network import Engine, InProcess, Message
 
 #: Rows of the other side that steering uses.
@@ -76,7 +75,7 @@ _WIDTH, _BATCH, _STEPS = 64, 64, 400
 _ALIKE_MESSAGES, _ALIKE_KNOWN = 6, (20, 100)
 
 #: Targets of one question of APFed-S at the most, and the strength of its ridge.
-_MOST_NUMBERS, _RIDGE = 48, 0.01
+_MOST_NUMBERS = 48
 
 #: Of the largest number, the least that its logarithm is taken of.
 _LEAST_KERNEL = 1e-9
@@ -294,8 +293,7 @@ def _regressed(
         folds_R[rows] = torch.arange(len(rows)) % 4
         gradients = Owner(table.x_RF, targets_RT, folds_R, loss=Values())
         table_of = Table(table.x_RF, {party: table.samples[party]})
-        smoothers, local = (Smoother("mean", _RIDGE),), Local(owner.name)
-        active = sealed.Active(gradients, table_of, None, smoothers, local, seed=seed)
+        active = sealed.Active(gradients, table_of, None, Local(owner.name), seed=seed)
         engine = {party: local_data.party(Local(party, device=task.device))}
         active.ask_all(InProcess(engine, driver=owner.name))
         if party in active.numbers:

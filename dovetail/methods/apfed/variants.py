@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import assisting, distilled, second_question, teaching
+from dovetail.methods.apfed import assisting, distilled, sealed, teaching
 from dovetail.methods.apfed.distilling import ALONE, Distilling, Help, finish
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData, labels_of
 from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
@@ -347,7 +346,7 @@ class Distilled(Helped):
 
 
 class Sealed(Helped):
-    """APFed-S: partners answer once, or twice."""
+    """APFed-S: partners answer once."""
 
     def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
         return replace(local_data, side="sealed")
@@ -355,24 +354,19 @@ class Sealed(Helped):
     def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> Driver:
         work, section = distilling(training, local_data, seed), training.settings.sealed
         teacher = work.teacher()
-        return second_question.Active(
+        return sealed.Active(
             teacher.owner,
             teacher.train,
             teacher.test,
-            section.smoothers,
             teacher.local,
             seed=work.seed,
             timeout_s=section.timeout_s,
             max_rows=section.rows,
-            more=section.second,
             fill=section.fill,
         )
 
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
-        driver = variant_run.driver
-        work = distilling(variant_run.training, owner_of(variant_run), driver.local.seed)
-        pays = partial(assisting.pays, work, driver)
-        return assisting.rounds(driver, variant_run.network, variant_run.checkpoint, pays=pays)
+        return assisting.rounds(variant_run.driver, variant_run.network, variant_run.checkpoint)
 
     def help_of(self, work: Distilling, driver: Any, owner: Owner) -> Help:
         return assisting.help_of(work, driver, owner)

@@ -14,13 +14,12 @@ from pydantic import Field, model_validator
 from dovetail.methods.section import EncoderField, PartyEncoderField
 from dovetail.methods.settings.record import BASELINES, FileRecord
 from dovetail.methods.settings.shared import EpochSettings, TargetSettings
-from dovetail.settings.models import HeadConfig, Kernel, LearnerName, OptimizerConfig, Pictures
+from dovetail.settings.models import HeadConfig, LearnerName, OptimizerConfig, Pictures
 from dovetail.settings.privacy import Once, PrivateSteps, Release
 from dovetail.settings.section import Section
 
 if TYPE_CHECKING:
     from dovetail.models.learners.vertical import StackedConfig
-    from dovetail.models.smoothers import Smoother
 
 #: What can be trained, and what a table calls it. "apfed" has passive parties as they are set up;
 #: "apfed-r" and "apfed-c" give all of them the reconstruction or the contrastive loss. "alone" is
@@ -45,9 +44,6 @@ VARIANT_NAMES: Mapping[str, str] = {
 
 #: What Begin and Encode call a release of columns, where stacks are named.
 RELEASED = "released"
-
-#: Smoothers of one run.
-MAX_SMOOTHERS = 12
 
 StackName = Literal["network", "linear"]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -182,37 +178,10 @@ class DistilSection(DistilConfig):
 class SealedSection(Section):
     """[apfed.sealed]: what partners are asked for, encrypted (APFed-S)."""
 
-    # each is a number a row, and of more than two classes one for each class but the last
-    kernels: tuple[Kernel, ...] = Field(default=("mean",), min_length=1, max_length=MAX_SMOOTHERS)
-    # of each kernel, all of these strengths of its ridge
-    ridges: tuple[Annotated[float, Field(gt=0, lt=1e6)], ...] = Field(default=(1.0,), min_length=1)
-    # kernels that are asked for once more where held-out rows say that it pays; () asks once
-    more: tuple[Kernel, ...] = Field(default=(), max_length=MAX_SMOOTHERS)
     # where few labelled rows are shared: the others teach, too, own outputs in a number's place
     fill: bool = True
     rows: int = Field(default=8000, ge=1)  # shared rows without label, asked about at most
     timeout_s: float | None = Field(default=None, gt=0)  # how long a partner may take
-
-    @model_validator(mode="after")
-    def _not_too_many(self) -> SealedSection:
-        num = (len(self.kernels) + len(self.more)) * len(self.ridges)
-        if num > MAX_SMOOTHERS:
-            raise ValueError(f"{num} kernels and ridges are more than {MAX_SMOOTHERS}")
-        return self
-
-    @property
-    def second(self) -> tuple[Smoother, ...]:
-        """What a partner is asked for once more."""
-        from dovetail.models.smoothers import Smoother
-
-        return tuple(Smoother(kernel, ridge) for kernel in self.more for ridge in self.ridges)
-
-    @property
-    def smoothers(self) -> tuple[Smoother, ...]:
-        """What each partner is asked for."""
-        from dovetail.models.smoothers import Smoother
-
-        return tuple(Smoother(kernel, ridge) for kernel in self.kernels for ridge in self.ridges)
 
 
 class ApfedSection(Config):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dovetail.settings.models import ClassWeights
+from dovetail.settings.models import ClassWeights, Kernel
 from dovetail.settings.section import Section
 
 #: Mean and scale of a number.
@@ -65,5 +65,10 @@ class SelectionConfig(Section):
 class SealedLimits(Section):
     """What APFed-S may give one driver about each row."""
 
-    numbers_per_row: int = Field(default=12, ge=0)  # numbers about one row, over all runs
+    # numbers about one row, over all runs; a run takes one, of C classes C - 1
+    numbers_per_row: int = Field(default=1, ge=0)
+    bits: int = Field(default=6, ge=1, le=12)  # that a number tells at the most
     least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # labelled rows behind each
+    kernel: Kernel = "mean"  # by which rows are near (docs/sealed.md)
+    # strength of smoothing, in mean eigenvalues of the kernel
+    ridge: float = Field(default=1.0, ge=0.1, le=10)

@@ -29,7 +29,6 @@ class Answers(Saved):
     Attributes:
         labelled, columns, block, classes: how targets lie in ciphertexts.
         unit: what a whole number of the targets stands for.
-        exponents: of each smoother.
     """
 
     labelled: int
@@ -37,15 +36,11 @@ class Answers(Saved):
     block: int
     classes: int
     unit: float
-    exponents: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if (
-            min(self.labelled, self.columns, self.block, self.classes) < 1
-            or not 0 < self.unit < float("inf")
-            or not self.exponents
-            or any(not -1000 < each < 1000 for each in self.exponents)
-        ):
+        if min(
+            self.labelled, self.columns, self.block, self.classes
+        ) < 1 or not 0 < self.unit < float("inf"):
             raise ModelError(f"answers cannot be read by {self}; copy the folder again")
 
 

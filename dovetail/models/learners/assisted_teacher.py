@@ -72,7 +72,6 @@ def fit_teacher(
     z_RZ: Tensor,
     owner: Owner,
     alone: Fitted,
-    first_F: Tensor | None = None,
     *,
     fill: bool = True,
     party: str = "",
@@ -83,7 +82,6 @@ def fit_teacher(
         z_RZ: every partner's numbers, NaN where one said nothing.
         owner: labels and folds.
         alone: the own model.
-        first_F: (F,) bool, inputs that first answers gave, where partners were asked twice.
         fill: whether labelled rows that no partner has are learnt from, where these are many.
         party: in whose folder outputs of many rows lie.
     """
@@ -99,11 +97,6 @@ def fit_teacher(
     inputs = Inputs.fit(held_out_RC[both], z_RZ[both], num, regression=regression)
     inputs_RF = inputs.of(held_out_RC, z_RZ)
     fitted = dict(fit_assisted(inputs_RF, owner, both))
-    if first_F is not None:  # what the first numbers alone say is a candidate, too
-        for name, each in fit_assisted(inputs_RF[:, first_F], owner, both).items():
-            weights_KCF = torch.zeros(*each.biases_KC.shape, inputs_RF.shape[1])
-            weights_KCF[:, :, first_F] = each.weights_KCF
-            fitted[f"{name} of first numbers"] = Assisted(weights_KCF, each.biases_KC)
     inputs_KRF = put_tensor_away(
         torch.stack([inputs.of(own_RC, z_RZ) for own_RC in own_KRC]), party
     )
