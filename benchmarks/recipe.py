@@ -43,7 +43,7 @@ def blocks() -> tuple[str, str]:
 
 
 def tables(bank: Path, shop: Path, *, rows: int, shared: float, labels: int) -> None:
-    """customers.csv, new_customers.csv and visits.csv."""
+    """customers.csv, new-customers.csv and visits.csv."""
     rng = np.random.default_rng(0)
     table = dd.read_table(Path(os.environ["DOVETAIL_DATA"]) / "bank_marketing.parquet")
     drawn = rng.permutation(table.num_rows)[: rows + 200]
@@ -64,7 +64,7 @@ def tables(bank: Path, shop: Path, *, rows: int, shared: float, labels: int) -> 
         },
     )
     dd.write_table(
-        bank / "new_customers.csv",
+        bank / "new-customers.csv",
         {"customer": people[new], **{n: v[new] for n, v in bank_columns.items()}},
     )
     there = np.sort(rng.permutation(rows)[: round(shared * rows)])

@@ -87,9 +87,7 @@ def test_the_readmes_run_file_and_its_commands(installed: Path, tmp_path: Path) 
     (_, run_file), (_, commands), (_, production) = section("README.md", "From a run file")[:3]
     assert "seeds = [0, 1, 2]" in run_file
     (tmp_path / "run.toml").write_text(run_file.replace("[0, 1, 2]", "[0, 1]"))
-    digits = "from sklearn.datasets import load_digits as d; f = d(as_frame=True).frame\n"
-    digits += "f.drop(columns='target').head(50).to_csv('new-rows.csv', index=False)"
-    paste(installed, tmp_path, f'python -c "{digits}"')
+    paste(installed, tmp_path, "dovetail demo --tables")
     train, *others = lines_of(commands)
     assert "share of the gain kept" in paste(installed, tmp_path, train).lower()
     for line in others:
@@ -109,20 +107,16 @@ def test_the_readmes_run_file_and_its_commands(installed: Path, tmp_path: Path) 
 def test_the_readmes_python_and_its_first_files(installed: Path, tmp_path: Path) -> None:
     ((_, code),) = section("README.md", "From Python")
     (tmp_path / "snippet.py").write_text(code)
-    assert "benign" in paste(installed, tmp_path, "python -W error snippet.py").splitlines()[-1]
+    printed = paste(installed, tmp_path, "python -W error snippet.py").splitlines()
+    # What a comment says was seen: in the order of the lines, and ahead by more than noise.
+    said = [float(each) for each in re.findall(r"# (0\.\d\d)", code)]
+    seen = [float(line) for line in printed if re.fullmatch(r"0\.\d+", line)]
+    assert seen == pytest.approx(said, abs=0.03)
+    assert seen[0] - seen[1] > 2 * (0.25 / 797) ** 0.5  # of 797 rows
     # One's own two tables.
-    ages = [20 + number * 7 % 50 for number in range(200)]
-    bought = ["yes" if (age + number) % 3 else "no" for number, age in enumerate(ages)]
-    for name, header, cells in (
-        ("customers", "customer,age,bought", zip(ages, bought, strict=True)),
-        ("visits", "customer,visits,basket", ((n % 11, n * 13 % 90) for n in range(200))),
-        ("new", "customer,age", ((age,) for age in ages[:20])),
-    ):
-        rows = [",".join(map(str, (f"c{n}", *row))) for n, row in enumerate(cells)]
-        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]) + "\n")
     ((_, commands),) = section("README.md", "Your own two tables")
-    partner, owner, inspect, train, predict = lines_of(commands)
-    for line in (partner, owner):
+    tables, partner, owner, inspect, train, predict = lines_of(commands)
+    for line in (tables, partner, owner):
         paste(installed, tmp_path, line)
     assert "Recommended: APFed" in paste(installed, tmp_path, inspect)
     assert "APFed-S, predicts alone" in paste(installed, tmp_path, train)

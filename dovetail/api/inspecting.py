@@ -28,7 +28,7 @@ from dovetail.audit.measured import reported, reported_of
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part
 from dovetail.data.leaks import leaks
-from dovetail.data.wording import bytes_text, count_text
+from dovetail.data.wording import bytes_text, class_shares, count_text
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites
@@ -155,6 +155,7 @@ class Inspection(Shown):
             yield picture(self.parts, self.overlaps.groups)
             yield ""
         yield _party_table(self.parts)
+        yield from map(terminal_text, _class_lines(self.parts))
         yield from map(terminal_text, _read_lines(self.parts))
         yield ""
         if self.overlaps.shared or self.overlaps.withheld:
@@ -516,6 +517,18 @@ def _party_table(parts: Sequence[Part]) -> Table:
             f"{len(part.data.labelled_rows()):,}" if has_labels else "-",
         )
     return table
+
+
+def _class_lines(parts: Sequence[Part]) -> Iterator[str]:
+    """How many of each party's labelled rows are of which class."""
+    for part in parts:
+        labels = part.data.labels
+        names = None if labels is None else part.label_names()
+        if names is None or labels is None:
+            continue
+        counts = labels[labels >= 0].unique(return_counts=True)[1].tolist()
+        if shares := class_shares(dict(zip(names, counts, strict=True))):
+            yield f"  {part.name} has the classes {shares}"
 
 
 def _read_lines(parts: Sequence[Part]) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -111,4 +113,20 @@ def align(
     elif not quiet:
         show(matched)
         if not (dry_run or count):
-            print("Next: dovetail train RUN")
+            print(f"Next: dovetail train {parties[0] if run is not None else _run_of(paths)}")
+
+
+def _run_of(paths: Sequence[Path]) -> str:
+    """The run file beside these party files that names them; RUN where there is none."""
+    wanted = {path.resolve() for path in paths}
+    for file in sorted(paths[0].parent.glob("*.toml")):
+        try:
+            named = tomllib.loads(file.read_text(encoding="utf-8")).get("parties", ())
+        except (OSError, ValueError):
+            continue
+        if (
+            isinstance(named, list)
+            and {(file.parent / str(each)).resolve() for each in named} & wanted
+        ):
+            return str(file)
+    return "RUN"

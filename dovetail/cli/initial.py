@@ -14,6 +14,7 @@ import typer
 from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
+from dovetail.data.fitted import counts_of
 from dovetail.data.survey import (
     EVENTS_FROM,
     Surveyed,
@@ -25,6 +26,7 @@ from dovetail.data.survey import (
     survey,
 )
 from dovetail.data.tables import is_table_path, read_table
+from dovetail.data.wording import class_shares
 from dovetail.errors import ConfigError
 from dovetail.files import did_you_mean, toml_tables
 from dovetail.methods.validation import validate
@@ -67,7 +69,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     columns = survey(table)
     print_line(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
     role = asking.role()
-    proposed_id = propose_id(columns) or propose_per(columns, table)
+    proposed_id = propose_id(columns, propose_per(columns, table))
     id = answers.id or (asking.answer("id", "Column that names each row", proposed_id),)
     events = _events(id, columns, table, asking, print_line)
     _there("--id", id, columns, repeats=events is not None)
@@ -85,6 +87,8 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
             f"label {label!r}: {target_column.distinct:,} different values, "
             f"{table.num_rows - target_column.missing:,} rows have one: {task}{other}"
         )
+        if task == "classification" and (shares := class_shares(counts_of(table.column(label)))):
+            print_line(f"  {shares}")
     stem = Path(source).stem if is_table_path(Path(source)) else role
     name = asking.answer("name", "Your party's name", stem)
     left_out = [] if events else _left_out(columns, {*id, label}, print_line)

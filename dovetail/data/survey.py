@@ -106,11 +106,13 @@ def _words(name: str) -> set[str]:
     return {word for word in re.split(r"[^a-z]+", split.lower()) if word}
 
 
-def propose_id(columns: Sequence[Surveyed]) -> str | None:
-    """The column that names each row, if any does: one called so, else the first."""
+def propose_id(columns: Sequence[Surveyed], per: str | None = None) -> str | None:
+    """The column that names each row, if any does: one called so, else whose events rows are
+    (``per``), else the first."""
     able = [column for column in columns if column.unique]
     called = [column for column in able if _words(column.name) & _ID_WORDS]
-    return next((column.name for column in [*called, *able]), None)
+    named = [column.name for column in called] + [per] * (per is not None)
+    return next(iter([*named, *(column.name for column in able)]), None)
 
 
 def propose_per(columns: Sequence[Surveyed], table: Table) -> str | None:

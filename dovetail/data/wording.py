@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def name_list(names: Sequence[str], at_most: int = 3) -> str:
@@ -39,6 +39,29 @@ def share_text(count: int, of: int) -> str:
     if percent < 0.1:
         return "< 0.1 %"
     return "> 99.9 %" if percent > 99.9 else f"{percent:.1f} %"
+
+
+#: Fewer labelled rows of a class say little of it.
+FEW_OF_CLASS = 30
+
+
+def class_shares(counts: Mapping[str, int], at_most: int = 6) -> str:
+    """Shares of classes, the commonest first, and a word on rare ones; "" of fewer than two.
+
+    >>> class_shares({"yes": 12, "no": 388})
+    'no 97.0 %, yes 3.0 % (12 rows: too few to learn or score it well; label more of it)'
+    """
+    if len(counts) < 2:
+        return ""
+    total = sum(counts.values())
+    ranked = sorted(counts, key=lambda name: (-counts[name], name))
+    named = ranked if len(ranked) <= at_most else [*ranked[: at_most - 1], ranked[-1]]
+    text = ", ".join(f"{name} {share_text(counts[name], total)}" for name in named)
+    rare = counts[ranked[-1]]
+    if rare >= FEW_OF_CLASS:
+        return text
+    few = f"{count_text(rare, 'row')}: too few to learn or score it well; label more of it"
+    return f"{text} ({few})"
 
 
 def bytes_text(num_bytes: int) -> str:

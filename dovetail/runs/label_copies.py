@@ -21,12 +21,13 @@ _REMEDY = 'if it is the label, leave it out: columns = ["*", "-{}"]'
 
 
 def copies_of_sites(sites: Mapping[str, Site]) -> Iterator[str]:
-    """A sentence for each column of a partner that is named like a label, or equals it."""
+    """A sentence for each column that is named like a label, or equals it."""
     for owner in sites.values():
         if owner.table.labels is None or owner.table.label is None:
             continue
         for partner in sites.values():
-            if partner.table.label is not None or not isinstance(partner.table.x, Table):
+            is_other = partner is not owner and partner.table.label is not None
+            if is_other or not isinstance(partner.table.x, Table):
                 continue
             ours = theirs = np.arange(0)
             if max(owner.table.num_rows, partner.table.num_rows) <= _MOST_ROWS:

@@ -271,3 +271,21 @@ def test_a_column_that_equals_a_number_to_predict_is_warned_of() -> None:
     assert [*copies_of_table(dataset)] == [
         "t.csv: its column 'copy' equals the label 'value'; leave it out of the table"
     ]
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_an_own_column_that_equals_the_label_is_remarked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = owner()
+    table["answer"] = table["y"].map({"no": "declined", "yes": "accepted"})
+    parties = [dt.Party("a", table, id="id", label="y"), partner()]
+    dt.fit(dt.APFed(distil={"students": ["linear"]}), parties, test=0, quiet=True)
+    assert "its column 'answer' equals the label 'y'" in capsys.readouterr().err
+
+
+def test_two_labels_are_too_few_in_one_sentence() -> None:
+    table = owner()
+    table.loc[2:, "y"] = None
+    with pytest.raises(ConfigError, match="'a' has 2 labelled rows; the label owner needs three"):
+        dt.fit(dt.APFed(), [dt.Party("a", table, id="id", label="y"), partner()], test=0)

@@ -216,3 +216,13 @@ def test_events_are_offered_where_ids_repeat_and_there_are_days(
     assert site.party.events is not None
     assert site.table.num_rows == 9
     assert "amount_sum_365d" in site.table.blocks["columns"]
+
+
+def test_rare_classes_are_said(dovetail: Any, tmp_path: Path) -> None:
+    rows = [f"c{n},{n % 7},{'yes' if n < 3 else 'no'}" for n in range(100)]
+    (tmp_path / "people.csv").write_text("\n".join(["customer,a,bought", *rows]) + "\n")
+    done = dovetail("init", "--table", "people.csv", "--label", "bought", "-y")
+    assert "no 97.0 %, yes 3.0 % (3 rows: too few to learn or score it well" in done.out
+    assert dovetail("demo", "--tables").code == 0
+    assert (tmp_path / "visits.csv").exists()
+    assert "customers.csv, visits.csv" in dovetail("demo", "--tables").err

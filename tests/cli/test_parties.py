@@ -61,7 +61,7 @@ def test_align_prints_the_true_overlaps_and_writes_a_part_beside_each_party_file
         r"registry +│ +100 │ +90 │ +56\.2%",
         r"all of them +│ +│ +40 │ +25\.0%",
         r"'clinic' has learned which of its rows each partner has",
-        r"Next: dovetail train RUN",
+        r"Next: dovetail train ",
     ):
         assert re.search(line, done.out), done.out
     for name in dealt.held:

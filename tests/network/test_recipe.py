@@ -39,7 +39,7 @@ def write_tables(bank: Path, shop: Path, num: int = 1200) -> None:
     bought = np.where(income + 2 * visits + 0.5 * rng.normal(size=num) > 0, "yes", "no")
     columns = {"customer": people, "income": income, "age": age}
     dd.write_table(bank / "customers.csv", {**columns, "bought": bought.astype(object)})
-    dd.write_table(bank / "new_customers.csv", {name: each[:20] for name, each in columns.items()})
+    dd.write_table(bank / "new-customers.csv", {name: each[:20] for name, each in columns.items()})
     dd.write_table(shop / "visits.csv", {"customer": people[::-1], "visits": visits[::-1]})
 
 

@@ -135,13 +135,13 @@ class Distilling(LabelOwnerData):
         partners have no part in them at all.
 
         Raises:
-            ConfigError: fewer than two labelled rows.
+            ConfigError: fewer than three labelled rows: without one, a student stops by the second.
         """
         labels, labelled = self.train.labels, self.train.labelled_rows()
-        if labels is None or len(labelled) < 2:
+        if labels is None or len(labelled) < 3:
             raise ConfigError(
                 f"party {self.train.name!r} has {len(labelled)} labelled rows; the label owner "
-                "needs two or more"
+                "needs three or more to learn from; label more, or test fewer (test = 0)"
             )
         labelled = self._learnt_from(labelled)
         folds = torch.full((self.train.num_rows,), NO_FOLD)
