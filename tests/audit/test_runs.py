@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,6 +16,7 @@ from dovetail.audit.run import Audit, audit
 from dovetail.errors import ConfigError
 from dovetail.methods import baselines
 from dovetail.methods.apfed import steering
+from dovetail.methods.base import Points, Progress
 from dovetail.methods.facets.defences import Defence
 from dovetail.report.audit import defences, defences_svg
 from dovetail.runs.runfile import check_run, resolved
@@ -50,6 +53,32 @@ def audited(run: Any) -> Audit:
 
 def channels(audited: Audit) -> set[tuple[str, str, str, str]]:
     return {(each.observer, each.owner, each.channel, each.target) for each in audited.findings}
+
+
+class Told(Progress):
+    """Lines and bars of an audit."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.bars: list[str] = []
+        self.steps: list[tuple[int, int]] = []
+
+    def print(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def points(self, title: str) -> Iterator[Points]:
+        self.bars.append(title)
+        yield lambda done, total: self.steps.append((done, total))
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_an_audit_shows_one_bar_and_no_line() -> None:
+    told = Told()
+    run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
+    audit(run, (0,), settings=Settings(network=False), talk=told)
+    assert (told.lines, told.bars) == ([], ["audit of tvfl, seed 0"])
+    assert told.steps == [(done, len(told.steps)) for done in range(1, len(told.steps) + 1)]
 
 
 @pytest.mark.usefixtures("few_draws")
