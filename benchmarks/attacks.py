@@ -58,7 +58,7 @@ VERTICAL: Mapping[str, tuple[str, ...]] = {
     "apfed-d, released": ('method="apfed-d"', 'apfed.distil.exchange="released"'),
     "apfed-r": ('method="apfed-r"',),
     "apfed-c": ('method="apfed-c"',),
-    "apfed-s": ('method="apfed-s"',),
+    "apfed": ('method="apfed"',),
     "classic vertical": ('method="tvfl"',),
 }
 

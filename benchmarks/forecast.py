@@ -34,7 +34,7 @@ def worth_cells() -> Iterator[tuple[str, float, Expected | None]]:
         row = json.loads(line)
         cells.setdefault(row["cell"], []).append(row)
     for cell, rows in cells.items():
-        gain = statistics.fmean(row["apfed-s"] - row["best-alone"] for row in rows)
+        gain = statistics.fmean(row["apfed"] - row["best-alone"] for row in rows)
         overrides = [rows[0]["set"]] if rows[0]["set"] else []
         found = dt.inspect(RUNS / rows[0]["run"], overrides=overrides, quiet=True)
         yield cell, gain, found.expected

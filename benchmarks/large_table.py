@@ -43,7 +43,7 @@ PARTIES = {
 label = "bought"
 
 [policy]
-algorithms = ["align", "apfed", "chfl", "hyfem"]
+algorithms = ["align", "apfed-mixed", "chfl", "hyfem"]
 
 [chfl]
 test_share = 0.1
@@ -68,7 +68,7 @@ learning_rate = 0.02
 RUNS = {
     "apfed": (
         f"""
-method = "apfed"
+method = "apfed-mixed"
 parties = ["bank.toml", "shop.toml"]
 test = 0.1
 evaluate_every = 0
@@ -79,9 +79,9 @@ epochs = 1
 """,
         ROWS,
     ),
-    "apfed-s": (
+    "apfed": (
         """
-method = "apfed-s"
+method = "apfed"
 parties = ["bank.toml", "shop.toml"]
 test = 0.1
 """,
@@ -187,7 +187,7 @@ def write_alignment(folder: Path, num_rows: int) -> None:
 def measured(method: str, num_rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_tables(folder, num_rows, num_rows // LABELS if method.startswith("apfed-s") else 1)
+        write_tables(folder, num_rows, num_rows // LABELS if method.startswith("apfed") else 1)
         write_alignment(folder, num_rows)
         (folder / "run.toml").write_text(RUNS[method][0])
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

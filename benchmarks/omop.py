@@ -21,7 +21,7 @@ OMOP = Path(__file__).parents[1] / "examples" / "omop"
 SEEDS = (1, 2, 3)
 
 RUN = """
-method = "apfed-s"
+method = "apfed"
 parties = ["hospital.toml", "laboratory.toml"]
 test = 0.25
 """

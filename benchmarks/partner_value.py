@@ -21,7 +21,7 @@ from benchmarks import _results
 from dovetail.api.valuing import value
 
 RUN = '''
-method = "apfed-s"
+method = "apfed"
 seeds = [0, 1, 2]
 [data]
 source = """

@@ -41,7 +41,7 @@ LABELS = 300
 def loaded(source: str) -> Partitioned:
     """Strips of a source's pictures."""
     text = (
-        f'method = "apfed-s"\nbaselines = []\n{SOURCES[source]}'
+        f'method = "apfed"\nbaselines = []\n{SOURCES[source]}'
         f'data.source = "{source}"\ndata.rows = 4000\n'
         'data.partition = { kind = "strips", views = 2, active = 1 }\n'
     )

@@ -141,7 +141,7 @@ def main() -> None:
     seed = parser.parse_args().seed
     _results.write("sealed_steps", "APFed-S: steps of the encryption", steps())
     rows: list[dict[str, Any]] = []
-    for method in ("apfed-s", "apfed-d"):
+    for method in ("apfed", "apfed-d"):
         for name, (case, labels) in CASES.items():
             rows.append(run_of(name, case, labels, method, seed))
             _results.write("sealed", "APFed-S beside APFed-D: cost, and what it shows", rows)

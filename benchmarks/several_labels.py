@@ -39,7 +39,7 @@ PROFILES = [f"Att{number}" for number in range(80, 104)]
 EXPRESSION = [f"Att{number}" for number in range(1, 80)]
 LABELLED = 600
 #: What stands in a line -> what a run calls it.
-MODELS = {"local": "best-alone", "solo": "apfed-s", "joint": "joint"}
+MODELS = {"local": "best-alone", "solo": "apfed", "joint": "joint"}
 
 
 def genes(wheel: Path) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def trained(table: pd.DataFrame, labels: list[str], seed: int) -> dict[str, Any]
     for what, name in MODELS.items():
         scores = {} if name == result["method"] else result["baselines"].get(name, {})
         scores = scores or result["parties"]["profiles"]
-        details = result["variants"]["apfed-s"]["details"][name]["profiles"]
+        details = result["variants"]["apfed"]["details"][name]["profiles"]
         each = details.get("labels") or {labels[0]: scores}
         for label in labels:
             aucs.setdefault(label, {})[what] = each[label]["auc"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import _results
 
-S, D = "apfed-s", "apfed-d"
+S, D = "apfed", "apfed-d"
 
 
 def lines(name: str) -> dict[tuple[str, int], dict[str, Any]]:

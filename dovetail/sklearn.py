@@ -111,7 +111,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
                 self.model_ = self._local(frame, names, labels_N, weights, int(seed), kind=kind)
                 return
             owner = self._owner(X, frame, names, labels_N, weights, kind=kind)
-            method = Method("apfed-s", **dict(self.settings or {}))
+            method = Method("apfed", **dict(self.settings or {}))
             here = [] if isinstance(partners, Partners) else list(partners)
             self.run_ = fit(
                 method,

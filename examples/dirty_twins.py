@@ -167,7 +167,7 @@ def make(out: Path, *, clinic: int, registry: int, both: int, seed: int) -> list
         rest = (
             'label = "outcome"\n'
             if name == "clinic"
-            else '\n[policy]\nalgorithms = ["align", "apfed-s", "apfed-d"]\ndrivers = ["clinic"]\n'
+            else '\n[policy]\nalgorithms = ["align", "apfed", "apfed-d"]\ndrivers = ["clinic"]\n'
         )
         files.append(out / f"{name}.toml")
         files[-1].write_text(PARTY.format(name=name, keys=keys, rest=rest))

@@ -24,7 +24,7 @@ import numpy as np
 from dovetail import data
 
 RUN = """# {active} trains with {helpers}, who have other columns of some of its people.
-method = "apfed-s"      # helpers read nothing; their help stays in one's own model
+method = "apfed"        # helpers read nothing; their help stays in one's own model
 seeds = [0, 1]
 parties = [{files}]
 test = {test}              # share of the labelled rows, to score on
@@ -36,7 +36,7 @@ table = "{table}"
 id = "person"
 {label}
 [policy]
-algorithms = ["align", "apfed-s", "apfed-d", "apfed", "tvfl"]
+algorithms = ["align", "apfed", "apfed-d", "apfed-mixed", "tvfl"]
 drivers = ["{active}"]
 """
 

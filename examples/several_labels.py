@@ -39,10 +39,10 @@ kept = pd.DataFrame(run.result["distilled"]["labels"]).T
 print(kept[["choice", "held_out_gain", "standard_error"]])
 
 # %% Each label's AUC on the test rows, without cardiology, and with it
-details = run.result["variants"]["apfed-s"]["details"]
+details = run.result["variants"]["apfed"]["details"]
 aucs = {
     what: {label: own["auc"] for label, own in details[name]["ward"]["labels"].items()}
-    for what, name in {"local": "best-alone", "solo": "apfed-s", "joint": "joint"}.items()
+    for what, name in {"local": "best-alone", "solo": "apfed", "joint": "joint"}.items()
 }
 print(pd.DataFrame(aucs).round(3))
 

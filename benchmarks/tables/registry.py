@@ -56,7 +56,7 @@ WORTH = {
     "best-alone": "best alone",
     "joint": "joint",
     "apfed-d": "APFed-D",
-    "apfed-s": "APFed-S",
+    "apfed": "APFed-S",
     "apfed-r": "APFed-R",
     "apfed-c": "APFed-C",
     "party-dropout-gone": "party dropout",
@@ -151,7 +151,7 @@ def _apfed_losses() -> Iterator[Cell]:
                 run=f"apfed/{data}-labels.toml",
                 overrides=(
                     f"data.labels={labels}",
-                    "method=apfed",
+                    "method=apfed-mixed",
                     f"passive.loss={loss}",
                     'baselines=["alone"]',
                 ),

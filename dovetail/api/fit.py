@@ -214,8 +214,6 @@ def _simulated(
     values: dict[str, Any] = {"data": simulation.values(test, folder)}
     if isinstance(method, APFed):
         values["passive"] = method.passive
-        if method.variant in LOSSES:
-            values["method"] = LOSSES[method.variant]
     return _Data(values, Given(WHERE, pooled=simulation.pooled), lambda: simulation.keep(folder))
 
 
@@ -279,12 +277,12 @@ def _defaults(
     """
     if isinstance(method, APFed):
         files = [party.name for party in parties if party.is_of_file]
-        if method.passive and (elsewhere or files):
+        if set(method.passive) - {"loss"} and (elsewhere or files):
             whose = "partners on other machines" if elsewhere else f"{files[0]!r}"
             raise ConfigError(
-                f"{WHERE}: a loss and passive are for parties in this process; {whose} "
-                f"set their own (apfed = {{'loss': ...}} of dovetail.Party, or [apfed] of a party "
-                "file), so leave them out"
+                f"{WHERE}: passive is for parties in this process; {whose} set their own "
+                f"(apfed = {{'encoder': ...}} of dovetail.Party, or [apfed] of a party file), so "
+                "leave it out"
             )
         return method.passive
     return {"test_share": test or 0.0}

@@ -18,7 +18,7 @@ from rich.text import Text
 from dovetail import methods
 from dovetail.api import methods as papers
 from dovetail.api.fit import Parties
-from dovetail.api.methods import DISTIL, SEALED
+from dovetail.api.methods import DISTIL, MIXED, SEALED
 from dovetail.api.party import Party
 from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
@@ -80,7 +80,7 @@ class Inspection(Shown):
         overlaps: the samples that they share.
         fits: of each method whether it fits, why, the next command and the messages to come.
         expected: what the label owner's own rows say of help, where APFed fits.
-        variant: what is to be trained, such as "apfed-s", if that is said.
+        variant: what is to be trained, such as "apfed", if that is said.
         elsewhere: partners on other machines, whose tables cannot be looked at from here.
         settings: method -> its section of the run file, where one says.
     """
@@ -100,7 +100,7 @@ class Inspection(Shown):
         named = re.search(r"method=([\w-]+)", fit.next_command)
         if named is not None:
             return named[1]
-        return SEALED if fit.method == "apfed" else fit.method
+        return fit.method
 
     @property
     def recommended(self) -> str | None:
@@ -346,7 +346,7 @@ def _allowed(sites: Mapping[str, Site]) -> str:
     for variant in (SEALED, DISTIL):
         if all(variant in site.policy.section.algorithms for site in partners):
             return variant
-    return "apfed"
+    return MIXED
 
 
 def of_parts(
@@ -376,7 +376,7 @@ def of_parts(
         least: smaller numbers of shared samples are hidden.
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
         expecting: what the label owner's own rows say of help, where APFed fits.
-        variant_name: what the run file trains, such as "apfed-s": the next command does not change
+        variant_name: what the run file trains, such as "apfed": the next command does not change
             it, and what its messages tell is its own.
         elsewhere: partners on other machines.
         variant: of APFed, which partners' policies allow.
@@ -395,7 +395,7 @@ def of_parts(
         if run_path == PYTHON and fit.available:
             return f"dovetail.fit(dovetail.{_made(fit)}, ...)"
         text = fit.next_command.replace("RUN", shlex.quote(run_path), 1)
-        if fit.method == method_name != variant_name:
+        if fit.method == method_name:
             return text.partition(" --set method=")[0]
         return text.replace(f"method={SEALED}", f"method={variant}")
 
@@ -578,7 +578,6 @@ def _expectations(fitting: Sequence[str]) -> Table:
 
 def _measured_text(method: str, variant: str | None) -> list[str]:
     """What limits what its messages reveal; and what audits found, if no table says it."""
-    variant = SEALED if variant is None and method == "apfed" else variant
     known = reported_of(variant or method)
     lines = [] if known.gain else [f"  {line}" for line in known.shows]
     if lines:

@@ -20,18 +20,19 @@ if TYPE_CHECKING:
         HyFEMSettings,
     )
 
-#: What helpers learn by -> what it makes APFed in a run file, where one table is split.
+#: What helpers learn by -> what it makes APFed in a run file.
 LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
 
-#: The partners' help in one encrypted question, and in a joint model; distilled into the label
-#: owner's own. No loss of helpers, variants of their own.
-SEALED, DISTIL = "apfed-s", "apfed-d"
+#: The partners' help in one encrypted question, and in a joint model, distilled into the label
+#: owner's own; and the paper's, with each helper's own loss.
+SEALED, DISTIL, MIXED = "apfed", "apfed-d", "apfed-mixed"
 
 #: What ``APFed`` may be -> what it is in a run file.
 VARIANTS: Mapping[str, str] = {
     "sealed": SEALED,
     "distil": DISTIL,
-    **dict.fromkeys((*LOSSES, "partners"), "apfed"),
+    **LOSSES,
+    "partners": MIXED,
 }
 
 
@@ -52,7 +53,8 @@ class Method:
     def __init__(self, variant_name: str, **settings: Any) -> None:
         known = methods.variants()
         if variant_name not in known:
-            raise ConfigError(f"there is no method {variant_name!r}{nearest(variant_name, known)}")
+            meant = methods.did_you_mean_variant(variant_name, known) or nearest(variant_name, known)
+            raise ConfigError(f"there is no method {variant_name!r}{meant}")
         self._variant = variant_name
         self._settings = settings
         validate(self._method.Settings, settings, where=f"dovetail.{self._name_shown}")

@@ -10,6 +10,7 @@ from dovetail.methods.method import Method as Method
 from dovetail.methods.table import METHODS as METHODS
 from dovetail.methods.table import check as check
 from dovetail.methods.table import coordinated as coordinated
+from dovetail.methods.table import did_you_mean_variant as did_you_mean_variant
 from dovetail.methods.table import every as every
 from dovetail.methods.table import method_of as method_of
 from dovetail.methods.table import record_of as record_of

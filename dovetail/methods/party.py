@@ -312,18 +312,11 @@ class Site:
     def check_policy(self, algorithm: str, driver: str) -> None:
         """Refuse what the party's file does not allow, where the party is in this process.
 
-        Who drives has its table then, so that APFed-S, the default, needs no name there.
-
         Raises:
             ConfigError: naming the party, what was asked and what it allows.
         """
-        unnamed = "algorithms" not in self.policy.section.model_fields_set
-        counted = self.policy.section.privacy is not None
         try:
-            if algorithm == "apfed-s" and unnamed and not counted:
-                self.policy.check_driver(driver)
-            else:
-                self.policy.check(algorithm, driver)
+            self.policy.check(algorithm, driver)
         except ConfigError as refusal:
             named = algorithm in self.policy.section.algorithms
             hint = (

@@ -8,11 +8,12 @@ imported when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from dovetail.errors import ConfigError
+from dovetail.files import did_you_mean
 from dovetail.methods.plugins import installed
 from dovetail.methods.settings import RECORDS
 from dovetail.methods.settings.record import BASELINES, FileRecord
@@ -93,6 +94,18 @@ def records() -> Mapping[str, FileRecord]:
 def variants() -> dict[str, str]:
     """Every variant that a run file can name, and what a table calls it."""
     return {name: title for each in records().values() for name, title in each.variants.items()}
+
+
+def did_you_mean_variant(word: str, known: Collection[str]) -> str:
+    """The end of a sentence that refuses a word: the variant that tables call so, or the closest.
+
+    >>> did_you_mean_variant("apfed-s", ["apfed", "apfed-r"])
+    "; did you mean 'apfed'?"
+    """
+    for name, title in variants().items():
+        if name in known and title.partition(",")[0].casefold() == word.casefold():
+            return f"; did you mean {name!r}?"
+    return did_you_mean(word, known)
 
 
 def record_of(variant: str) -> FileRecord:

@@ -128,7 +128,7 @@ def describe(site: Site, addresses: Mapping[str, str], site_folder: Path) -> Ite
     for method in methods.every().values():
         for line in method.proposed.describe(site, agreed):
             yield f"  {line}"
-    if {"apfed", "apfed-d", "tvfl"} & set(agreed):
+    if {"apfed-mixed", "apfed-d", "tvfl"} & set(agreed):
         yield (
             f"  answers    about {policy.min_rows:,} different samples or more in a message, and "
             f"about one {policy.max_uses:,} times a run"

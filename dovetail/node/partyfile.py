@@ -12,7 +12,7 @@ from dovetail import methods
 from dovetail.alignment import Responder, relay
 from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, MissingColumnError
-from dovetail.files import did_you_mean, read_toml
+from dovetail.files import read_toml
 from dovetail.methods.method import protocols
 from dovetail.methods.party import Algorithm, Policy, Site, algorithm
 from dovetail.methods.settings.party import PolicySection
@@ -51,7 +51,7 @@ def _check_words(policy: PolicySection, known: Mapping[str, Algorithm], *, where
             if word not in there:
                 raise ConfigError(
                     f"{where}: policy.{key}: {word!r} is no {what}; there are {', '.join(there)}"
-                    f"{did_you_mean(word, there)}"
+                    f"{methods.did_you_mean_variant(word, there)}"
                 )
 
 

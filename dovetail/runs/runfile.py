@@ -19,7 +19,7 @@ from pydantic import (
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.files import check_is_run, did_you_mean, merge, override, read_run
+from dovetail.files import check_is_run, merge, override, read_run
 from dovetail.methods.validation import validate
 from dovetail.node.engines import EngineSection, InProcessSection, any_engine, kinds, section_of
 from dovetail.runs.partitions import AnyPartition, shares
@@ -98,7 +98,7 @@ def _variant(name: str) -> str:
     if repr(name) not in known:
         raise ValueError(
             f"input should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}"
-            f"{did_you_mean(name, methods.variants())}"
+            f"{methods.did_you_mean_variant(name, methods.variants())}"
         )
     return name
 

@@ -76,7 +76,7 @@ def party_text(start: Start) -> str:
     if len(start.columns) > 1:
         values["columns"] = list(start.columns)
     drivers = start.driver or start.name
-    policy = {"algorithms": ["align", "apfed-s"], "drivers": [drivers]}
+    policy = {"algorithms": ["align", "apfed"], "drivers": [drivers]}
     why = [f"# left out: {name!r} {reason}" for name, reason in start.why_not.items()]
     return "\n".join(
         [
@@ -111,7 +111,7 @@ def run_text(start: Start) -> str:
     if start.here:
         files += [f"{name}.toml" for name in start.partners]
     values: dict[str, object] = {
-        "method": "apfed-s" if start.partners else "best-alone",
+        "method": "apfed" if start.partners else "best-alone",
         "parties": files,
         "test": 0.25,
     }

@@ -34,7 +34,7 @@ def test_dataframes_are_inspected_as_their_files_are(run: dt.Run) -> None:
     assert report["overlaps"]["shared"] == {"lab": 90}
     assert of_frames.recommended == "apfed"
     assert report["next_command"] == "dovetail.fit(dovetail.APFed(), ...)"
-    assert report_of_files["next_command"] == "dovetail train RUN --set method=apfed-s"
+    assert report_of_files["next_command"] == "dovetail train RUN --set method=apfed"
 
 
 def test_an_inspection_prints_and_is_a_page(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_who_agrees_to_no_counting_is_told_so() -> None:
     clinic, lab = clinic_and_lab()
     _, other = parties(clinic, lab)
     clinic_party = dt.Party("clinic", clinic, id="patient", label="ill")
-    shy = dt.Party("shy", lab, id="patient", policy={"algorithms": ["apfed"]})
+    shy = dt.Party("shy", lab, id="patient", policy={"algorithms": ["apfed-mixed"]})
     report = dt.inspect([clinic_party, other, shy], private=True, quiet=True).to_json()
     assert report["overlaps"]["shared"] == {"lab": 90}
     assert report["overlaps"]["not_shown"] == {"shy": "refused"}

@@ -32,7 +32,7 @@ BLOCKS = [
 ]
 HALVES = dt.Columns({"north": ["a", "b"], "south": ["c", "d"]})
 RUNS: dict[str, tuple[Any, Any]] = {
-    "apfed": (dt.APFed("partners", epochs=3), HALVES),
+    "apfed-mixed": (dt.APFed("partners", epochs=3), HALVES),
     "apfed-d": (
         dt.APFed(
             "distil",
@@ -95,7 +95,7 @@ def test_a_run_that_calibrates_keeps_it_with_models_that_cover_what_they_promise
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["apfed", "apfed-d", "fedoptimus"])
+@pytest.mark.parametrize("name", ["apfed-mixed", "apfed-d", "fedoptimus"])
 def test_intervals_of_numbers_cover_what_they_promise(name: str, tmp_path: Path) -> None:
     method, partition = RUNS[name]
     train, fresh = (table(NUM_ROWS, seed).drop(columns="sick") for seed in (1, 2))

@@ -23,7 +23,7 @@ def table() -> pd.DataFrame:
 
 
 CASES: dict[str, tuple[dt.Method, dt.Partition]] = {
-    "apfed-s": (dt.APFed(), dt.Columns({"one": ["a", "b"], "two": ["c", "d"]})),
+    "apfed": (dt.APFed(), dt.Columns({"one": ["a", "b"], "two": ["c", "d"]})),
     "apfed-c": (
         dt.APFed("contrastive", epochs=2),
         dt.Columns({"one": ["a", "b"], "two": ["c", "d"]}),

@@ -106,7 +106,7 @@ def test_several_labels_are_one_question_to_a_partner_elsewhere(folder: Path) ->
     clinic, _ = clinic_and_lab()
     clinic["pain"] = (clinic["age"] > 50).astype(float).where(clinic.index % 3 > 0)
     party = dt.Party("clinic", clinic, id="patient", label=["ill", "pain"])
-    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-s"]')
+    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed"]')
     at = address()
     with lab_at(at, script), dt.listen(at, ["lab"], wait_s=120) as partners:
         run = dt.fit(dt.APFed(), party, test=0.25, partners=partners, quiet=True, out="run")
@@ -123,7 +123,7 @@ def test_several_labels_are_one_question_to_a_partner_elsewhere(folder: Path) ->
 def test_an_estimator_of_scikit_learn_trains_with_partners_elsewhere(folder: Path) -> None:
     clinic, _ = clinic_and_lab()
     X, y = clinic.drop(columns="ill"), clinic["ill"]
-    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-s"]')
+    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed"]')
     at = address()
     settings = {"sealed": {"rows": 400}}
     with lab_at(at, script), dt.listen(at, ["lab"], wait_s=120) as partners:

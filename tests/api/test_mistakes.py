@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a policy that refuses": (
         lambda: fit(party(), dt.Party("lab", LAB, id="patient", policy={"algorithms": ["align"]})),
-        r"party 'lab' refuses 'apfed': its policy allows align \(dovetail.Party\('lab'\)\)",
+        r"party 'lab' refuses 'apfed-mixed': its policy allows align \(dovetail.Party\('lab'\)\)",
     ),
     "infinite numbers": (
         lambda: fit(party(CLINIC.assign(age=np.inf)), parties(CLINIC, LAB)[1]),

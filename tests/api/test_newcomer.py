@@ -47,7 +47,7 @@ def partner(ids: object = IDS) -> dt.Party:
 @pytest.mark.usefixtures("brief_learners")
 def test_a_model_outlives_the_expression_that_trained_it() -> None:
     parties = [dt.Party("a", owner(), id="id", label="y"), partner()]
-    model = dt.fit(dt.Method("apfed", epochs=1), parties, test=None, quiet=True).models["a"]
+    model = dt.fit(dt.Method("apfed-mixed", epochs=1), parties, test=None, quiet=True).models["a"]
     assert len(model.predict(owner())) == 40
 
 
@@ -114,9 +114,9 @@ def test_in_one_process_no_limit_by_default_cuts_training_short(tmp_path: Path) 
     (tmp_path / "a.toml").write_text(file.format("a") + 'label = "y"\n')
     (tmp_path / "b.toml").write_text(
         file.format("b")
-        + 'columns = ["a"]\n[policy]\nalgorithms = ["align", "apfed"]\nmax_uses = 9\n'
+        + 'columns = ["a"]\n[policy]\nalgorithms = ["align", "apfed-mixed"]\nmax_uses = 9\n'
     )
-    (tmp_path / "run.toml").write_text('method = "apfed"\nparties = ["a.toml", "b.toml"]\n')
+    (tmp_path / "run.toml").write_text('method = "apfed-mixed"\nparties = ["a.toml", "b.toml"]\n')
     sites = load_data(load_run(tmp_path / "run.toml")).sites
     limits = {name: site.policy.section for name, site in sites.items()}
     assert (limits["a"].max_uses, limits["a"].min_rows) == (10**9, 1)
@@ -183,7 +183,7 @@ def test_what_inspect_says_each_method_gains_is_what_was_measured() -> None:
     solo, joint, settings = gained_by_sealed()
     expected = f"solo model {solo:.1f} points, joint model {joint:.1f} ({settings} settings)"
     gains = {name: each.gain for name, each in reported().items() if each.gain}
-    assert gains["apfed-s"] == expected
+    assert gains["apfed"] == expected
     released, few = gained("worth-released", "apfed-d", "best-alone")
     trained, many = gained("worth", "apfed-d", "best-alone")
     joint, _ = gained("worth", "joint", "best-alone")
@@ -192,7 +192,7 @@ def test_what_inspect_says_each_method_gains_is_what_was_measured() -> None:
         f"{trained:.1f}, joint model {joint:.1f} ({many} settings)"
     )
     losses = [gained("worth-helped", name, "best-alone")[0] for name in ("apfed-r", "apfed-c")]
-    assert gains["apfed"].startswith("{:.1f} points by reconstruction, {:.1f} by".format(*losses))
+    assert gains["apfed-mixed"].startswith("{:.1f} points by reconstruction, {:.1f} by".format(*losses))
     for bench, what, *beside in (
         ("chfl-table2-short", "chfl", "local", "boosting"),
         ("hyfem-views", "hyfem", "standalone"),
@@ -255,7 +255,7 @@ def test_a_partners_column_that_is_the_label_is_warned_of(
 ) -> None:
     rows = pd.DataFrame({"id": IDS, "z": np.arange(40.0), column: values})
     parties = [dt.Party("a", owner(), id="id", label="y"), dt.Party("b", rows, id="id")]
-    dt.fit(dt.Method("apfed", epochs=1), parties, test=None, quiet=True)
+    dt.fit(dt.Method("apfed-mixed", epochs=1), parties, test=None, quiet=True)
     text = capsys.readouterr().err
     assert ("WARNING: party 'b'" in text) == (reported is not None)
     assert reported is None or reported in text

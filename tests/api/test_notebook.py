@@ -133,7 +133,7 @@ def test_a_fit_logs_its_epochs_and_warnings_by_pythons_logging(
     other = pd.DataFrame({"id": range(60), "Y": np.arange(60.0)})
     parties = [dt.Party("a", local, id="id", label="y"), dt.Party("b", other, id="id")]
     with caplog.at_level(logging.INFO, logger="dovetail"):
-        dt.fit(dt.Method("apfed", epochs=2), parties, test=None, quiet=True)
+        dt.fit(dt.Method("apfed-mixed", epochs=2), parties, test=None, quiet=True)
     records = [each for each in caplog.records if each.name == "dovetail.train"]
     assert [each.levelname for each in records][:1] == ["WARNING"]
     epochs = [each.getMessage() for each in records if each.levelname == "INFO"]

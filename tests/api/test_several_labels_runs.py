@@ -16,9 +16,9 @@ from dovetail.companions.service.export import export
 from dovetail.errors import ConfigError, DataError
 
 LABELS = ["relapse", "sepsis", "pain"]
-ALLOWED = {"algorithms": ["align", "apfed", "apfed-d", "apfed-s"]}
+ALLOWED = {"algorithms": ["align", "apfed-mixed", "apfed-d", "apfed"]}
 SIMULATED = """
-method = "apfed-s"
+method = "apfed"
 seeds = [0]
 baselines = ["best-alone"]
 [data]
@@ -73,7 +73,7 @@ def test_a_run_file_a_report_a_table_and_an_export(tmp_path: Path) -> None:
     gates = result["distilled"]["labels"]
     assert list(gates) == LABELS
     assert result["distilled"]["numbers_per_row"] in (3, 12)
-    each = result["variants"]["apfed-s"]["details"]
+    each = result["variants"]["apfed"]["details"]
     assert each["joint"]["clinic"]["labels"]["sepsis"]["auc"] > 0.75
     assert each["best-alone"]["clinic"]["labels"]["sepsis"]["auc"] < 0.65
     model, written = str(out / "models" / "clinic"), tmp_path / "said.csv"
@@ -103,7 +103,7 @@ def test_a_run_file_a_report_a_table_and_an_export(tmp_path: Path) -> None:
     assert "give label as one of relapse, sepsis, pain" in str(done.exception)
 
 
-@pytest.mark.parametrize("method", ["apfed-s", "apfed-d", "apfed-r", "apfed-c"])
+@pytest.mark.parametrize("method", ["apfed", "apfed-d", "apfed-r", "apfed-c"])
 @pytest.mark.usefixtures("brief_learners")
 def test_numbers_by_every_method_of_apfed(method: str, tmp_path: Path) -> None:
     frame = people()
@@ -168,7 +168,7 @@ def test_labels_that_are_none_are_refused(label: list[str], task: str, words: st
         trained()
 
 
-@pytest.mark.parametrize("method", ["apfed-s", "apfed-r"])
+@pytest.mark.parametrize("method", ["apfed", "apfed-r"])
 @pytest.mark.parametrize("setting", [{"threshold": "f1"}, {"calibrate": "temperature"}])
 def test_what_is_decided_of_one_label_is_refused_before_training(
     method: str, setting: dict[str, str]

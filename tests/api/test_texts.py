@@ -129,9 +129,9 @@ def test_curves_are_a_line_an_epoch_of_each_variant(parties):
     method = dt.APFed("contrastive", epochs=3, patience=None)
     run = dt.fit(method, parties, test=0.3, baselines=["alone"], seeds=2, quiet=True)
     curves = run.curves()
-    assert set(curves.variant) == {"apfed", "alone"}
+    assert set(curves.variant) == {"apfed-c", "alone"}
     assert set(curves.seed) == {0, 1}
-    one = curves[(curves.variant == "apfed") & (curves.seed == 1)]
+    one = curves[(curves.variant == "apfed-c") & (curves.seed == 1)]
     assert one.number.tolist() == [1, 2, 3]
     assert one.accuracy.between(0, 1).all()
 

@@ -20,7 +20,7 @@ from dovetail.runs.splitting import deal
 
 LABEL = {"time": "days", "event": "died"}
 SIMULATED = """
-method = "apfed-s"
+method = "apfed"
 seeds = [0]
 baselines = ["best-alone"]
 [data]
@@ -33,7 +33,7 @@ kind = "columns"
 active = "clinic"
 parties = { clinic = ["age"], lab = ["blood"] }
 """
-ALLOWED = ("apfed", "apfed-d", "apfed-s")
+ALLOWED = ("apfed-mixed", "apfed-d", "apfed")
 
 
 def people(rows: int = 240, seed: int = 0) -> pd.DataFrame:
@@ -62,12 +62,12 @@ def parties(frame: pd.DataFrame) -> list[dt.Party]:
             "lab",
             lab,
             id="patient",
-            policy={"algorithms": ["align", "apfed", "apfed-d", "apfed-s"]},
+            policy={"algorithms": ["align", "apfed-mixed", "apfed-d", "apfed"]},
         ),
     ]
 
 
-@pytest.mark.parametrize("method", ["apfed-s", "apfed-d", "apfed-r"])
+@pytest.mark.parametrize("method", ["apfed", "apfed-d", "apfed-r"])
 @pytest.mark.usefixtures("brief_learners")
 def test_a_run_of_times_gives_a_model_that_says_when(method: str, tmp_path: Path) -> None:
     frame = people()

@@ -41,7 +41,7 @@ loss = "reconstruction"
 """
 
 RUN = """
-method = "apfed"
+method = "apfed-mixed"
 evaluate_every = 1
 parties = ["bank.toml"]
 test = 0.25

@@ -141,7 +141,7 @@ def test_a_party_file_and_a_run_file_read_their_own_folder_alone(folder):
 
     run = folder / "run.toml"
     text = (
-        'method = "apfed"\n[data]\nsource = "SELECT * FROM \'{}\'"\nlabel = "y"\nid = "id"\n'
+        'method = "apfed-mixed"\n[data]\nsource = "SELECT * FROM \'{}\'"\nlabel = "y"\nid = "id"\n'
         'test = 0.5\n{}[data.partition]\nkind = "columns"\nactive = "a"\n'
         '[data.partition.parties]\na = ["x"]\nb = ["x"]\n'
     )

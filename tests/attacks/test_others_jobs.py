@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # NVFlare's own
 ANNA, MALLORY = "anna@bank.example.org, bank", "mallory@shop.example.org, shop"
 
 JOB = {
-    "method": "apfed",
+    "method": "apfed-mixed",
     "test": 0.25,
     "engine": {"kind": "flare", "partners": ["shop"]},
     "track": {"to": ["mlflow"], "uri": "/srv/bank/anywhere", "experiment": "mine"},

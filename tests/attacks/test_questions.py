@@ -375,7 +375,7 @@ def test_a_party_that_is_killed_forgets_no_answer_since_it_saved(site_of: Any) -
 
 def test_a_prediction_by_its_name_trains_nothing(site_of: Any) -> None:
     """Its rows are neither watched nor told as an alignment's, nor are they those of a proposal."""
-    site = site_of('algorithms = ["align", "apfed", "tvfl"]')
+    site = site_of('algorithms = ["align", "apfed-mixed", "tvfl"]')
     psi.align(site.engine("b2/predict"), IDS[:20])
     for algorithm in ("apfed", "vertical"):
         with pytest.raises(ConfigError, match=f"refuses '{algorithm}' in 'b2/predict'"):
@@ -384,7 +384,7 @@ def test_a_prediction_by_its_name_trains_nothing(site_of: Any) -> None:
 
 def test_what_a_site_agrees_to_unless_it_says_more() -> None:
     policy = PolicySection()
-    assert policy.algorithms == ("align", "apfed")
+    assert policy.algorithms == ("align", "apfed-mixed")
     assert (policy.min_rows, policy.max_begins, policy.max_runs_per_day) == (16, 1, 200)
     assert policy.max_uses == 1000  # the paper's 300 epochs three times over
 
@@ -526,7 +526,7 @@ def test_a_sites_network_is_not_the_one_that_the_seed_alone_gives(
         "vertical": vertical.Open(0),
         "distil": distil.Begin(("network",), 1, 2, 0),
     }
-    site = site_of('algorithms = ["align", "apfed", "tvfl", "apfed-d"]')
+    site = site_of('algorithms = ["align", "apfed-mixed", "tvfl", "apfed-d"]')
     drawn: list[bytes | None] = []
     given = randomness.generator
 

@@ -23,7 +23,7 @@ RUN = "a1/apfed/seed-0"
 ASK = apfed.Codes(torch.arange(8), torch.arange(32.0).sin().view(8, 4))
 POLICY = """
 drivers = ["bank"]
-algorithms = ["align", "apfed", "tvfl"]
+algorithms = ["align", "apfed-mixed", "tvfl"]
 min_rows = 1
 
 [apfed]

@@ -39,7 +39,7 @@ def found(seed: int, *, leaky: bool) -> dict[str, Finding]:
     )
     values = torch.from_numpy(number).float()[:, None]
     tape = heard(scene, Channel("bank", "shop", "numbers"), values)
-    findings = attack("apfed-s", scene, tape, {}, Settings(network=False))
+    findings = attack("apfed", scene, tape, {}, Settings(network=False))
     return {each.threat.metric: each for each in findings}
 
 

@@ -135,7 +135,7 @@ def test_coordinator_and_owners_of_fedoptimus_are_read():
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
-    run = run_of("apfed-s", COLUMNS, apfed={"distil": {"students": ["linear"]}})
+    run = run_of("apfed", COLUMNS, apfed={"distil": {"students": ["linear"]}})
     found = audit(run, (0,), settings=Settings(network=False), malicious=True)
     assert ("lab", "clinic", "ciphertexts", "labels") in channels(found)
     assert {each.verdict for each in found.findings if each.observer == "lab"} == {"none"}
@@ -145,7 +145,7 @@ def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
     assert (model.observer, model.target, model.verdict) == ("clinic", "columns", "none")
     assert (honest.owner, honest.channel, honest.target) == ("lab", "numbers", "columns")
     assert honest.score > honest.baseline + 0.05
-    assert (within.variant, lifted.variant) == ("apfed-s, steered", "apfed-s, steered, no limits")
+    assert (within.variant, lifted.variant) == ("apfed, steered", "apfed, steered, no limits")
     assert within.score > honest.score  # twelve numbers of a row, the policy's default
     assert within.verdict == "high"
 

@@ -43,7 +43,7 @@ def test_the_audit_says_none_only_where_nobody_is_above_the_base():
 
 #: Method of SECURITY.md's first table -> that of the record, and what it tells, in this order.
 FRONT = {
-    "APFed-S": ("apfed-s", ["bureau: columns", "bureau: labels", "bank: columns"]),
+    "APFed-S": ("apfed", ["bureau: columns", "bureau: labels", "bank: columns"]),
     "APFed-D, `released`": ("apfed-d, released", ["bank: columns"]),
     "APFed-D, `gradients`": ("apfed-d, gradients", ["bureau: columns", "bank: columns"]),
     "APFed-R": ("apfed-r", ["bureau: columns", "bureau: labels", "bank: columns"]),

@@ -116,7 +116,7 @@ def patients(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 #: A run of the parties that ``deal`` writes; a few steps.
 PARTY_RUN = """
-method = "apfed"
+method = "apfed-mixed"
 evaluate_every = 0
 parties = ["clinic.toml", "lab.toml", "registry.toml"]
 test = 0.25
@@ -136,7 +136,7 @@ learning_rate = 0.05
 
 #: They agree to the baseline, and to questions about few rows: they have few.
 POLICY = """[policy]
-algorithms = ["align", "apfed", "tvfl"]
+algorithms = ["align", "apfed-mixed", "tvfl"]
 min_rows = 1
 max_uses = 100000
 """

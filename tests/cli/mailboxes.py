@@ -60,11 +60,11 @@ CASES = {
         'method = "chfl"\nbaselines = []\n' + SETTINGS["chfl"],
         "chfl.Describe",
     ),
-    "apfed-s": Case(
-        "apfed-s",
+    "apfed": Case(
+        "apfed",
         "clinic",
         ("lab",),
-        'method = "apfed-s"\nbaselines = []\nparties = ["clinic.toml"]\ntest = 0.3\n'
+        'method = "apfed"\nbaselines = []\nparties = ["clinic.toml"]\ntest = 0.3\n'
         '[apfed.distil]\nfolds = 3\nstudents = ["linear"]\n',
         "sealed.Begin",
     ),
@@ -182,7 +182,7 @@ def written(
         dealt = deal(folder)
         for each in case.partners:
             agreed = f'"align", "{case.method}"]\ndrivers = ["clinic"]'
-            dealt.change(f"{each}.toml", ('"align", "apfed", "tvfl"]', agreed))
+            dealt.change(f"{each}.toml", ('"align", "apfed-mixed", "tvfl"]', agreed))
     federation = Federation(folder, free_port(), ("--name", case.driver))
     engine = MAILBOX if place else STREAM
     partners = json.dumps(list(case.partners))

@@ -14,7 +14,7 @@ id = "id"
 {label}
 {blocks}
 [policy]
-algorithms = ["align", "apfed", "chfl", "hyfem", "fedoptimus"]
+algorithms = ["align", "apfed-mixed", "chfl", "hyfem", "fedoptimus"]
 [chfl]
 common = ["age", "city", "smokes"]
 """
@@ -22,14 +22,14 @@ common = ["age", "city", "smokes"]
 _BLOCKS = 'blocks.body = ["age", "smokes"]\nblocks.place = ["city", "seen"]'
 
 RUNS = {
-    "apfed": "[apfed]\nepochs = 2\nbatch_size = 16\n",
+    "apfed-mixed": "[apfed]\nepochs = 2\nbatch_size = 16\n",
     "chfl": "[chfl]\nrounds = 2\nwidths = [8]\nbatch_size = 16\n",
     "hyfem": "[hyfem]\nrounds = 2\nlocal_steps = 4\nbatch_size = 16\n",
     "fedoptimus": "[fedoptimus]\nrounds = 2\nbatch_size = 16\n",
 }
 
 #: Methods whose parties have the same people, and of which one party alone has labels here.
-_SHARED = ("apfed", "fedoptimus")
+_SHARED = ("apfed-mixed", "fedoptimus")
 
 
 def write(path: Path, columns: dict[str, list[str]]) -> None:
@@ -69,7 +69,7 @@ def write_sites(
             blocks=_BLOCKS if method == "hyfem" else "",
         )
         (folder / f"{name}.toml").write_text(text)
-    test = "test = 0.25\n" if method == "apfed" else ""
+    test = "test = 0.25\n" if method == "apfed-mixed" else ""
     (folder / "run.toml").write_text(
         f'method = "{method}"\nparties = ["north.toml", "south.toml"]\n{test}{keys}{RUNS[method]}'
     )

@@ -89,7 +89,7 @@ def command_there(
 @NEEDS_SERVER
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.parametrize("name", ["chfl", "apfed-s"])
+@pytest.mark.parametrize("name", ["chfl", "apfed"])
 def test_a_party_that_is_killed_twice_changes_no_bit(
     tmp_path: Path,
     store: dict[str, str],
@@ -119,7 +119,7 @@ def test_a_party_that_is_killed_twice_changes_no_bit(
         for each in others:
             join(each)
         first = join(killed)
-        if name == "apfed-s":
+        if name == "apfed":
             aligned = start("align", "network.toml")
             assert aligned.ended() == 0, aligned.printed()
         driver = start("train", "network.toml", "--out", "out")

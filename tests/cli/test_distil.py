@@ -31,7 +31,7 @@ students = ["linear"]
 max_steps = 60
 """
 
-AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-d"]')
+AGREED = ('"align", "apfed-mixed", "tvfl"]', '"align", "apfed-d"]')
 
 RUN = """
 method = "apfed-d"
@@ -156,7 +156,7 @@ def test_a_run_whose_partners_all_send_nonsense_is_not_called_done(
 
 
 def test_a_party_must_agree_to_send_its_codes(dealt: Any, dovetail: Callable[..., Any]) -> None:
-    dealt.change("lab.toml", ('"align", "apfed-d"', '"align", "apfed"'))
+    dealt.change("lab.toml", ('"align", "apfed-d"', '"align", "apfed-mixed"'))
     done = dovetail("train", "run.toml", "--out", "out", "-q")
     assert done.code == 2
     assert "party 'lab' refuses 'apfed-d': its policy allows align, apfed" in done.err

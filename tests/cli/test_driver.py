@@ -24,7 +24,7 @@ from dovetail.network.ledger import verify
 
 #: As ``PARTY_RUN`` of conftest.py, with the partners elsewhere.
 RUN = """
-method = "apfed"
+method = "apfed-mixed"
 baselines = ["alone", "tvfl"]
 evaluate_every = 0
 parties = ["clinic.toml"]
@@ -120,7 +120,6 @@ def assert_refused(done: Any, words: str) -> None:
             r"engine\.kind: expected one of 'inprocess'",
         ),
         ('["clinic.toml"]', '["clinic.toml", "lab.toml"]', "parties names one file, the driver's"),
-        ('method = "apfed"', 'method = "apfed-c"', "'apfed-c' sets every passive party's loss"),
         (
             '"alone", "tvfl"',
             '"pooled"',
@@ -306,7 +305,7 @@ def test_a_partner_that_a_run_ends_of_reads_so_in_its_own_terminal(
     federation: Clinics, method: str, kind: str, why: str
 ) -> None:
     for name in ("lab", "registry"):
-        allowed = '"align", "apfed", "tvfl"'
+        allowed = '"align", "apfed-mixed", "tvfl"'
         federation.dealt.change(f"{name}.toml", (allowed, f'{allowed}, "apfed-d"'))
     lab = federation.join_lying("lab", kind)
     federation.join("registry")
@@ -410,7 +409,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
     print(f"Ctrl-C: the driver ended after {ended_s:.1f} s; resumed and done {took_s:.1f} s after")
     for partner in partners:
         assert partner.running()
-        assert len(re.findall(r"apfed/seed-0/\w+ \(apfed\) begins", partner.printed())) == 1
+        assert len(re.findall(r"apfed-mixed/seed-0/\w+ \(apfed-mixed\) begins", partner.printed())) == 1
 
 
 @pytest.mark.network

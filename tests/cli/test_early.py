@@ -21,7 +21,7 @@ from dovetail.node import partyfile
 HEAVY = {"torch", "sklearn", "scipy", "lightgbm", "duckdb", "numpy", "pandas", "grpc"}
 
 RUN = """
-method = "apfed"
+method = "apfed-mixed"
 
 [data]
 source = "breast-cancer"
@@ -137,8 +137,8 @@ def test_a_mistake_reads_no_library(
     (tmp_path / "good.toml").write_text(RUN)
     (tmp_path / "run.toml").write_text(RUN + "hed = [8]\n")
     (tmp_path / "lab.toml").write_text(PARTY + 'tabel = "b"\n')
-    (tmp_path / "wrong.toml").write_text(RUN.replace('"apfed"', '"apfedd"'))
-    (tmp_path / "parties.toml").write_text('method = "apfed"\nparties = ["no.toml", "lab.toml"]')
+    (tmp_path / "wrong.toml").write_text(RUN.replace('"apfed-mixed"', '"apfedd"'))
+    (tmp_path / "parties.toml").write_text('method = "apfed-mixed"\nparties = ["no.toml", "lab.toml"]')
     (tmp_path / "lab.csv").write_text("")
     (tmp_path / "empty.toml").write_text(PARTY)
     (tmp_path / "rows.csv").write_text("person,age\n1,2\n")
@@ -171,7 +171,7 @@ def test_a_mistake_in_a_run_file_is_told_with_what_was_meant(tmp_path: Path) -> 
         ("[apfed]", "[apfd]", "unknown key 'apfd'; did you mean 'apfed'?"),
         ("test = 0.25", "tset = 0.25", "unknown key 'data.tset'; did you mean 'test'?"),
         ("test = 0.25", "test = 2", "data.test: input should be less than 1, got 2"),
-        ('method = "apfed"', 'method = "apfedd"', "got 'apfedd'; did you mean 'apfed-d'?"),
+        ('method = "apfed-mixed"', 'method = "apfedd"', "got 'apfedd'; did you mean 'apfed-d'?"),
     ]
     path = tmp_path / "run.toml"
     for old, new, words in changes:

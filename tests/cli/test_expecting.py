@@ -93,7 +93,7 @@ def test_none_hidden_and_refused_are_three_things(dovetail: Any, tmp_path: Path)
     write_party(tmp_path, "bank", ids, 'label = "y"\n', **owner)
     write_party(tmp_path, "shop", ids + 35, b=ids * 2.0)  # shares five
     write_party(tmp_path, "lab", ids + 500, c=ids * 2.0)  # shares none
-    refuses = '[policy]\nalgorithms = ["apfed"]\n'
+    refuses = '[policy]\nalgorithms = ["apfed-mixed"]\n'
     write_party(tmp_path, "club", ids, refuses, d=ids * 2.0)
     write_party(tmp_path, "mill", ids, e=ids * 2.0)
     (tmp_path / "mill.csv").write_text("customer,e\n1,2\n2,3\n")

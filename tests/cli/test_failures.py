@@ -20,7 +20,7 @@ from dovetail.network.quota import Quota
 pytest.importorskip("seal")
 
 RUN = """
-method = "apfed-s"
+method = "apfed"
 baselines = []
 parties = ["clinic.toml"]
 test = 0.3
@@ -134,7 +134,7 @@ def written(folder: Path, deal: Any, dovetail: Any, *changes: tuple[str, str]) -
     assert dovetail("certificates", *named, "--out", folder / "certificates").code == 0
     port = free_port()
     for name in ("clinic", "lab"):
-        dealt.change(f"{name}.toml", ('"align", "apfed", "tvfl"]', '"align", "apfed-s"]'))
+        dealt.change(f"{name}.toml", ('"align", "apfed-mixed", "tvfl"]', '"align", "apfed"]'))
         site = folder / f"{name}.site"
         site.mkdir(mode=0o700)
         (site / "secret").touch(mode=0o600)
@@ -224,9 +224,9 @@ def test_a_partner_that_stays_away_in_alignment_ends_the_run_with_what_to_do(
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("", r"party 'lab': refuses 'apfed-s': its policy allows align; its owner may add"),
-        (', "apfed-s"', r"policy\.max_runs_per_day is 1; wait, or ask"),
-        (', "apfed-s"', r"policy\.sealed\.numbers_per_row is 0; ask its owner to raise it"),
+        ("", r"party 'lab': refuses 'apfed': its policy allows align; its owner may add"),
+        (', "apfed"', r"policy\.max_runs_per_day is 1; wait, or ask"),
+        (', "apfed"', r"policy\.sealed\.numbers_per_row is 0; ask its owner to raise it"),
     ],
     ids=["method", "runs", "numbers"],
 )
@@ -235,7 +235,7 @@ def test_what_a_partner_would_refuse_is_refused_before_ids_are_compared(
 ) -> None:
     path = two.folder / "lab.toml"
     more = "sealed = { numbers_per_row = 0 }" if "sealed" in words else "max_runs_per_day = 1"
-    allowed = path.read_text().replace(', "apfed-s"]', f"{policy}]\n{more}")
+    allowed = path.read_text().replace(', "apfed"]', f"{policy}]\n{more}")
     path.write_text(allowed)
     if "runs" in words:
         begun = ("clinic", "before", "sealed", 1, time.time() + 2 * 86400, False, "")

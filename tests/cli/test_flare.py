@@ -29,7 +29,7 @@ from dovetail.runs.setup import pooled_parts, read_pooled
 from dovetail.runs.splitting import deal
 
 RUN = """
-method = "apfed"
+method = "apfed-mixed"
 baselines = ["alone"]
 test = 0.25
 [engine]
@@ -129,7 +129,7 @@ def test_no_party_file_is_named_in_a_job(
         ('lab = "site-1"', 'lab = "registry"', "every partner has a site of its own"),
         ("[engine]", '[data]\nsource = "digits"\n[engine]', "data.partition"),
         ('kind = "flare"', 'kind = "flare"\nlisten = "a:1"', "unknown key 'engine.listen'"),
-        ('method = "apfed"', 'method = "hyfem"', "classes names all.*And [hyfem.extractors]"),
+        ('method = "apfed-mixed"', 'method = "hyfem"', "classes names all.*And [hyfem.extractors]"),
         ("[engine]", "[search]\ntrials = 2\n[engine]", "and a job of NVFlare is one"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_pooled_set_is_dealt_out_to_files_that_hold_what_the_partition_says(
     write_run: Callable[..., Path], tmp_path: Path, dovetail: Any
 ) -> None:
     path = write_run(
-        ('"apfed-c"', '"apfed"'),
+        ('"apfed-c"', '"apfed-mixed"'),
         ('active = "clinic"', 'active = "clinic"\noverlap = 0.5'),
         (
             "[passive]\nencoder = [8]",
@@ -282,7 +282,7 @@ def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
 ) -> None:
     deal()
     missed = {"lab": {"steps": 9, "of": 10, "first": "epoch 1, step 2: its disk is full"}}
-    written = {"method": "apfed", "parties": {}, "baselines": {}, "missed": missed, "seconds": 1.0}
+    written = {"method": "apfed-mixed", "parties": {}, "baselines": {}, "missed": missed, "seconds": 1.0}
 
     def job_done(*args: Any, **settings: Any) -> None:
         Path("out/run").mkdir(parents=True)
@@ -313,13 +313,13 @@ def test_a_job_that_is_waited_for_is_told_of_at_growing_distances(
     monkeypatch.setattr(export.time, "monotonic", lambda: seconds)
     older = tmp_path / "seed-0" / "metrics.jsonl"
     older.parent.mkdir()
-    older.write_text('{"variant": "apfed", "epoch": 99}\n')
+    older.write_text('{"variant": "apfed-mixed", "epoch": 99}\n')
     os.utime(older, (1, 1))
     look = export._HowFar(tmp_path, printed.append)
     for seconds in range(0, 200):
         if seconds == 15:
-            begun = '{"variant": "apfed", "epoch": 7}\n'
-            lines = begun + '{"variant": "apfed", "auc": 0.9}\n{"variant": "al'
+            begun = '{"variant": "apfed-mixed", "epoch": 7}\n'
+            lines = begun + '{"variant": "apfed-mixed", "auc": 0.9}\n{"variant": "al'
             newer = tmp_path / "seed-1" / "metrics.jsonl"
             newer.parent.mkdir()
             newer.write_text(lines)

@@ -125,7 +125,7 @@ def outcome(folder: Path) -> Any:
 # --- APFed ----------------------------------------------------------------------------------------
 
 APFED = """
-method = "apfed"
+method = "apfed-mixed"
 baselines = ["alone", "tvfl"]
 evaluate_every = 0
 {parties}
@@ -277,7 +277,7 @@ teachers = ["linear"]
 students = ["linear"]
 max_steps = 40
 """,
-    "apfed-s": """
+    "apfed": """
 [apfed.distil]
 folds = 2
 students = ["linear"]
@@ -292,11 +292,11 @@ def test_apfed_d_and_s_as_a_job_distil_the_model_of_one_process(
 ) -> None:
     folder = clinics.folder
     for name in ("lab", "registry"):
-        clinics.change(f"{name}.toml", ('"align", "apfed", "tvfl"', f'"align", "{variant}"'))
+        clinics.change(f"{name}.toml", ('"align", "apfed-mixed", "tvfl"', f'"align", "{variant}"'))
     for kind in ("flare", "here"):
         text = (folder / f"{kind}.toml").read_text()
         method, baselines = f'method = "{variant}"', "baselines = []"
-        text = text.replace('method = "apfed"', method).replace(
+        text = text.replace('method = "apfed-mixed"', method).replace(
             'baselines = ["alone", "tvfl"]', baselines
         )
         (folder / f"{kind}.toml").write_text(text + DISTILLED[variant])
@@ -315,7 +315,7 @@ def test_apfed_d_and_s_as_a_job_distil_the_model_of_one_process(
     # What reads the lab's answers does not travel with the job's results.
     assert not list(fetched.rglob("keys.safetensors"))
     kept = list((folder / "clinic.site" / "keys").glob("*.safetensors"))
-    assert len(kept) == (variant == "apfed-s")
+    assert len(kept) == (variant == "apfed")
 
 
 def epochs_of(run: Path) -> int:

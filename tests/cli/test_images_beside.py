@@ -22,7 +22,7 @@ id = "sample"
 label = "digit"
 {more}
 [policy]
-algorithms = ["hyfem", "chfl", "apfed"]
+algorithms = ["hyfem", "chfl", "apfed-mixed"]
 [hyfem]
 widths = [8]
 """

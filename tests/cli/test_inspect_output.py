@@ -57,7 +57,7 @@ def test_the_terminal_shows_it_all_in_80_columns(capsys):
         "yes: only bank has labels (10 of 20 rows)",
         "yes: only bank has labels, as in classic vertical learning",
         "Recommended: APFed",
-        "Next: dovetail train run.toml --set method=apfed-s",
+        "Next: dovetail train run.toml --set method=apfed",
     ):
         assert part_of_it in text
 
@@ -65,7 +65,7 @@ def test_the_terminal_shows_it_all_in_80_columns(capsys):
 def test_a_command_is_printed_in_one_piece(capsys):
     path = "a folder/" + "long/" * 20 + "run.toml"
     text = shown(capsys, helped(), run_path=path)
-    assert f"\nNext: dovetail train '{path}' --set method=apfed-s\n" in text
+    assert f"\nNext: dovetail train '{path}' --set method=apfed\n" in text
 
 
 def test_where_none_fits_it_says_so(capsys):
@@ -103,7 +103,7 @@ def test_json_says_the_same(capsys):
     }
     assert [fit["applies"] for fit in report["methods"]] == [True, True, False, False]
     assert report["recommended"] == "apfed"
-    assert report["next_command"] == "dovetail train run.toml --set method=apfed-s"
+    assert report["next_command"] == "dovetail train run.toml --set method=apfed"
 
 
 def test_json_where_none_fits_recommends_nothing(capsys):
@@ -129,7 +129,7 @@ def test_the_page_is_written(tmp_path):
     parser = HTMLParser()
     parser.feed(path.read_text(encoding="utf-8"))
     parser.close()
-    assert "dovetail train run.toml --set method=apfed-s" in path.read_text(encoding="utf-8")
+    assert "dovetail train run.toml --set method=apfed" in path.read_text(encoding="utf-8")
 
 
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path):

@@ -82,7 +82,7 @@ def shop_file(tmp_path: Path) -> Callable[..., Path]:
 
     def write(policy: str = "") -> Path:
         if "algorithms" not in policy:
-            policy += '\nalgorithms = ["align", "apfed", "tvfl"]'
+            policy += '\nalgorithms = ["align", "apfed-mixed", "tvfl"]'
         if "min_rows" not in policy:
             policy += "\nmin_rows = 1"
         (tmp_path / "shop.toml").write_text(SHOP.format(policy=policy))
@@ -378,12 +378,12 @@ def test_states_of_a_drivers_last_runs_are_kept(
             'algorithms = ["align"]',
             "apfed.Begin",
             "bank",
-            "refuses 'apfed': its policy allows align",
+            "refuses 'apfed-mixed': its policy allows align",
         ),
         ("algorithms = []", "psi.Begin", "bank", "refuses 'align': its policy allows nothing"),
         ("", "psi.Begin", "mallory", "refuses the driver 'mallory': its policy allows bank"),
         ("", "apfed.Save", "mallory", "refuses the driver 'mallory': its policy allows bank"),
-        ('algorithms = ["align"]', "apfed.Restore", "bank", "refuses 'apfed': its policy allows"),
+        ('algorithms = ["align"]', "apfed.Restore", "bank", "refuses 'apfed-mixed': its policy allows"),
         ('messages = ["psi.Begin"]', "psi.Blinded", "bank", "refuses 'psi.Blinded': its policy al"),
         ("messages = []", "psi.Begin", "bank", "refuses 'psi.Begin': its policy allows nothing"),
         ("", "apfed.Quit", "bank", "refuses 'apfed.Quit': no such message is known here"),
@@ -404,7 +404,7 @@ def test_a_refusal_is_written_down_and_the_driver_hears_why(joined: Any) -> None
     begin = apfed.Begin((4,), 0, 0)
     reply = shop.host.handle(encode(begin, run="a1/apfed", sequence=1), "bank")
     failed = decode(reply, [Failed])
-    assert failed.cause == "refuses 'apfed': its policy allows align"
+    assert failed.cause == "refuses 'apfed-mixed': its policy allows align"
     (line,) = shop.refused()
     assert {**line, "time": ""} == {
         "time": "",
@@ -446,7 +446,7 @@ def test_a_runs_id_is_no_path(joined: Any, run: str) -> None:
 
 def test_algorithms_are_checked_again_when_a_run_is_opened(joined: Any) -> None:
     shop = joined('algorithms = ["align"]')
-    for algorithm, words in (("apfed", "refuses 'apfed'"), ("os", "refuses 'os': no such algorit")):
+    for algorithm, words in (("apfed", "refuses 'apfed-mixed'"), ("os", "refuses 'os': no such algorit")):
         with pytest.raises(ConfigError, match=words):
             shop.runs.open("a1/x", algorithm, "bank")
     with pytest.raises(ConfigError, match="refuses the driver 'mallory'"):
@@ -772,7 +772,7 @@ def test_a_site_aligns_trains_and_stops_at_ctrl_c(
         r"connected to bank",
         r"run a1 \(align\) begins",
         r"aligned with 'bank': 29 of 40 rows are shared \(alignment a1\)",
-        r"run a1/apfed/seed-0 \(apfed\) begins",
+        r"run a1/apfed/seed-0 \(apfed-mixed\) begins",
         r"run a1/apfed/seed-0: \d+ messages, \d.* in, \d.* out",
         r"refused apfed\.Begin of 'bank': the run is of alignment 'a0'",
         r"stopped; the ledger's last hash is [0-9a-f]{64}\n$",
@@ -820,18 +820,18 @@ def test_what_is_refused_is_told_to_both_and_disturbs_nobody(
         with pytest.raises(PartyError, match=words):
             engine.ask({"shop": message}, psi.Ready, timeout_s=20).or_raise()
 
-    refused(apfed.Begin((4,), 0, 0), "refuses 'apfed': its policy allows align")
+    refused(apfed.Begin((4,), 0, 0), "refuses 'apfed-mixed': its policy allows align")
     refused(psi.Blinded(0, torch.zeros(2001, 32, dtype=torch.uint8)), "refuses 2001 rows in one m")
     refused(psi.Blinded(0, torch.zeros(40_000, 32, dtype=torch.uint8)), "at most 524288 are allowe")
     assert psi.align(stream.engine("a2"), BANK_IDS).overlap == {"shop": 29}
     assert stream.connected == ("shop",)
     whys = [line["why"] for line in shop.refused()]
-    assert any("refuses 'apfed'" in why for why in whys)
+    assert any("refuses 'apfed-mixed'" in why for why in whys)
     assert any("refuses 2001 rows" in why for why in whys)
     assert any("at most 524288 are allowed" in why for why in whys)
     assert shop.stop()[0] == 0
     assert (
-        "refused apfed.Begin of 'bank': refuses 'apfed': its policy allows align" in shop.printed()
+        "refused apfed.Begin of 'bank': refuses 'apfed-mixed': its policy allows align" in shop.printed()
     )
 
 

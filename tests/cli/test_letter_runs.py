@@ -22,7 +22,7 @@ Write = Callable[..., Letters]
 #: Whose model -> its tensors.
 Models = dict[str, dict[str, Any]]
 
-CASES = pytest.mark.parametrize("name", ["chfl", "apfed-s", "apfed-d"])
+CASES = pytest.mark.parametrize("name", ["chfl", "apfed", "apfed-d"])
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_jobs_that_answer_once_train_what_partners_on_lines_do(
 @pytest.mark.slow
 @pytest.mark.network
 def test_new_rows_are_predicted_by_letter_as_over_a_connection(write: Write) -> None:
-    letters = write("apfed-s", "letters", "place")
+    letters = write("apfed", "letters", "place")
     (letters.folder / "place").mkdir()
     federation = letters.federation
     joined, driver = letters.join("lab"), letters.train()

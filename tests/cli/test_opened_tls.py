@@ -61,7 +61,7 @@ def behind_proxy(folder: Path, output: Path, arguments: Sequence[str], url: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["chfl", "apfed-s"])
+@pytest.mark.parametrize("name", ["chfl", "apfed"])
 def test_a_run_through_a_proxy_that_opens_tls_gives_the_same_bits(
     write: Callable[..., Letters], name: str, proxy: OpeningProxy, dovetail: Callable[..., Any]
 ) -> None:
@@ -91,7 +91,7 @@ def parties(
     write: Callable[..., Letters], proxy: OpeningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Relay]]:
     """Clinic, lab and eve, who reach a relay by the proxy."""
-    letters = write("apfed-s", "letters", relay=True)
+    letters = write("apfed", "letters", relay=True)
     relay_of(letters, "--no-mutual-tls")
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
     made = {
@@ -151,7 +151,7 @@ def test_a_proxy_cannot_repeat_or_invent_a_request(
 def test_what_was_sent_to_a_relays_process_before_does_not_count(
     write: Callable[..., Letters], proxy: OpeningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    letters = write("apfed-s", "letters", relay=True)
+    letters = write("apfed", "letters", relay=True)
     relay = relay_of(letters, "--no-mutual-tls")
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
     clinic = Relay(letters.place, shown(letters, "clinic"), proxy_ca=proxy.ca)
@@ -171,7 +171,7 @@ def test_what_was_sent_to_a_relays_process_before_does_not_count(
 def test_who_does_not_trust_the_proxy_is_told_how(
     write: Callable[..., Letters], proxy: OpeningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    letters = write("apfed-s", "letters", relay=True)
+    letters = write("apfed", "letters", relay=True)
     relay_of(letters)
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
     clinic = Relay(letters.place, shown(letters, "clinic"))

@@ -280,7 +280,7 @@ def test_a_run_uses_what_align_left_and_aligns_anew_where_it_is_gone(
     dovetail: Any, deal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dealt = deal()
-    dealt.change("run.toml", ('"apfed"', '"apfed"\nbaselines = ["tvfl"]'))
+    dealt.change("run.toml", ('"apfed-mixed"', '"apfed-mixed"\nbaselines = ["tvfl"]'))
 
     def train(folder: str) -> tuple[bytes, Any]:
         done = dovetail("train", "run.toml", "-q", "--out", folder)
@@ -347,7 +347,7 @@ def test_a_part_that_is_broken_is_refused(dovetail: Any, deal: Any) -> None:
 @pytest.mark.slow
 def test_the_baselines_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> None:
     dealt = deal()
-    dealt.change("run.toml", ('"apfed"', '"apfed"\nbaselines = ["alone", "tvfl"]'))
+    dealt.change("run.toml", ('"apfed-mixed"', '"apfed-mixed"\nbaselines = ["alone", "tvfl"]'))
     done = dovetail("train", "run.toml", "--out", "both")
     assert done.code == 0
     assert "learned alone" in done.out
@@ -383,9 +383,9 @@ def test_the_baselines_are_what_they_are_on_their_own(dovetail: Any, deal: Any) 
 
 def test_alone_needs_no_partners_file(dovetail: Any, deal: Any) -> None:
     dealt = deal()
-    dealt.change("run.toml", (', "lab.toml", "registry.toml"', ""), ('"apfed"', '"alone"'))
+    dealt.change("run.toml", (', "lab.toml", "registry.toml"', ""), ('"apfed-mixed"', '"alone"'))
     assert dovetail("train", "run.toml", "-q").code == 0
-    dealt.change("run.toml", ('"alone"', '"apfed"'))
+    dealt.change("run.toml", ('"alone"', '"apfed-mixed"'))
     words = "'clinic' is the only party; name its partners' files in parties, or write"
     assert_refused(dovetail("train", "run.toml", "-q", "--overwrite"), words)
 
@@ -531,19 +531,19 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "lab.toml",
         "[apfed]",
         '[policy]\nalgorithms = ["align"]\n[apfed]',
-        r"party 'lab' refuses 'apfed': its policy allows align \(.*lab\.toml\)",
+        r"party 'lab' refuses 'apfed-mixed': its policy allows align \(.*lab\.toml\)",
     ),
     "alignment refused": (
         "lab.toml",
         "[apfed]",
-        '[policy]\nalgorithms = ["apfed"]\n[apfed]',
+        '[policy]\nalgorithms = ["apfed-mixed"]\n[apfed]',
         r"party 'lab' refuses 'align': its policy allows apfed \(.*lab\.toml\)",
     ),
     "everything refused": (
         "lab.toml",
         "[apfed]",
         "[policy]\nalgorithms = []\n[apfed]",
-        r"party 'lab' refuses 'apfed': its policy allows nothing",
+        r"party 'lab' refuses 'apfed-mixed': its policy allows nothing",
     ),
     "the driver refused": (
         "registry.toml",
@@ -606,15 +606,9 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
     ),
     "one loss for all": (
         "run.toml",
-        'method = "apfed"',
+        'method = "apfed-mixed"',
         'method = "apfed-c"',
-        r"'apfed-c' sets every passive party's loss, .*; write method = \"apfed\"",
-    ),
-    "one loss for all, as a baseline": (
-        "run.toml",
-        "test = 0.25",
-        'test = 0.25\nbaselines = ["apfed-r"]',
-        r"'apfed-r' sets every passive party's loss",
+        r"party 'lab': .*loss = 'reconstruction' below \[apfed\], and the run is of 'contrastive'",
     ),
     "both kinds of data": (
         "run.toml",
@@ -815,7 +809,7 @@ def test_ids_of_two_kinds_are_told(dovetail: Any, deal: Any) -> None:
 
 def test_classic_learning_is_refused_where_only_apfed_is_allowed(dovetail: Any, deal: Any) -> None:
     dealt = deal()
-    dealt.change("lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed"]\n[apfed]'))
+    dealt.change("lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed-mixed"]\n[apfed]'))
     assert dovetail("train", "run.toml", "-q").code == 0
     words = "party 'lab' refuses 'tvfl': its policy allows align, apfed"
     tvfl = ("--overwrite", "--set", 'baselines=["tvfl"]')

@@ -34,7 +34,7 @@ from dovetail.runs.proposing import _messages, page, propose, review
 from dovetail.runs.runfile import load_run
 
 RUN = """
-method = "apfed"
+method = "apfed-mixed"
 parties = ["clinic.toml"]
 baselines = ["alone"]
 test = 0.25
@@ -145,7 +145,7 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
         "lab": "signed",
         "registry": "signed",
     }
-    assert [each["variant"] for each in kept["used"]].count("apfed") == 1
+    assert [each["variant"] for each in kept["used"]].count("apfed-mixed") == 1
     listed = dovetail("review", "--party", "lab.toml").out
     assert f"Runs that began on {name[:12]}:\n" in listed
     assert all(f"  {each['time']}  {each['run']}\n" in listed for each in kept["used"])

@@ -174,7 +174,7 @@ def shown(letters: Letters, name: str) -> Certified:
 
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.parametrize("name", ["chfl", "apfed-s"])
+@pytest.mark.parametrize("name", ["chfl", "apfed"])
 def test_a_relay_a_driver_and_a_party_that_are_killed_change_no_bit(
     write: Callable[..., Letters], name: str, dovetail: Callable[..., Any]
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_relay_a_driver_and_a_party_that_are_killed_change_no_bit(
     killed, *others = letters.case.partners
     for each in others:
         letters.join(each)
-    if name == "apfed-s":
+    if name == "apfed":
         letters.align(killed)
     first, driver = letters.join(killed), letters.train()
     letters.wait_for_book(letters.case.driver, letters.case.first)
@@ -213,7 +213,7 @@ def test_a_relay_a_driver_and_a_party_that_are_killed_change_no_bit(
 def test_a_relay_answers_each_party_what_is_for_it_alone(
     write: Callable[..., Letters],
 ) -> None:
-    letters = write("apfed-s", "letters", relay=True)
+    letters = write("apfed", "letters", relay=True)
     port = free_port()
     relay = relay_of(letters, "--health", f"127.0.0.1:{port}", "--max-letter-mb", 1, "--rate", 100)
     clinic, lab, eve = (
@@ -254,7 +254,7 @@ def test_a_relay_answers_each_party_what_is_for_it_alone(
 def test_a_relay_lets_in_nobody_without_a_certificate_of_its_authority(
     write: Callable[..., Letters], tmp_path: Path, dovetail: Callable[..., Any]
 ) -> None:
-    letters = write("apfed-s", "letters", relay=True)
+    letters = write("apfed", "letters", relay=True)
     relay_of(letters)
     context = ssl.create_default_context(
         cafile=str(letters.folder / "certificates" / "lab" / "ca.pem")
@@ -281,7 +281,7 @@ def test_a_relay_lets_in_nobody_without_a_certificate_of_its_authority(
 
 
 def test_an_address_that_is_no_relays_is_refused(write: Callable[..., Letters]) -> None:
-    letters = write("apfed-s", "letters", relay=True)
+    letters = write("apfed", "letters", relay=True)
     for where in ("https://", "https://relay:443/mail"):
         with pytest.raises(ConfigError, match="a relay is https://HOST:PORT"):
             Relay(where, shown(letters, "lab"))

@@ -33,7 +33,7 @@ pytestmark = [
 PICTURES = os.environ.get("DOVETAIL_PICTURES")
 
 RUN = """
-method = "apfed"
+method = "apfed-mixed"
 parties = ["clinic.toml"]
 baselines = ["alone"]
 test = 0.25

@@ -29,14 +29,14 @@ from dovetail.privacy import encrypted
 
 PENALTIES = [0.001, 0.01, 0.1, 1.0, 10.0]
 
-AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-s"]')
+AGREED = ('"align", "apfed-mixed", "tvfl"]', '"align", "apfed"]')
 
 SECTION = '\n[apfed.distil]\nfolds = 3\nstudents = ["linear"]\n'
 
-RUN = 'method = "apfed-s"\nparties = ["clinic.toml", "lab.toml", "registry.toml"]\ntest = 0.3\n'
+RUN = 'method = "apfed"\nparties = ["clinic.toml", "lab.toml", "registry.toml"]\ntest = 0.3\n'
 
 NETWORK = """
-method = "apfed-s"
+method = "apfed"
 parties = ["clinic.toml"]
 test = 0.3
 
@@ -118,16 +118,16 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
 
 
 def test_a_party_must_agree_to_multiply(dealt: Any, dovetail: Callable[..., Any]) -> None:
-    dealt.change("lab.toml", ('"align", "apfed-s"', '"align", "apfed-d"'))
+    dealt.change("lab.toml", ('"align", "apfed"', '"align", "apfed-d"'))
     done = dovetail("train", "run.toml", "--out", "out")
     assert done.code != 0
-    assert "party 'lab' refuses 'apfed-s': its policy allows align, apfed-d" in done.err
+    assert "party 'lab' refuses 'apfed': its policy allows align, apfed-d" in done.err
 
 
 def test_a_policy_says_how_many_numbers_leave_of_a_row(
     dealt: Any, dovetail: Callable[..., Any]
 ) -> None:
-    policy = '"align", "apfed-s"]'
+    policy = '"align", "apfed"]'
     dealt.change("lab.toml", (policy, f"{policy}\nsealed = {{ numbers_per_row = 0 }}"))
     done = dovetail("train", "run.toml", "--out", "out")
     assert done.code == 0, done.err

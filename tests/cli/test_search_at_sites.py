@@ -17,7 +17,7 @@ from dovetail.runs.trials import judging
 
 #: Method -> a key and its values; the first does not learn.
 KEYS = {
-    "apfed": '{ "apfed.learning_rate" = [1e-9, 0.02] }',
+    "apfed-mixed": '{ "apfed.learning_rate" = [1e-9, 0.02] }',
     "chfl": '{ "chfl.learning_rate" = [1e-9, 0.01] }',
     "hyfem": '{ "hyfem.learning_rate" = [1e-9, 0.2] }',
     "fedoptimus": '{ "fedoptimus.learning_rate" = [1e-9, 0.01] }',
@@ -58,7 +58,7 @@ def test_settings_are_chosen_on_validation_rows_of_the_parties(
 
 
 def test_the_rows_that_judge_neither_train_a_trial_nor_test_the_run(tmp_path: Path) -> None:
-    write_sites(tmp_path, "apfed", columns)
+    write_sites(tmp_path, "apfed-mixed", columns)
     run = load_run(tmp_path / "run.toml")
     whole = load_data(run)
     assert whole.data.test is not None
@@ -97,8 +97,8 @@ def test_a_search_that_was_stopped_goes_on_after_the_last_trial(
 
 @pytest.mark.slow
 def test_a_policy_caps_the_trials(dovetail: Any, tmp_path: Path) -> None:
-    write_sites(tmp_path, "apfed", columns)
-    add_search(tmp_path, KEYS["apfed"])
+    write_sites(tmp_path, "apfed-mixed", columns)
+    add_search(tmp_path, KEYS["apfed-mixed"])
     path = tmp_path / "south.toml"
     path.write_text(path.read_text().replace("[policy]", "[policy]\nmax_runs_per_day = 3"))
     done = dovetail("train", "run.toml")
@@ -110,7 +110,7 @@ def test_a_policy_caps_the_trials(dovetail: Any, tmp_path: Path) -> None:
 
 
 def test_what_stands_in_partys_own_files_is_not_searched(dovetail: Any, tmp_path: Path) -> None:
-    write_sites(tmp_path, "apfed", columns)
+    write_sites(tmp_path, "apfed-mixed", columns)
     add_search(tmp_path, '{ "passive.learning_rate" = [0.1] }')
     done = dovetail("train", "run.toml")
     assert "which every party sets in its own file" in done.err

@@ -60,7 +60,7 @@ def federated(
 ) -> Federation:
     """Files of a federation in one process (run.toml) and of the same on a network."""
     write_sites(folder, method, table, task=task, keys=keys)
-    driver = "north" if method == "apfed" else "coordinator"
+    driver = "north" if method == "apfed-mixed" else "coordinator"
     for name in ("north", "south"):
         party = folder / f"{name}.toml"
         asked = f'algorithms = ["align", "{method}"]'
@@ -72,8 +72,8 @@ def federated(
         sections += LABEL_SCALE if task else 'classes = ["false", "true"]\n'
         sections += EXTRACTORS
     text = text.replace(section, "") if section else text
-    partners = ["south"] if method == "apfed" else ["north", "south"]
-    parties = 'parties = ["north.toml"]\n' if method == "apfed" else ""
+    partners = ["south"] if method == "apfed-mixed" else ["north", "south"]
+    parties = 'parties = ["north.toml"]\n' if method == "apfed-mixed" else ""
     text = re.sub(r"parties = .*\n", parties, text)
     port = free_port()
     engine = ENGINE.format(port=port, partners=json.dumps(partners))
@@ -96,7 +96,7 @@ def test_a_partner_caps_the_trials_of_a_label_owner_and_the_search_goes_on(
     dovetail: Any, tmp_path: Path
 ) -> None:
     search = '[search]\ntrials = 3\nkeys = { "apfed.learning_rate" = [1e-9, 0.02] }\n'
-    made = federated(dovetail, tmp_path, "apfed", columns, search=search)
+    made = federated(dovetail, tmp_path, "apfed-mixed", columns, search=search)
     south = tmp_path / "south.toml"
     # One process has neither a site's noise nor the limits that nobody has set.
     lax = south.read_text().replace("[policy]", "[policy]\nmin_rows = 16\nmax_uses = 1000")
@@ -128,7 +128,7 @@ def test_a_partner_caps_the_trials_of_a_label_owner_and_the_search_goes_on(
     site_folder = tmp_path / "south.site"
     runs = [run for (run,) in Quota(site_folder).read("SELECT run FROM begins")]
     assert len(runs) == 4
-    assert sum("apfed-trial-" in run for run in runs) == 3
+    assert sum("apfed-mixed-trial-" in run for run in runs) == 3
     sent = verify(site_folder / "ledger.jsonl")
     assert {line["message"] for line in sent.lines()} >= {"apfed.CodeGradient"}
     weights = [tmp_path / out / "models" / "north" / "model.safetensors" for out in ("run", "here")]
@@ -145,11 +145,11 @@ def test_numbers_are_learned_from_text_dates_booleans_and_gaps(
         text = path.read_text().replace("[chfl]\n", f"[chfl]\n{LABEL_SCALE}")
         path.write_text(f"{text}[hyfem]\n{LABEL_SCALE}")
     with made.ending():
-        for name in ("south",) if method == "apfed" else ("north", "south"):
+        for name in ("south",) if method == "apfed-mixed" else ("north", "south"):
             made.join(name)
         driver = made.start("train", "network.toml", "--out", "run", "--json")
         assert driver.ended() == 0, driver.printed()
-    if method == "apfed":
+    if method == "apfed-mixed":
         model = tmp_path / "run" / "models" / "north"
         scores_north = made.result("run")["parties"]["north"]
         assert scores_north["rmse"] > 0

@@ -199,7 +199,7 @@ def test_training_goes_on_without_a_tracker_that_fails(
 ) -> None:
     monkeypatch.setattr(track, "TensorBoard", Full)
     warnings: list[str] = []
-    kept = [{"variant": "apfed", "epoch": 1, "loss": 0.5}]
+    kept = [{"variant": "apfed-mixed", "epoch": 1, "loss": 0.5}]
     with Tracks(
         ("tensorboard",), tmp_path, {}, name="a run", id="1", kept=kept, warn=warnings.append
     ) as tracks:

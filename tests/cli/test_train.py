@@ -166,13 +166,13 @@ def test_a_key_is_changed_with_set(dovetail: Any, write_run: Any, tmp_path: Path
     done = dovetail(
         "train", write_run(), "-q", "--out", "here",
         "--set", "apfed.epochs=1", "--set", "passive.lab.loss=reconstruction",
-        "--set", "method=apfed", "--set", "baselines=[]",
+        "--set", "method=apfed-mixed", "--set", "baselines=[]",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     kept = tomllib.loads((tmp_path / "here" / "run.toml").read_text())
     assert kept["apfed"]["epochs"] == 1
     assert kept["passive"]["lab"]["loss"] == "reconstruction"
-    assert (kept["method"], kept["baselines"]) == ("apfed", [])
+    assert (kept["method"], kept["baselines"]) == ("apfed-mixed", [])
     assert len((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
@@ -313,7 +313,7 @@ def test_a_server_may_have_labels_alone(dovetail: Any, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(SERVER)
     assert dovetail("train", "run.toml", "--out", "here", "--quiet").code == 0
     assert result(tmp_path / "here")["parties"]["server"]["accuracy"] > 0.85
-    alone = dovetail("train", "run.toml", "--out", "other", "--set", "method=apfed-s")
+    alone = dovetail("train", "run.toml", "--out", "other", "--set", "method=apfed")
     assert alone.code == 2
     assert "party 'server' has labels and no columns, so it has nothing to predict from" in (
         alone.err

@@ -113,7 +113,7 @@ def select(columns: Mapping[str, Any], *prefixes: str) -> list[str]:
 # --- Simulation -----------------------------------------------------------------------------------
 
 APFED = """
-method = "apfed"
+method = "apfed-mixed"
 baselines = ["apfed-r", "apfed-c", "alone", "pooled", "tvfl"]
 [data]
 source = "breast-cancer"
@@ -338,7 +338,7 @@ def variant(name: str) -> tuple[str, str]:
 
 
 SIMULATED = (
-    Case("apfed", APFED_CANCER),
+    Case("apfed-mixed", APFED_CANCER),
     Case("apfed-r", APFED_CANCER, variant("apfed-r")),
     Case("apfed-c", APFED_CANCER, variant("apfed-c")),
     Case("apfed-alone", APFED_CANCER, variant("alone")),
@@ -452,7 +452,7 @@ class Federation:
     def write(self, folder: Path) -> None:
         """Tables, party files, and the run of all of them in one process."""
         write_cancer(folder)
-        also = ', "tvfl"' if self.method == "apfed" else ""
+        also = ', "tvfl"' if self.method == "apfed-mixed" else ""
         for name, (rows, names, more, settings) in self.parties.items():
             columns = {key: cancer()[key] for key in ("row", *names)}
             write_csv(folder / f"{name}.csv", columns, rows)
@@ -485,7 +485,7 @@ def apfed_parties() -> Federation:
     sgd = 'optimizer = "sgd"\nweight_decay = 1e-4\n'
     settings = f"[apfed]\nexact = true\nencoder = [8]\n{sgd}learning_rate = 0.05\nloss = "
     return Federation(
-        method="apfed",
+        method="apfed-mixed",
         parties={
             "clinic": (
                 shuffled(range(160)),
@@ -584,7 +584,7 @@ def fedoptimus_parties() -> Federation:
 
 
 FEDERATIONS = {
-    "apfed": apfed_parties(),
+    "apfed-mixed": apfed_parties(),
     "chfl": chfl_parties(),
     "hyfem": hyfem_parties(),
     "fedoptimus": fedoptimus_parties(),
@@ -592,7 +592,7 @@ FEDERATIONS = {
 
 OF_PARTIES = (
     *(Case(f"parties-{name}", each.write) for name, each in FEDERATIONS.items()),
-    Case("parties-tvfl", FEDERATIONS["apfed"].write, variant("tvfl")),
+    Case("parties-tvfl", FEDERATIONS["apfed-mixed"].write, variant("tvfl")),
     Case("parties-chfl-secure", FEDERATIONS["chfl"].write, (NO_BASELINES, "chfl.secure=true")),
 )
 

@@ -19,8 +19,8 @@ ROWS = "fedoptimus.selection.rows=12"
 
 #: Run -> the case that it is of, and its settings.
 FINISHED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "apfed": ("apfed", ('baselines=["alone", "tvfl"]',)),
-    "apfed-seeds": ("apfed", ('baselines=["alone"]', "seeds=[0, 1]")),
+    "apfed": ("apfed-mixed", ('baselines=["alone", "tvfl"]',)),
+    "apfed-seeds": ("apfed-mixed", ('baselines=["alone"]', "seeds=[0, 1]")),
     "apfed-strips": ("apfed-strips", ("baselines=[]",)),
     "chfl": ("chfl", ('baselines=["common"]', "chfl.rounds=2")),
     "hyfem": ("hyfem", ("baselines=[]", "hyfem.rounds=1")),
@@ -28,7 +28,7 @@ FINISHED: dict[str, tuple[str, tuple[str, ...]]] = {
         "fedoptimus",
         ("baselines=[]", "fedoptimus.epochs=1", "fedoptimus.selection.rows=12"),
     ),
-    "parties-apfed": ("parties-apfed", ()),
+    "parties-apfed": ("parties-apfed-mixed", ()),
 }
 
 

@@ -464,15 +464,15 @@ def test_a_lie_about_the_step_is_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        ({"method": "apfed", "seed": 4}, "seed was 3 and is 4"),
-        ({"method": "chfl", "seed": 3}, "method was 'apfed' and is 'chfl'"),
-        ({"method": "apfed", "seed": 3, "rate": {"lab": 0.1}}, "rate was None and is {'lab': 0.1}"),
+        ({"method": "apfed-mixed", "seed": 4}, "seed was 3 and is 4"),
+        ({"method": "chfl", "seed": 3}, "method was 'apfed-mixed' and is 'chfl'"),
+        ({"method": "apfed-mixed", "seed": 3, "rate": {"lab": 0.1}}, "rate was None and is {'lab': 0.1}"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(
     tmp_path: Path, about: dict[str, Any], words: str
 ) -> None:
-    saved_run(tmp_path, 3, about={"method": "apfed", "seed": 3})
+    saved_run(tmp_path, 3, about={"method": "apfed-mixed", "seed": 3})
     driver, network, checkpoint, _ = fresh(tmp_path, about=about)
     for ask in (checkpoint.done, lambda: checkpoint.resume(driver, network)):
         with pytest.raises(ConfigError, match=re.escape(words) + ".*start anew with --overwrite"):

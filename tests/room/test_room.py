@@ -276,7 +276,7 @@ def owner(tmp_path: Path) -> Iterator[OwnerRoom]:
     (tmp_path / "shop.csv").write_text(f"person,spend,visits\n{rows}\n")
     (tmp_path / "shop.toml").write_text(
         '[party]\nname = "shop"\ntable = "shop.csv"\nid = "person"\n\n'
-        '[policy]\nalgorithms = ["align", "apfed"]\ndrivers = ["bank"]\n'
+        '[policy]\nalgorithms = ["align", "apfed-mixed"]\ndrivers = ["bank"]\n'
     )
     room = OwnerRoom(tmp_path / "shop.toml")
     yield room

@@ -160,7 +160,7 @@ class AtFirstRound(Progress):
 
 METHODS: dict[str, dict[str, Any]] = {
     "apfed-r": {"apfed": {"epochs": 2, "encoder": [4], "head": [4]}, "passive": {"encoder": [4]}},
-    "apfed-s": {},
+    "apfed": {},
     "chfl": {"chfl": {"widths": [4], "rounds": 12, "local_epochs": 1, "batch_size": 16}},
 }
 COLUMNS = {"one": ["a", "b"], "two": ["c"], "three": ["d"]}
@@ -298,7 +298,7 @@ def test_parties_on_a_cluster_train_the_same_bits(
 ) -> None:
     engine = {"kind": "ray", "address": cluster.address}
     for name, changes in (("here", {}), ("there", {"engine": engine})):
-        run = run_of("apfed-s", table, checkpoint_every=2, **changes)
+        run = run_of("apfed", table, checkpoint_every=2, **changes)
         train_seeds(run, tmp_path / name, (0,), resume=False)
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 
@@ -454,7 +454,7 @@ def test_a_partys_own_cluster_multiplies_ciphertexts_alike(
 
 
 APART = """
-method = "apfed-s"
+method = "apfed"
 parties = ["bank.toml"]
 test = 0.25
 baselines = ["linear"]
@@ -480,7 +480,7 @@ table = "{name}.csv"
 id = "person"
 {more}
 [policy]
-algorithms = ["align", "apfed-s"]
+algorithms = ["align", "apfed"]
 {policy}
 """
 

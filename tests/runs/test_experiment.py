@@ -183,9 +183,9 @@ def test_pooling_copies() -> None:
 
 
 def test_each_variant_is_scored_under_its_names() -> None:
-    baselines: tuple[str, ...] = ("apfed-r", "apfed", "alone", "pooled", "tvfl", "apfed-c")
+    baselines: tuple[str, ...] = ("apfed-r", "apfed-mixed", "alone", "pooled", "tvfl", "apfed-c")
     done, lines = outcomes(setup(baselines=baselines))
-    assert list(done) == ["apfed-c", "apfed-r", "apfed", "alone", "pooled", "tvfl"]
+    assert list(done) == ["apfed-c", "apfed-r", "apfed-mixed", "alone", "pooled", "tvfl"]
     names = {variant: list(outcome.scores) for variant, outcome in done.items()}
     assert names.pop("tvfl") == ["tvfl", "tvfl-0", "tvfl-a", "tvfl-r"]
     assert all(scored == [variant] for variant, scored in names.items())
@@ -197,7 +197,7 @@ def test_each_variant_is_scored_under_its_names() -> None:
         (variant, 2, epoch) for variant in done for epoch in (1, 2)
     ]
     with_model = {variant for variant, outcome in done.items() if outcome.models}
-    assert with_model == {"apfed-c", "apfed-r", "apfed", "alone"}  # pooled needs everybody
+    assert with_model == {"apfed-c", "apfed-r", "apfed-mixed", "alone"}  # pooled needs everybody
     silent = {variant for variant, outcome in done.items() if not outcome.ledger.bytes_by_party()}
     assert silent == {"alone", "pooled"}
 
@@ -611,7 +611,7 @@ def elsewhere(variants: tuple[str, ...], **changed: Any) -> Training:
     assert bank.test_alignment is not None
     parties = {
         variant: whole.parties(whole.kind.variant(variant).variant_data(whole, variant))
-        for variant in ("apfed", "tvfl")
+        for variant in ("apfed-mixed", "tvfl")
     }
 
     def known_to_the_bank(alignment: Alignment) -> Alignment:
@@ -637,7 +637,7 @@ def elsewhere(variants: tuple[str, ...], **changed: Any) -> Training:
 
 
 def test_partners_who_live_elsewhere_train_the_same() -> None:
-    variants: tuple[str, ...] = ("apfed", "tvfl", "alone")
+    variants: tuple[str, ...] = ("apfed-mixed", "tvfl", "alone")
     here, _ = outcomes(setup(variants[0], baselines=variants[1:], own_networks=True))
     there, _ = outcomes(elsewhere(variants))
     for variant in variants:
@@ -648,9 +648,9 @@ def test_partners_who_live_elsewhere_train_the_same() -> None:
 @pytest.mark.parametrize(
     ("variants", "changed", "words"),
     [
-        (("apfed",), {"alignment": None}, "their ids are not here to compare: give alignment"),
-        (("apfed",), {"test_alignment": None}, "give alignment, and test_alignment"),
-        (("apfed", "pooled"), {}, "'pooled' needs everybody's columns here; leave it out"),
+        (("apfed-mixed",), {"alignment": None}, "their ids are not here to compare: give alignment"),
+        (("apfed-mixed",), {"test_alignment": None}, "give alignment, and test_alignment"),
+        (("apfed-mixed", "pooled"), {}, "'pooled' needs everybody's columns here; leave it out"),
     ],
 )
 def test_what_needs_partners_here_is_refused_where_they_are_elsewhere(

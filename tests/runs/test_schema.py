@@ -45,8 +45,8 @@ def test_run_files_that_ship_fit(run: Draft202012Validator, path: Path) -> None:
     ("values", "word"),
     [
         ({"method": "apfed-x"}, "apfed-x"),
-        ({"method": "apfed", "apfed": {"epochz": 3}}, "epochz"),
-        ({"method": "apfed", "apfed": {"epochs": "three"}}, "three"),
+        ({"method": "apfed-mixed", "apfed": {"epochz": 3}}, "epochz"),
+        ({"method": "apfed-mixed", "apfed": {"epochs": "three"}}, "three"),
         ({"baselines": []}, "method"),
     ],
 )

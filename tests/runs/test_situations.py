@@ -86,7 +86,7 @@ def test_only_what_fits_chfl_fits_another_as_well(method):
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_the_next_command_is_one_that_exists(method):
     best = methods.recommended(methods.fits(FEDERATIONS[method]()))
-    named = {"apfed": "apfed-s"}.get(method, method)
+    named = {"apfed": "apfed"}.get(method, method)
     assert best.next_command == f"dovetail train RUN --set method={named}"
     assert best.available
 

@@ -67,7 +67,7 @@ def joint_serving(
     if not joint:
         raise ConfigError(
             "--partners is for a joint model, and none of these is one; name the run's folder, or "
-            "RUN/models/joint (apfed-s and apfed-d leave one)"
+            "RUN/models/joint (apfed and apfed-d leave one)"
         )
     for model in joint:
         trained = check_asks(site, model, section)

@@ -99,12 +99,14 @@ class Begin(Message):
     """Active -> passive: training starts; what codes will look like.
 
     ``projected_width`` is 0 where codes are not projected. ``seed`` makes the run repeatable, if
-    the passive party's site mixes the same secret in.
+    the passive party's site mixes the same secret in. ``loss`` names the one of APFed-R or APFed-C;
+    it is "" where each party has its own.
     """
 
     code_shape: tuple[int, ...]
     projected_width: int
     seed: int
+    loss: str = ""
 
 
 class Ready(Message):
@@ -182,6 +184,7 @@ class Passive(Party):
     @handles
     def begin(self, begin: Begin) -> Ready:
         """Make its network."""
+        bound.check_kind(begin.loss, self.config.loss)
         contrasts, shape = self.config.loss != "reconstruction", tuple(self.shared.x.shape[1:])
         codes = begin.code_shape, begin.projected_width
         self.random = self.local.stream("passive")
@@ -252,6 +255,7 @@ class Active(LabelOwner):
         seed: of everything random here.
         encoder: a spec, or a module of your own.
         head: a spec, or a module of your own, from flattened codes to outputs.
+        loss: that every passive party is to have; "": each its own.
 
     Raises:
         ConfigError: no labelled row.
@@ -262,8 +266,10 @@ class Active(LabelOwner):
     def __init__(
         self, data: PartyData, alignment: Alignment | None, task: Task, config: Config,
         local: Local, *, seed: int, encoder: EncoderSpec | nn.Module, head: Head | nn.Module,
+        loss: str = "",
     ) -> None:  # fmt: skip
         local.begin(seed)
+        self.loss = loss
         self.name, self.config, self.local, self.x = data.name, config, local, data.joined()
         self.targets = Targets(data, task, config, local)
         self.solo = SoloNetwork.make(data, task, encoder, head, local, config.projection)
@@ -313,7 +319,8 @@ class Active(LabelOwner):
 
     def open(self, parties: Iterable[str], network: Engine) -> Replies[Ready]:
         """Tell these parties that training begins."""
-        message = Begin(self.solo.code_shape, self.config.projection or 0, self.local.seed)
+        projected = self.config.projection or 0
+        message = Begin(self.solo.code_shape, projected, self.local.seed, self.loss)
         return network.ask(dict.fromkeys(parties, message), Ready)
 
 

@@ -103,7 +103,7 @@ def help_of(work: Distilling, active: sealed.Active, owner: Owner) -> Help:
     joint = joint_of(active, owner, alone)
     why = "too few rows are both labelled and shared"
     return Help(
-        variant="apfed-s",
+        variant="apfed",
         fitted=fitted,
         alone=alone,
         teacher=None if joint is None else joint.joint,

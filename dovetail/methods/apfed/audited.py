@@ -41,7 +41,7 @@ from dovetail.settings.privacy import Once, PrivateSteps, Release
 class ApfedAudited(Audited):
     """APFed, its variants, and classic vertical learning."""
 
-    tried = ("apfed", "apfed-r", "apfed-c", "apfed-d", "tvfl")
+    tried = ("apfed-mixed", "apfed-r", "apfed-c", "apfed-d", "tvfl")
 
     def scene(self, training: Training) -> Scene:
         """The label owner's rows and its partners', in one order of samples."""

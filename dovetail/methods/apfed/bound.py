@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dovetail.errors import MessageError, PartyError, TrainingError
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.questions import Question
 from dovetail.methods.apfed.unify import Help, TradeOff, weight_of
 from dovetail.methods.common_rows import MAX_CODE
@@ -18,6 +18,19 @@ from dovetail.network import Replies
 from dovetail.network.engine import R
 
 _log = logging.getLogger(__name__)
+
+
+def check_kind(asked: str, kind: str) -> None:
+    """Refuse a run of another loss than the party's own, which no message changes.
+
+    Raises:
+        ConfigError: both, and what to write.
+    """
+    if asked not in ("", kind):
+        raise ConfigError(
+            f"its own file says loss = {kind!r} below [apfed], and the run is of {asked!r}; write "
+            f'loss = "{asked}" there, or train method = "apfed-mixed", of each party\'s own loss'
+        )
 
 
 def check_codes(code_BD: Tensor) -> None:

@@ -152,7 +152,7 @@ def _fit(situation: Situation) -> Fit:
         f"yes: only {owner} has labels ({situation.labelled[owner]:,} of "
         f"{count_text(rows, 'row')}); {help_}"
     )
-    command = "dovetail train RUN --set method=apfed-s"
+    command = "dovetail train RUN --set method=apfed"
     if situation.sizes.sealed:
         questions = tuple(_question(situation, owner, name) for name in helpers)
         return Fit(_NAME, True, yes, command, questions)

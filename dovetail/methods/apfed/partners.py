@@ -72,7 +72,7 @@ def party_fields(site: Site) -> PassiveFields:
     if budget is None:
         return section
     capped: dict[str, Release | None] = {}
-    for method, key in (("apfed", "gradients"), ("tvfl", "codes")):
+    for method, key in (("apfed-mixed", "gradients"), ("tvfl", "codes")):
         if method not in agreed:
             continue
         release: Release | None = getattr(section, key)

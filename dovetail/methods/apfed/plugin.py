@@ -108,11 +108,6 @@ def _variants(run: Run, *, where: str) -> tuple[str, ...]:
     """
     variants = tuple(dict.fromkeys((run.method, *run.baselines)))
     for variant in variants:
-        if variant in ("apfed-r", "apfed-c"):
-            raise ConfigError(
-                f"{where}: {variant!r} sets every passive party's loss, which with party files is "
-                'each party\'s own; write method = "apfed"'
-            )
         if variant in ("pooled", *MISSING_PARTY):
             raise ConfigError(
                 f"{where}: the baseline {variant!r} puts everybody's columns in one place, which "
@@ -148,7 +143,7 @@ def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILEN
 
 def _policy(variant: str) -> str:
     """What a policy calls a variant that asks partners."""
-    return variant if variant in ("tvfl", "apfed-d", "apfed-s") else "apfed"
+    return variant if variant in ("tvfl", "apfed", "apfed-d") else "apfed-mixed"
 
 
 class ApfedProposed(Proposed):
@@ -163,7 +158,7 @@ class ApfedProposed(Proposed):
 
     def numbers(self, run: Run) -> int:
         """Those of APFed-S, of two classes; of more there are more."""
-        return int("apfed-s" in (run.method, *run.baselines))
+        return int("apfed" in (run.method, *run.baselines))
 
     def check_numbers(self, site: Site, quota: Quota, driver: str, numbers: int) -> None:
         """Refuse what no row has left.
@@ -191,9 +186,9 @@ class ApfedProposed(Proposed):
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
         section = site.settings("apfed", PassiveFields)
-        if "apfed" in agreed or "tvfl" in agreed:
+        if "apfed-mixed" in agreed or "tvfl" in agreed:
             yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
-        if "apfed-s" in agreed:
+        if "apfed" in agreed:
             yield "multiplies encrypted targets; a few numbers a row leave it, encrypted (APFed-S)"
         if "apfed-d" in agreed:
             yield "encodes    its rows; codes leave it, in training and in predictions (APFed-D)"
@@ -217,7 +212,7 @@ class ApfedKeys(Keys):
         }
         if isinstance(section.encoder, tuple):  # the code's width is the partners', too
             keys["apfed.encoder"] = tuple([width, section.encoder[-1]] for width in (64, 128, 256))
-        if run.method in ("apfed", "apfed-r", "apfed-c"):
+        if run.method in ("apfed-mixed", "apfed-r", "apfed-c"):
             keys["apfed.trade_off"] = (0.1, 0.3, 1.0, 3.0)
             keys["passive.learning_rate"] = (5e-4, 2e-3, 5e-3)
         if run.method == "apfed-c":
@@ -244,12 +239,12 @@ class Apfed(ApfedRecord, Method):
     }
     partitions = ("strips", "columns")
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "apfed": algorithm("apfed", apfed.Passive),
+        "apfed": algorithm("apfed-mixed", apfed.Passive),
         "vertical": algorithm("tvfl", vertical.Member),
         "distil": algorithm("apfed-d", distil.Partner),
-        "sealed": algorithm("apfed-s", sealed.Partner),
+        "sealed": algorithm("apfed", sealed.Partner),
         "recalling": algorithm("apfed-d", inference.Inference),
-        "smoothing": algorithm("apfed-s", sealed_inference.Smoother),
+        "smoothing": algorithm("apfed", sealed_inference.Smoother),
     }
     keys = ApfedKeys()
     proposed = ApfedProposed()
@@ -259,9 +254,9 @@ class Apfed(ApfedRecord, Method):
     valued = ApfedValued()
     together = staticmethod(inference.question)
     models = (
-        "The driver keeps a model that predicts from its own columns alone. Of apfed-s, apfed-d "
-        "and tvfl it also keeps its part of a joint model, and each partner its own part, which "
-        "answer together; of apfed-r and apfed-c a partner keeps nothing."
+        "The driver keeps a model that predicts from its own columns alone. Of apfed, apfed-d and "
+        "tvfl it also keeps its part of a joint model, and each partner its own part, which "
+        "answer together; of the paper's a partner keeps nothing."
     )
 
     def check(self, run: Run, *, where: str) -> None:

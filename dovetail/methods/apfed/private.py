@@ -39,7 +39,7 @@ from dovetail.settings.privacy import PrivateSteps, Release
 _log = logging.getLogger(__name__)
 
 #: Variants that train by DP-SGD where ``apfed.private`` is set.
-VARIANTS_WITH_PRIVATE = ("apfed", "apfed-r", "apfed-c", "alone", "pooled")
+VARIANTS_WITH_PRIVATE = ("apfed-mixed", "apfed-r", "apfed-c", "alone", "pooled")
 
 
 def check_variant(method: str, *, where: str) -> None:

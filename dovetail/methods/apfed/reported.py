@@ -8,7 +8,7 @@ from dovetail.methods.facets.reported import Reported
 _LABELS = ("apfed.label_epsilon", "apfed.label_stages")
 
 REPORTED = {
-    "apfed-s": Reported(
+    "apfed": Reported(
         shows=(
             "labels and columns, to partners: none on digits and credit",
             "partners' columns, to the label owner: high on digits, low on credit",
@@ -28,7 +28,7 @@ REPORTED = {
         bounds=(*_LABELS, "apfed.distil.exchange", "passive.distil.release"),
         letters=(3, 0),
     ),
-    "apfed": Reported(
+    "apfed-mixed": Reported(
         shows=(
             "labels, to partners: high on digits (all labelled), none on credit",
             "columns, both ways: high on digits and on credit",

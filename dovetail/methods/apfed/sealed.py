@@ -141,7 +141,7 @@ class Partner(Party):
         """What it keeps at its site: its smoother, and the targets that it cannot read."""
         network, spec = self.product.kept(self.smoothing)
         shape, width = tuple(self.shared.x.shape[1:]), spec.sizes.columns
-        return Bottom(self.name, network, spec, shape, width, self.input, {"method": "apfed-s"})
+        return Bottom(self.name, network, spec, shape, width, self.input, {"method": "apfed"})
 
 
 # --- What the label owner executes -------------------------------------------------------------

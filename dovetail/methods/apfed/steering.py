@@ -120,12 +120,12 @@ def steered(
 ) -> Iterator[Steered | Poisoned]:
     """What steering gains in one variant, within these limits of each partner."""
     for name in partner_data_of(task):
-        if variant in ("apfed", "apfed-r", "apfed-c"):
+        if variant in ("apfed-mixed", "apfed-r", "apfed-c"):
             yield from _alike(task, variant, seed, name, limits)
             yield from _inverted(task, scene, variant, seed, name, lifted=limits == NO_LIMITS)
         elif variant in ("apfed-d", "tvfl"):
             yield from _hijack(task, scene, variant, seed, name, limits)
-        elif variant == "apfed-s":
+        elif variant == "apfed":
             yield from _regressed(task, scene, variant, seed, name, limits)
 
 

@@ -20,7 +20,7 @@ from dovetail.methods.training import Training
 ASK_NOBODY = {"alone", *ALONE, *MISSING_PARTY}
 
 #: Variants that need to know which test rows are whose.
-TOGETHER = {"tvfl", "apfed-d", "apfed-s", "pooled", *MISSING_PARTY}
+TOGETHER = {"tvfl", "apfed", "apfed-d", "pooled", *MISSING_PARTY}
 
 
 # --- Data and driver -----------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class _ApfedGame(Game):
         setup = self._with(coalition)
         if self._label_owner_data.test is None:
             raise ConfigError(NO_TEST)
-        nobody = "best-alone" if setup.method in ("apfed-d", "apfed-s") else "alone"
+        nobody = "best-alone" if setup.method in ("apfed", "apfed-d") else "alone"
         variant = setup.method if coalition else nobody
         alone_scores = dict(
             numbers(setup.train(variant, seed, silent).scores[variant][self._label_owner_data.name])
@@ -110,6 +110,6 @@ class _ApfedGame(Game):
 class ApfedValued(Valued):
     """Methods of an active party with partners."""
 
-    variants = ("apfed", "apfed-r", "apfed-c", "apfed-d", "apfed-s", CLASSIC)
+    variants = ("apfed", "apfed-r", "apfed-c", "apfed-mixed", "apfed-d", CLASSIC)
     joint = CLASSIC
     game = _ApfedGame

@@ -132,7 +132,9 @@ class Paper(ApfedVariant):
     loss: Literal["reconstruction", "contrastive"] | None = None
 
     def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
-        return local_data if self.loss is None else local_data.with_loss(self.loss)
+        if self.loss is None or local_data.from_file:  # no run changes a file's
+            return local_data
+        return local_data.with_loss(self.loss)
 
     def active(self, training: Training, local_data: LabelOwnerData, seed: int) -> apfed.Active:
         section: ApfedSection = training.settings
@@ -148,6 +150,7 @@ class Paper(ApfedVariant):
             seed=seed,
             encoder=encoder_spec(section.encoder),
             head=Head(section.head, section.dropout),
+            loss=self.loss or "",
         )
 
     def scored(
@@ -385,13 +388,13 @@ class Unasked(Roundless, ApfedVariant):
 
 #: Variant -> what it is.
 VARIANTS: Mapping[str, ApfedVariant] = {
-    "apfed": Paper(),
+    "apfed": Sealed(),
+    "apfed-mixed": Paper(),
     "apfed-r": Paper("reconstruction"),
     "apfed-c": Paper("contrastive"),
     "alone": Alone(),
     "pooled": Pooled(),
     "tvfl": Vertical(),
     "apfed-d": Distilled(),
-    "apfed-s": Sealed(),
     **dict.fromkeys((*ALONE, *MISSING_PARTY), Unasked()),
 }

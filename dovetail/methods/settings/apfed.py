@@ -21,22 +21,22 @@ from dovetail.settings.section import Section
 if TYPE_CHECKING:
     from dovetail.models.learners.vertical import StackedConfig
 
-#: What can be trained, and what a table calls it. "apfed" has passive parties as they are set up;
-#: "apfed-r" and "apfed-c" give all of them the reconstruction or the contrastive loss. "alone" is
-#: the active party without partners, "pooled" has everybody's columns in one place, "tvfl" is
-#: classic vertical learning, scored with partners present and gone. "apfed-d" distils a joint
-#: model; what follows it is what a label owner would train instead, which a run of "apfed-d" scores
-#: without being asked. "party-dropout" and "laser" are what the literature would pick where a
-#: partner may go.
+#: What can be trained, and what a table calls it. "apfed" is APFed-S, which everything has by
+#: default. The paper's are "apfed-r", "apfed-c", and "apfed-mixed", whose partners have each a loss
+#: of its own. "alone" is the active party without partners, "pooled" has everybody's columns in one
+#: place, "tvfl" is classic vertical learning, scored with partners present and gone. "apfed-d"
+#: distils a joint model; what follows it is what a label owner would train instead, which runs of
+#: "apfed" and "apfed-d" score without being asked. "party-dropout" and "laser" are what the
+#: literature would pick where a partner may go.
 VARIANT_NAMES: Mapping[str, str] = {
-    "apfed": "APFed, predicts alone",
+    "apfed": "APFed-S, predicts alone",
     "apfed-r": "APFed-R, predicts alone",
     "apfed-c": "APFed-C, predicts alone",
+    "apfed-mixed": "APFed with mixed losses, predicts alone",
     "alone": "learned alone",
     "pooled": "pooled (all columns in one place)",
     "tvfl": "classic vertical, partners present",
     "apfed-d": "APFed-D, predicts alone",
-    "apfed-s": "APFed-S, predicts alone",
     **BASELINES,
     "party-dropout": "party dropout, partners present",
     "laser": "LASER, partners present",

@@ -119,14 +119,15 @@ class PrivacySection(Section):
 
 
 #: Algorithms whose releases of rows are noised and counted, or say nothing of rows.
-_COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem", "survival")
+_COUNTED = ("align", "apfed-mixed", "tvfl", "fedoptimus", "chfl", "hyfem", "survival")
 
 
 class PolicySection(Section):
     """What the party agrees to."""
 
-    # What it takes part in; "apfed" is APFed-R and -C. "tvfl" (the classic baseline) sends codes of
-    # its rows; of "chfl", "hyfem" and "fedoptimus" the coordinator sets the settings.
+    # What it takes part in. "apfed" is APFed-S, "apfed-mixed" the paper's APFed (-R and -C, too), by
+    # the party's own loss. "tvfl" (the classic baseline) sends codes of its rows; of "chfl", "hyfem"
+    # and "fedoptimus" the coordinator sets the settings.
     algorithms: tuple[str, ...] = ("align", "apfed")
     drivers: tuple[str, ...] | None = None  # names that may drive; None: any
     # names of messages, such as "apfed.Codes"; None: all of its algorithms. Save and Restore, which
