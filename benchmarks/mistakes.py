@@ -32,7 +32,7 @@ FILES = {
     "empty.csv": "",
     "bank.toml": '[party]\nname = "bank"\ntable = "bank.csv"\nid = "id"\nlabel = "ill"\n',
     "unlabelled.toml": '[party]\nname = "bank"\ntable = "bank.csv"\nid = "id"\nlabel = "sick"\n',
-    "run.toml": 'method = "apfed-mixed"\nparties = ["bank.toml", "shop.toml"]\nbaseline = ["alone"]\n',
+    "run.toml": 'method = "apfed"\nparties = ["bank.toml", "shop.toml"]\nbaseline = ["alone"]\n',
     "method.toml": 'method = "apfedd"\nparties = ["bank.toml", "shop.toml"]\n',
     **{
         f"{name}.toml": f'[party]\nname = "shop"\ntable = "{table}"\nid = "{column}"\n'

@@ -53,7 +53,9 @@ class Method:
     def __init__(self, variant_name: str, **settings: Any) -> None:
         known = methods.variants()
         if variant_name not in known:
-            meant = methods.did_you_mean_variant(variant_name, known) or nearest(variant_name, known)
+            meant = methods.did_you_mean_variant(variant_name, known) or nearest(
+                variant_name, known
+            )
             raise ConfigError(f"there is no method {variant_name!r}{meant}")
         self._variant = variant_name
         self._settings = settings

@@ -192,7 +192,9 @@ def test_what_inspect_says_each_method_gains_is_what_was_measured() -> None:
         f"{trained:.1f}, joint model {joint:.1f} ({many} settings)"
     )
     losses = [gained("worth-helped", name, "best-alone")[0] for name in ("apfed-r", "apfed-c")]
-    assert gains["apfed-mixed"].startswith("{:.1f} points by reconstruction, {:.1f} by".format(*losses))
+    assert gains["apfed-mixed"].startswith(
+        "{:.1f} points by reconstruction, {:.1f} by".format(*losses)
+    )
     for bench, what, *beside in (
         ("chfl-table2-short", "chfl", "local", "boosting"),
         ("hyfem-views", "hyfem", "standalone"),

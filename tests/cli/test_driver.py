@@ -409,7 +409,10 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
     print(f"Ctrl-C: the driver ended after {ended_s:.1f} s; resumed and done {took_s:.1f} s after")
     for partner in partners:
         assert partner.running()
-        assert len(re.findall(r"apfed-mixed/seed-0/\w+ \(apfed-mixed\) begins", partner.printed())) == 1
+        assert (
+            len(re.findall(r"apfed-mixed/seed-0/\w+ \(apfed-mixed\) begins", partner.printed()))
+            == 1
+        )
 
 
 @pytest.mark.network

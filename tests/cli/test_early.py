@@ -138,7 +138,9 @@ def test_a_mistake_reads_no_library(
     (tmp_path / "run.toml").write_text(RUN + "hed = [8]\n")
     (tmp_path / "lab.toml").write_text(PARTY + 'tabel = "b"\n')
     (tmp_path / "wrong.toml").write_text(RUN.replace('"apfed-mixed"', '"apfedd"'))
-    (tmp_path / "parties.toml").write_text('method = "apfed-mixed"\nparties = ["no.toml", "lab.toml"]')
+    (tmp_path / "parties.toml").write_text(
+        'method = "apfed-mixed"\nparties = ["no.toml", "lab.toml"]'
+    )
     (tmp_path / "lab.csv").write_text("")
     (tmp_path / "empty.toml").write_text(PARTY)
     (tmp_path / "rows.csv").write_text("person,age\n1,2\n")

@@ -282,7 +282,13 @@ def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
 ) -> None:
     deal()
     missed = {"lab": {"steps": 9, "of": 10, "first": "epoch 1, step 2: its disk is full"}}
-    written = {"method": "apfed-mixed", "parties": {}, "baselines": {}, "missed": missed, "seconds": 1.0}
+    written = {
+        "method": "apfed-mixed",
+        "parties": {},
+        "baselines": {},
+        "missed": missed,
+        "seconds": 1.0,
+    }
 
     def job_done(*args: Any, **settings: Any) -> None:
         Path("out/run").mkdir(parents=True)

@@ -383,7 +383,12 @@ def test_states_of_a_drivers_last_runs_are_kept(
         ("algorithms = []", "psi.Begin", "bank", "refuses 'align': its policy allows nothing"),
         ("", "psi.Begin", "mallory", "refuses the driver 'mallory': its policy allows bank"),
         ("", "apfed.Save", "mallory", "refuses the driver 'mallory': its policy allows bank"),
-        ('algorithms = ["align"]', "apfed.Restore", "bank", "refuses 'apfed-mixed': its policy allows"),
+        (
+            'algorithms = ["align"]',
+            "apfed.Restore",
+            "bank",
+            "refuses 'apfed-mixed': its policy allows",
+        ),
         ('messages = ["psi.Begin"]', "psi.Blinded", "bank", "refuses 'psi.Blinded': its policy al"),
         ("messages = []", "psi.Begin", "bank", "refuses 'psi.Begin': its policy allows nothing"),
         ("", "apfed.Quit", "bank", "refuses 'apfed.Quit': no such message is known here"),
@@ -446,7 +451,10 @@ def test_a_runs_id_is_no_path(joined: Any, run: str) -> None:
 
 def test_algorithms_are_checked_again_when_a_run_is_opened(joined: Any) -> None:
     shop = joined('algorithms = ["align"]')
-    for algorithm, words in (("apfed", "refuses 'apfed-mixed'"), ("os", "refuses 'os': no such algorit")):
+    for algorithm, words in (
+        ("apfed", "refuses 'apfed-mixed'"),
+        ("os", "refuses 'os': no such algorit"),
+    ):
         with pytest.raises(ConfigError, match=words):
             shop.runs.open("a1/x", algorithm, "bank")
     with pytest.raises(ConfigError, match="refuses the driver 'mallory'"):
@@ -831,7 +839,8 @@ def test_what_is_refused_is_told_to_both_and_disturbs_nobody(
     assert any("at most 524288 are allowed" in why for why in whys)
     assert shop.stop()[0] == 0
     assert (
-        "refused apfed.Begin of 'bank': refuses 'apfed-mixed': its policy allows align" in shop.printed()
+        "refused apfed.Begin of 'bank': refuses 'apfed-mixed': its policy allows align"
+        in shop.printed()
     )
 
 

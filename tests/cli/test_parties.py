@@ -809,7 +809,9 @@ def test_ids_of_two_kinds_are_told(dovetail: Any, deal: Any) -> None:
 
 def test_classic_learning_is_refused_where_only_apfed_is_allowed(dovetail: Any, deal: Any) -> None:
     dealt = deal()
-    dealt.change("lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed-mixed"]\n[apfed]'))
+    dealt.change(
+        "lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed-mixed"]\n[apfed]')
+    )
     assert dovetail("train", "run.toml", "-q").code == 0
     words = "party 'lab' refuses 'tvfl': its policy allows align, apfed"
     tvfl = ("--overwrite", "--set", 'baselines=["tvfl"]')

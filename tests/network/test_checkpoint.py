@@ -466,7 +466,10 @@ def test_a_lie_about_the_step_is_not_believed(tmp_path: Path) -> None:
     [
         ({"method": "apfed-mixed", "seed": 4}, "seed was 3 and is 4"),
         ({"method": "chfl", "seed": 3}, "method was 'apfed-mixed' and is 'chfl'"),
-        ({"method": "apfed-mixed", "seed": 3, "rate": {"lab": 0.1}}, "rate was None and is {'lab': 0.1}"),
+        (
+            {"method": "apfed-mixed", "seed": 3, "rate": {"lab": 0.1}},
+            "rate was None and is {'lab': 0.1}",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(

@@ -648,7 +648,11 @@ def test_partners_who_live_elsewhere_train_the_same() -> None:
 @pytest.mark.parametrize(
     ("variants", "changed", "words"),
     [
-        (("apfed-mixed",), {"alignment": None}, "their ids are not here to compare: give alignment"),
+        (
+            ("apfed-mixed",),
+            {"alignment": None},
+            "their ids are not here to compare: give alignment",
+        ),
         (("apfed-mixed",), {"test_alignment": None}, "give alignment, and test_alignment"),
         (("apfed-mixed", "pooled"), {}, "'pooled' needs everybody's columns here; leave it out"),
     ],

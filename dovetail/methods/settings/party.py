@@ -125,8 +125,8 @@ _COUNTED = ("align", "apfed-mixed", "tvfl", "fedoptimus", "chfl", "hyfem", "surv
 class PolicySection(Section):
     """What the party agrees to."""
 
-    # What it takes part in. "apfed" is APFed-S, "apfed-mixed" the paper's APFed (-R and -C, too), by
-    # the party's own loss. "tvfl" (the classic baseline) sends codes of its rows; of "chfl", "hyfem"
+    # What it takes part in. "apfed" is APFed-S; "apfed-mixed" the paper's, -R and -C too, by the
+    # party's own loss. "tvfl" (the classic baseline) sends codes of its rows; of "chfl", "hyfem"
     # and "fedoptimus" the coordinator sets the settings.
     algorithms: tuple[str, ...] = ("align", "apfed")
     drivers: tuple[str, ...] | None = None  # names that may drive; None: any
