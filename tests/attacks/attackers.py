@@ -95,6 +95,8 @@ class Town(Federation):
                 {**table, **({"label": label} if name == "bank" else {})},
             )
         (self.folder / "bank.toml").write_text(BANK)
+        if "algorithms" not in policy:
+            policy = f'algorithms = ["align", "apfed-mixed"]\n{policy}'
         (self.folder / "shop.toml").write_text(SHOP.format(policy=policy))
         (self.folder / "run.toml").write_text(RUN.format(port=self.port, epochs=epochs))
         named = ("bank", "shop", "--driver", "bank", "--host", "127.0.0.1", "-q")

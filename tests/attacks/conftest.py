@@ -46,6 +46,8 @@ def write_shop(folder: Path, ids: list[str], policy: str) -> Path:
     x = np.random.default_rng(0).normal(size=(len(ids), 2))
     columns = {"person": np.array(ids, dtype=object), "x0": x[:, 0], "x1": x[:, 1]}
     dd.write_table(folder / "shop.csv", columns)
+    if "algorithms" not in policy:
+        policy = f'algorithms = ["align", "apfed-mixed"]\n{policy}'
     (folder / "shop.toml").write_text(SHOP.format(policy=policy))
     return folder / "shop.toml"
 

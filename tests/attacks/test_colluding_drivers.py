@@ -37,6 +37,7 @@ table = "shop.csv"
 id = "person"
 
 [policy]
+algorithms = ["align", "apfed-mixed"]
 together = true
 max_runs_per_day = 4
 

@@ -37,6 +37,8 @@ def site(folder, policy, gradients=NOISED):
     rng = np.random.default_rng(0)
     columns = {"person": np.arange(40), "x": rng.normal(size=40), "y": rng.normal(size=40)}
     dd.write_table(folder / "shop.csv", columns)
+    if "algorithms" not in policy:
+        policy = f'algorithms = ["align", "apfed-mixed"]\n{policy}'
     (folder / "shop.toml").write_text(FILE.format(policy=policy, gradients=gradients))
     return open_site(folder / "shop.toml")
 

@@ -384,7 +384,7 @@ def test_a_prediction_by_its_name_trains_nothing(site_of: Any) -> None:
 
 def test_what_a_site_agrees_to_unless_it_says_more() -> None:
     policy = PolicySection()
-    assert policy.algorithms == ("align", "apfed-mixed")
+    assert policy.algorithms == ("align", "apfed")
     assert (policy.min_rows, policy.max_begins, policy.max_runs_per_day) == (16, 1, 200)
     assert policy.max_uses == 1000  # the paper's 300 epochs three times over
 

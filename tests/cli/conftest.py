@@ -179,7 +179,8 @@ class Dealt:
         for old, new in changes:
             if "[policy]" in new:
                 text = text.replace(POLICY, "", 1)
-                new = new.replace("[policy]", "[policy]\nmin_rows = 1\nmax_uses = 100000")
+                said = "" if "algorithms" in new else 'algorithms = ["align", "apfed-mixed"]\n'
+                new = new.replace("[policy]", f"[policy]\n{said}min_rows = 1\nmax_uses = 100000")
             assert old in text
             text = text.replace(old, new, 1)
         (self.folder / name).write_text(text)

@@ -393,8 +393,8 @@ def test_states_of_a_drivers_last_runs_are_kept(
         ("messages = []", "psi.Begin", "bank", "refuses 'psi.Begin': its policy allows nothing"),
         ("", "apfed.Quit", "bank", "refuses 'apfed.Quit': no such message is known here"),
         ("", "align.Begin", "bank", "refuses 'align.Begin': no such message is known here"),
-        ("", "os.system", "bank", "refuses 'os': its policy allows align, apfed, tvfl"),
-        ("", "", "bank", "refuses '': its policy allows align, apfed, tvfl"),
+        ("", "os.system", "bank", "refuses 'os': its policy allows align, apfed-mixed, tvfl"),
+        ("", "", "bank", "refuses '': its policy allows align, apfed-mixed, tvfl"),
     ],
 )
 def test_what_the_policy_does_not_allow_is_refused(

@@ -537,7 +537,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "lab.toml",
         "[apfed]",
         '[policy]\nalgorithms = ["apfed-mixed"]\n[apfed]',
-        r"party 'lab' refuses 'align': its policy allows apfed \(.*lab\.toml\)",
+        r"party 'lab' refuses 'align': its policy allows apfed-mixed \(.*lab\.toml\)",
     ),
     "everything refused": (
         "lab.toml",
@@ -813,7 +813,7 @@ def test_classic_learning_is_refused_where_only_apfed_is_allowed(dovetail: Any, 
         "lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed-mixed"]\n[apfed]')
     )
     assert dovetail("train", "run.toml", "-q").code == 0
-    words = "party 'lab' refuses 'tvfl': its policy allows align, apfed"
+    words = "party 'lab' refuses 'tvfl': its policy allows align, apfed-mixed"
     tvfl = ("--overwrite", "--set", 'baselines=["tvfl"]')
     assert_refused(dovetail("train", "run.toml", "-q", *tvfl), words)
 
