@@ -13,7 +13,8 @@ estimator is the best local model: linear, boosted trees and network, weighted b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -36,8 +37,10 @@ from dovetail.api.methods import Method
 from dovetail.api.party import Party
 from dovetail.data import Classification, Survival, TableEncoder
 from dovetail.data.frames import table_from_frame
+from dovetail.data.tables import nearest
 from dovetail.data.task import fit_task
 from dovetail.errors import DovetailError
+from dovetail.files import merge
 from dovetail.models import Model, derive_seed
 from dovetail.models.learners import LEARNERS, Rows, best_of, fit_all, make_folds
 from dovetail.models.losses import loss_of, targets_of
@@ -45,10 +48,9 @@ from dovetail.models.survival import c_index
 from dovetail.models.threads import one_thread
 from dovetail.settings.labels import Kind
 
-_ID, _LABEL = "__id__", "__label__"
 _FOLDS = 4
 
-Several = Sequence[Party] | Partners | None
+Several = Party | Sequence[Party] | Partners | None
 
 
 class _Solo(BaseEstimator):  # type: ignore[misc]
@@ -63,7 +65,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         unlabelled: Any = None,
         settings: Mapping[str, Any] | None = None,
         learners: Sequence[str] = ("linear", "boosting", "network"),
-        allow_unseen: bool = True,
+        allow_unseen: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         verbose: bool = False,
     ) -> None:
@@ -85,6 +87,19 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
             tags.classifier_tags.multi_label = True
         return tags
 
+    def set_params(self, **params: Any) -> _Solo:
+        """Set these; ``settings__distil__max_steps`` is a key inside ``settings``."""
+        settings: Any = self.settings
+        for name in [each for each in params if each.startswith("settings__")]:
+            value = params.pop(name)
+            for key in reversed(name.split("__")[1:]):
+                value = {key: value}
+            settings = merge(dict(settings or {}), value)
+        super().set_params(**params)
+        if settings is not self.settings and "settings" not in params:
+            self.settings = settings
+        return self
+
     # --- Training -----------------------------------------------------------------------------
 
     def _fit(
@@ -97,7 +112,8 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         kind: Kind,
     ) -> None:
         """Train on (N,) numbers of classes, or values; (N, L) of several, NaN where missing."""
-        frame, names = self._frame(X, reset=True)
+        frame = self._frame(X, reset=True)
+        _warn_of_copies(frame, labels_N, kind)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, labels_N, ensure_non_negative=True)
@@ -105,28 +121,33 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = check_random_state(seed).randint(2**31 - 1)
-        partners = self.partners if partners is None else partners
+        here, elsewhere = _partners(self.partners if partners is None else partners)
         with _value_errors():
-            if partners is None or (not isinstance(partners, Partners) and not len(partners)):
-                self.model_ = self._local(frame, names, labels_N, weights, int(seed), kind=kind)
+            if not here and elsewhere is None:
+                self.model_ = self._local(frame, labels_N, weights, int(seed), kind=kind)
                 return
-            owner = self._owner(X, frame, names, labels_N, weights, kind=kind)
+            owner = self._owner(X, frame, labels_N, weights, kind=kind)
             method = Method("apfed", **dict(self.settings or {}))
-            here = [] if isinstance(partners, Partners) else list(partners)
             self.run_ = fit(
                 method,
                 [owner, *here],
                 test=None,
                 seeds=[int(seed)],
-                partners=partners if isinstance(partners, Partners) else None,
+                partners=elsewhere,
                 quiet=not self.verbose,
             )
             self.model_ = self.run_.models[self.name]
+        self.helped_ = bool(self.run_.result["distilled"]["pays"])
+        if not self.helped_:
+            warnings.warn(
+                "partners changed nothing: of rows held out, the own model did best, and it is "
+                "what predicts (helped_ is False)",
+                stacklevel=3,
+            )
 
     def _local(
         self,
         frame: Any,
-        names: Sequence[str],
         labels_N: np.ndarray,
         weights_N: torch.Tensor | None,
         seed: int,
@@ -142,7 +163,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         if labels_N.ndim > 1:
             missing_N = np.isnan(labels_N).all(axis=1)
         task = fit_task(labels_N, missing_N, kind=kind, label="y")
-        used = [each for each in names if not table.column(each).missing.all()]
+        used = [each for each in frame.columns if not table.column(each).missing.all()]
         encoder = TableEncoder.fit(table, used, party=self.name)
         x_NF = encoder.transform(table)
         learnt = labels_N if isinstance(task, Classification) else task.encode(labels_N)
@@ -177,7 +198,6 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         self,
         X: Any,
         frame: Any,
-        names: Sequence[str],
         labels_N: np.ndarray,
         weights_N: torch.Tensor | None,
         *,
@@ -186,24 +206,24 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         """The label owner as a party: features, ids and labels."""
         import pandas as pd
 
-        rows = frame[list(names)].copy()
-        rows[_ID] = self._ids(X)
-        label: str | list[str] = _LABEL
+        rows = frame.copy()
+        name = _free(self.id or "index of X", rows.columns)
+        rows[name] = self._ids(X)
+        label: str | list[str] = _free("y", rows.columns)
         if labels_N.ndim > 1:
-            label = [f"{_LABEL}{number}" for number in range(labels_N.shape[1])]
+            label = [_free(f"y{number}", rows.columns) for number in range(labels_N.shape[1])]
         rows[label] = labels_N
         if self.unlabelled is not None:
-            more, _ = self._frame(self.unlabelled, reset=False)
-            more = more[list(names)].copy()
-            more[_ID] = self._ids(self.unlabelled)
-            more = more[~more[_ID].isin(rows[_ID])]
+            more = self._frame(self.unlabelled, reset=False).copy()
+            more[name] = self._ids(self.unlabelled)
+            more = more[~more[name].isin(rows[name])]
             rows = pd.concat([rows, more], ignore_index=True)
             if kind == "classification":
-                rows[_LABEL] = rows[_LABEL].astype("Int64")
+                rows[label] = rows[label].astype("Int64")
         owner = Party(
             self.name,
             rows,
-            id=_ID,
+            id=name,
             label=label,
             task=kind,
         )
@@ -213,7 +233,11 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         return owner
 
     def _ids(self, X: Any) -> np.ndarray:
-        """Who each row is: the column ``id``, or the index of a DataFrame of pandas."""
+        """Who each row is: the column ``id``, or the index of a DataFrame of pandas.
+
+        Raises:
+            ValueError: neither; an index that counts rows would be taken for other people.
+        """
         if self.id is not None:
             column = X[self.id]
             return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
@@ -223,41 +247,70 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
                 "partners' rows are found by id: give X as a pandas DataFrame whose index is the "
                 'id, or name its column with id="COLUMN"'
             )
+        if index.dtype.kind in "iu" and index.name is None:
+            raise ValueError(
+                "the index of X is whole numbers without a name, which count rows and name "
+                'nobody: say which column is the id, id="COLUMN"; where the index is the id, name '
+                'it with X.rename_axis("ID")'
+            )
         return np.asarray(index.to_numpy())
 
     # --- Rows ---------------------------------------------------------------------------------
 
-    def _frame(self, X: Any, *, reset: bool) -> tuple[Any, list[str]]:
-        """X as a pandas DataFrame with text for names, and the names of its features.
+    def _frame(self, X: Any, *, reset: bool) -> Any:
+        """The features of X as a pandas DataFrame with text for names; the id is none of them.
 
         Raises:
-            ValueError: rows that scikit-learn's estimators refuse, too.
+            ValueError: rows that scikit-learn's estimators refuse, too, or no column of the id.
         """
         import pandas as pd
 
-        if hasattr(X, "columns") and hasattr(X, "dtypes"):
-            frame = X if isinstance(X, pd.DataFrame) else X.to_pandas()
-            validate_data(self, X=X, reset=reset, skip_check_array=True)
-            if not len(frame):
-                raise ValueError(
-                    f"Found array with 0 sample(s) (shape={frame.shape}) while a minimum of 1 is "
-                    "required."
-                )
-            numbers = frame.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan)
-            if np.isinf(numbers).any():
-                raise ValueError("Input X contains infinity or a value too large.")
-            frame = frame.set_axis([str(each) for each in frame.columns], axis=1)
-            if reset and not frame.columns.is_unique:
-                raise ValueError("two columns of X have one name; rename one")
-        else:
-            array = validate_data(self, X=X, reset=reset, ensure_all_finite="allow-nan")
-            frame = pd.DataFrame(array, columns=[f"x{each}" for each in range(array.shape[1])])
-        return frame, [each for each in frame.columns if each != self.id]
+        if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+            array = self._array(X, reset=reset)
+            return pd.DataFrame(array, columns=[f"x{each}" for each in range(array.shape[1])])
+        frame = X if isinstance(X, pd.DataFrame) else X.to_pandas()
+        if self.id is not None and self.id in frame.columns:
+            frame = frame.drop(columns=self.id)
+        elif self.id is not None and reset:
+            names = [str(each) for each in frame.columns]
+            raise ValueError(f"id = {self.id!r} is no column of X{nearest(self.id, names)}")
+        validate_data(self, X=frame, reset=reset, skip_check_array=True)
+        if not len(frame):
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape={frame.shape}) while a minimum of 1 is "
+                "required."
+            )
+        numbers = frame.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan)
+        if np.isinf(numbers).any():
+            raise ValueError("Input X contains infinity or a value too large.")
+        frame = frame.set_axis([str(each) for each in frame.columns], axis=1)
+        if reset and not frame.columns.is_unique:
+            raise ValueError("two columns of X have one name; rename one")
+        return frame
+
+    def _array(self, X: Any, *, reset: bool) -> np.ndarray:
+        """X without names of columns, as numbers.
+
+        Raises:
+            ValueError: text, or an id that no column can be called by.
+        """
+        hint = (
+            "give a DataFrame, whose columns have names; in a Pipeline that is "
+            'set_output(transform="pandas") of the step before'
+        )
+        if self.id is not None and reset:
+            raise ValueError(f"X has no column {self.id!r}, as it has no names of columns: {hint}")
+        try:
+            return np.asarray(validate_data(self, X=X, reset=reset, ensure_all_finite="allow-nan"))
+        except ValueError as error:
+            if "could not convert" not in str(error):
+                raise
+            raise ValueError(f"X has text and no names of columns ({error}): {hint}") from None
 
     def _predictions(self, X: Any) -> tuple[Any, np.ndarray]:
         """X as it was given, and what the model predicts of it: probabilities, or values."""
         check_is_fitted(self)
-        frame, _ = self._frame(X, reset=False)
+        frame = self._frame(X, reset=False)
         with _value_errors():
             prediction = self.model_.predictions(frame, allow_unseen=self.allow_unseen)
         values = prediction.values if prediction.probabilities is None else prediction.probabilities
@@ -305,15 +358,16 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
     """A classifier that trains with partners (APFed-S) and predicts without them.
 
     Args:
-        partners: ``dovetail.Party`` objects, trained with in this process; or ``dovetail.listen``'s
-            partners on other machines; None: the best local model.
+        partners: a ``dovetail.Party`` or several, trained with in this process; or
+            ``dovetail.listen``'s partners on other machines; None: the best local model.
         id: the column of X that names each sample, which is no feature; None: the DataFrame's
-            index. Needed with partners alone.
+            index, which has a name if it is of whole numbers. Needed with partners, to train.
         name: what the partners call the label owner.
         unlabelled: a DataFrame of more own rows, without labels: partners help most with these.
         settings: the section ``[apfed]`` of a run file.
         learners: of the local model: "linear", "boosting", "network".
-        allow_unseen: take categories unseen in training as missing, when it predicts.
+        allow_unseen: take categories unseen in training as missing, where else a row that has one
+            is refused.
         random_state: seed of everything random.
         verbose: show progress.
 
@@ -322,6 +376,7 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
         n_features_in_, feature_names_in_: of the X that it was fitted on.
         model_: the ``Model`` that predicts; ``model_.save(folder)`` keeps it.
         run_: the ``Run``, where partners took part.
+        helped_: whether what predicts learnt of them; else held-out rows chose the own model.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -491,9 +546,56 @@ class SoloSurvival(_Solo):
 
     def _named(self, X: Any) -> Mapping[str, np.ndarray]:
         check_is_fitted(self)
-        frame, _ = self._frame(X, reset=False)
+        frame = self._frame(X, reset=False)
         with _value_errors():
             return self.model_.predictions(frame, allow_unseen=self.allow_unseen).named
+
+
+def _partners(given: Several) -> tuple[list[Party], Partners | None]:
+    """Partners of this process, and those on other machines.
+
+    Raises:
+        ValueError: what is no partner.
+    """
+    if isinstance(given, Partners):
+        return [], given
+    here: list[Any] = [] if given is None else [given]
+    if isinstance(given, (list, tuple)):
+        here = list(given)
+    for each in here:
+        if not isinstance(each, Party):
+            raise ValueError(
+                "partners are dovetail.Party(name, df, id=...), one or a list, or what "
+                f"dovetail.listen gives; got {type(each).__name__}"
+            )
+    return here, None
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """A name that no column has yet."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _warn_of_copies(frame: Any, labels_N: np.ndarray, kind: Kind) -> None:
+    """Warn of columns that say the label of every row."""
+    import pandas as pd
+
+    if labels_N.ndim > 1:
+        return
+    for name in frame.columns:
+        if kind == "classification":
+            codes_N, values = pd.factorize(frame[name])
+            same = len(values) < len(frame) and np.array_equal(codes_N, pd.factorize(labels_N)[0])
+        else:
+            same = frame[name].dtype.kind in "iuf" and np.array_equal(frame[name], labels_N)
+        if same:
+            warnings.warn(
+                f"column {name!r} of X says the same as y in every row; leave it out of X, unless "
+                "it is known when a row is predicted",
+                stacklevel=4,
+            )
 
 
 def _events(y: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import joblib
@@ -52,9 +53,10 @@ def clinic_and_lab() -> tuple[pd.DataFrame, pd.Series, pd.DataFrame, dt.Party]:
     """120 labelled patients, their diagnoses, 60 more without, and a laboratory that knows all."""
     frame = load_breast_cancer(as_frame=True).frame
     frame = frame.iloc[:180].set_axis([f"p{each}" for each in range(180)], axis=0)
+    frame = frame.rename_axis("patient")
     labels = frame["target"].map({0: "malignant", 1: "benign"})
     mean, worst = frame.filter(regex="^mean"), frame.filter(regex="^worst")
-    lab = dt.Party("lab", worst.reset_index(names="patient"), id="patient")
+    lab = dt.Party("lab", worst.reset_index(), id="patient")
     return mean.iloc[:120], labels.iloc[:120], mean.iloc[120:], lab
 
 
@@ -105,7 +107,7 @@ def test_in_a_cross_validation_partners_rows_follow_by_id() -> None:
     scores = cross_val_score(pipeline, shuffled, y[shuffled.index], cv=3)
     assert seen == [80, 80, 80]
     assert scores.mean() > 0.85
-    named = shuffled.reset_index(names="patient")
+    named = shuffled.reset_index()
     by_column = clone(model).set_params(id="patient").fit(named, y[shuffled.index])
     assert by_column.predict(named).tolist() == (
         clone(model).fit(shuffled, y[shuffled.index]).predict(shuffled).tolist()
@@ -166,7 +168,7 @@ def test_rows_of_weight_0_count_for_nothing_beside_partners_either() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_a_regressor_with_a_partner_predicts_numbers() -> None:
-    frame = load_diabetes(as_frame=True).frame
+    frame = load_diabetes(as_frame=True).frame.rename_axis("index")
     X, y = frame[["age", "sex", "bmi", "bp"]], frame["target"]
     blood = dt.Party("blood", frame.filter(regex="^s").reset_index(), id="index")
     settings = {"distil": {"max_steps": 20}}
@@ -175,16 +177,101 @@ def test_a_regressor_with_a_partner_predicts_numbers() -> None:
     assert model.predict(X).shape == (442,)
 
 
-def test_mistakes_are_value_errors_in_a_sentence() -> None:
+#: What is done with (X, y, the lab) -> the sentence.
+MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
+    "no id in an array": (
+        lambda X, y, lab: SoloClassifier([lab]).fit(X.to_numpy(), y),
+        "partners' rows are found by id",
+    ),
+    "an id, and an array": (
+        lambda X, y, lab: SoloClassifier([lab], id="patient").fit(X.to_numpy(), y),
+        r"X has no column 'patient', .*set_output\(transform=\"pandas\"\)",
+    ),
+    "text in an array": (
+        lambda X, y, lab: SoloClassifier().fit(X.assign(town="Bonn").to_numpy(), y),
+        r"X has text and no names of columns \(.*'Bonn'\): .*set_output\(transform=\"pandas\"\)",
+    ),
+    "a wrong id": (
+        lambda X, y, lab: SoloClassifier([lab], id="patint").fit(X.reset_index(), y),
+        "id = 'patint' is no column of X; did you mean 'patient'",
+    ),
+    "row numbers for ids": (
+        lambda X, y, lab: SoloClassifier([lab]).fit(X.reset_index(drop=True), y),
+        "count rows and name nobody: say which column is the id",
+    ),
+    "row numbers of a fold for ids": (
+        lambda X, y, lab: SoloClassifier([lab]).fit(X.reset_index(drop=True).iloc[::2], y[::2]),
+        "count rows and name nobody",
+    ),
+    "ids of others": (
+        lambda X, y, lab: SoloClassifier([lab]).fit(X.reset_index(drop=True).rename(index=str), y),
+        "shares no sample",
+    ),
+    "two rows of one id": (
+        lambda X, y, lab: SoloClassifier([lab], id="who").fit(X.assign(who="one"), y),
+        "column 'who' of the DataFrame",
+    ),
+    "a DataFrame for a partner": (
+        lambda X, y, lab: SoloClassifier(X).fit(X, y),
+        r"partners are dovetail.Party\(name, df, id=...\), one or a list, .*; got DataFrame",
+    ),
+    "a wrong key of settings": (
+        lambda X, y, lab: SoloClassifier(lab).set_params(settings__distil__max_step=9).fit(X, y),
+        "unknown key 'distil.max_step'; did you mean 'max_steps'",
+    ),
+    "a learner that is none": (
+        lambda X, y, lab: SoloClassifier(learners=["forest"]).fit(X, y),
+        "learners are one or more of linear, boosting, network",
+    ),
+    "one class": (lambda X, y, lab: SoloClassifier().fit(X, ["a"] * len(X)), "only one class"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_value_error_in_a_sentence(mistake: str) -> None:
     X, y, _, lab = clinic_and_lab()
-    with pytest.raises(ValueError, match="partners' rows are found by id"):
-        SoloClassifier([lab]).fit(X.to_numpy(), y)
-    with pytest.raises(ValueError, match="shares no sample"):
-        SoloClassifier([lab]).fit(X.reset_index(drop=True).rename(index=str), y)
-    with pytest.raises(ValueError, match="learners are one or more of linear, boosting, network"):
-        SoloClassifier(learners=["forest"]).fit(X, y)
-    with pytest.raises(ValueError, match="only one class"):
-        SoloClassifier().fit(X, ["a"] * len(X))
+    act, words = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=words):
+        act(X, y, lab)
+
+
+def test_a_key_of_settings_is_a_parameter_of_a_grid() -> None:
+    model = SoloClassifier(settings={"distil": {"folds": 2}})
+    model.set_params(settings__distil__max_steps=20, name="clinic")
+    assert model.settings == {"distil": {"folds": 2, "max_steps": 20}}
+    assert clone(model).get_params()["settings"] == model.settings
+    assert model.name == "clinic"
+
+
+def test_a_column_that_is_the_label_is_told() -> None:
+    X, y, _, _ = clinic_and_lab()
+    with pytest.warns(UserWarning, match="column 'sick' of X says the same as y"):
+        SoloClassifier(learners=["linear"]).fit(X.assign(sick=y == "malignant"), y)
+    with pytest.warns(UserWarning, match="column 'seen' of X says the same as y"):
+        SoloRegressor(learners=["linear"]).fit(X.assign(seen=range(len(X))), np.arange(len(X)))
+
+
+def test_categories_never_seen_are_refused_unless_they_are_allowed() -> None:
+    X, y, _, _ = clinic_and_lab()
+    X = X.assign(town=["Bonn", "Ulm"] * 60)
+    model = SoloClassifier(learners=["linear"]).fit(X, y)
+    elsewhere = X.assign(town="Oslo")
+    with pytest.raises(ValueError, match="'Oslo'"):
+        model.predict(elsewhere)
+    assert len(model.set_params(allow_unseen=True).predict(elsewhere)) == 120
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
+def test_prediction_needs_no_id_and_one_partner_needs_no_list() -> None:
+    X, y, _, lab = clinic_and_lab()
+    settings = {"distil": {"max_steps": 20, "gate": 9}}
+    model = SoloClassifier(lab, id="patient", settings=settings)
+    with pytest.warns(UserWarning, match="partners changed nothing"):
+        model.fit(X.reset_index(), y)
+    assert not model.helped_
+    assert model.feature_names_in_.tolist() == list(X.columns)
+    assert model.predict(X).tolist() == model.predict(X.reset_index()).tolist()
 
 
 def several_labels() -> tuple[pd.DataFrame, np.ndarray, dt.Party]:
@@ -245,6 +332,6 @@ def test_partners_help_with_several_labels() -> None:
     model = SoloClassifier(partners=[lab]).fit(X, (y > 0).astype(int))
     assert model.predict(X).shape == y.shape
     result = model.run_.result
-    assert list(result["distilled"]["labels"]) == ["__label__0", "__label__1"]
+    assert list(result["distilled"]["labels"]) == ["y0", "y1"]
     ledger = (model.run_.folder / "ledger.jsonl").read_text().splitlines()
     assert [each["count"] for each in map(json.loads, ledger) if "Begin" in each["message"]] == [1]
