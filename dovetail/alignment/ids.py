@@ -1,9 +1,9 @@
 """Ids as the bytes that are compared: what counts as the same id is decided here.
 
     id                            bytes
-    integer 42 (any width)        b"i42"
-    string " Ａnna "              b"sAnna"   NFKC (full-width A becomes A), then trimmed
-    string "42"                   b"s42"     not the integer 42
+    integer 42 (any width)        b"42"      its digits
+    string " Ａnna "              b"Anna"    NFKC (full-width A becomes A), then trimmed
+    string "042"                  b"042"     not the integer 42
     None, NaN, "", "  "           refused: empty
     anything else, bool included  refused: neither integer nor string
 
@@ -31,12 +31,10 @@ class NormalisedIds:
 
     Attributes:
         values: row -> bytes; no two are the same, none is empty.
-        kinds: which kinds occur, of "integer" and "string"; none for a party without rows.
         lower: whether strings were made lower case.
     """
 
     values: list[bytes]
-    kinds: tuple[str, ...]
     lower: bool
 
 
@@ -54,25 +52,23 @@ def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool = Fals
     Raises:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
 
-    >>> normalise([" Ａnna ", 42, "42"], party="shop").values
-    [b'sAnna', b'i42', b's42']
+    >>> normalise([" Ａnna ", 42, "042"], party="shop").values
+    [b'Anna', b'42', b'042']
     """
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
         raise AlignmentError(f"party {party!r}: ids must be one column, got shape {ids.shape}")
     items: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     whole = isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"
     if whole and not np.ma.isMaskedArray(ids):  # masked items are None
-        values, kinds = [b"i%d" % item for item in items], {"integer"}
+        values = [b"%d" % item for item in items]
     else:
         are_text = [isinstance(item, str) for item in items]
-        if all(are_text):
-            values, kinds = _strings(items, lower), {"string"}
-        else:
-            values, kinds = _mixed(items, are_text, lower, party)
-    if any(value == b"s" for value in values):
-        _refuse(party, [value == b"s" for value in values], "empty", "fill them or drop those rows")
+        every = all(are_text)
+        values = _strings(items, lower) if every else _mixed(items, are_text, lower, party)
+    if not all(values):
+        _refuse(party, [not value for value in values], "empty", "fill them or drop those rows")
     refuse_repeated(party, _num_repeated(values), len(values), lower)
-    return NormalisedIds(values, tuple(sorted(kinds)) if values else (), lower)
+    return NormalisedIds(values, lower)
 
 
 def refuse_repeated(party: str, num_repeated: int, num_ids: int, lower: bool) -> None:
@@ -143,12 +139,10 @@ def _strings(items: Sequence[str], lower: bool) -> list[bytes]:
     if lower:
         texts = (normalize("NFKC", text.lower()) for text in texts)  # lower case can decompose
     # surrogatepass: half a surrogate pair, from a file read wrongly, stays distinct.
-    return [b"s" + text.strip().encode("utf-8", "surrogatepass") for text in texts]
+    return [text.strip().encode("utf-8", "surrogatepass") for text in texts]
 
 
-def _mixed(
-    items: list[Any], are_text: list[bool], lower: bool, party: str
-) -> tuple[list[bytes], set[str]]:
+def _mixed(items: list[Any], are_text: list[bool], lower: bool, party: str) -> list[bytes]:
     """Items of several types, as a table column with gaps has them."""
     are_whole = [
         isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items
@@ -164,15 +158,14 @@ def _mixed(
         f"neither integers nor strings but {', '.join(types)}",
         "name a column of integers or strings as id",
     )
-    values = [b"s"] * len(items)
+    values = [b""] * len(items)
     strings = iter(_strings(list(compress(items, are_text)), lower))
     for row, item in enumerate(items):
         if are_text[row]:
             values[row] = next(strings)
         elif are_whole[row]:
-            values[row] = b"i%d" % int(item)
-    kinds = {"string"} if any(are_text) else set()
-    return values, kinds | ({"integer"} if any(are_whole) else set())
+            values[row] = b"%d" % int(item)
+    return values
 
 
 def _refuse(party: str, are_wrong: list[bool], what: str, advice: str) -> None:

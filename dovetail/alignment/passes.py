@@ -197,7 +197,6 @@ class KeyResponder(Responder):
         workers: Workers | None = None,
     ) -> None:
         super().__init__(name, [], modes=modes, max_ids=max_ids, checked=checked, workers=workers)
-        self._kinds = ("string",)
         self._keys = tuple(keys)
         self._smallest = min_ids
         self._num_rows = len(keys[0].values) if keys else 0

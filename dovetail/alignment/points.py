@@ -27,27 +27,26 @@ _AT_ONCE = 1 << 17
 
 def hashed_ids(
     ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool, workers: Workers
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(N, 32) the points of ids, in row order, and which kinds occur; see ``NormalisedIds``.
+) -> np.ndarray:
+    """(N, 32) the points of ids, in row order.
 
     Raises:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
     """
     if len(ids) <= _AT_ONCE or (isinstance(ids, np.ndarray) and ids.ndim != 1):
         few = normalise(ids, party=party, lower=lower)
-        return workers.hash(few.values), few.kinds
-    points, kinds = Pile(POINT_BYTES, np.uint8, party), set[str]()
+        return workers.hash(few.values)
+    points = Pile(POINT_BYTES, np.uint8, party)
     for start in range(0, len(ids), _AT_ONCE):
         try:
             some = normalise(ids[start : start + _AT_ONCE], party=party, lower=lower)
         except AlignmentError:
             normalise(ids, party=party, lower=lower)  # says it of all of them
             raise
-        kinds.update(some.kinds)
         points.append(workers.hash(some.values))
     points_N32 = points.rows()
     refuse_repeated(party, num_repeated(points_N32, party), len(ids), lower)
-    return points_N32, tuple(sorted(kinds))
+    return points_N32
 
 
 def hashed_rows(values: np.ndarray, rows_K: np.ndarray, party: str, workers: Workers) -> np.ndarray:

@@ -47,10 +47,10 @@ Who learns what, if all follow the protocol (semi-honest):
                   responder has                 random number below N for each of those
     cardinality   M and K                       N
 
-    A responder also sees how the initiator normalised its ids and whether they are integers or
-    strings. Neither learns anything else about the other's ids, nor the other's row numbers or
-    their order. All N rows are numbered, shared or not, so what a responder receives depends on
-    its own intersection alone: nothing tells it which, or how many, samples another responder
+    A responder also sees how the initiator normalised its ids. Neither learns anything else about
+    the other's ids, nor the other's row numbers or their order. All N rows are numbered, shared or
+    not, so what a responder receives depends on its own intersection alone: nothing tells it which,
+    or how many, samples another responder
     shares. Responders that pool what they know find their common samples by the numbers; with
     their ids on the table they could do so without them. Whoever only carries the messages learns
     N and M, and in intersection mode K.
@@ -159,7 +159,6 @@ class Begin(Message):
 
     initiator: str
     mode: str
-    kinds: tuple[str, ...]  # "integer", "string"
     lower: bool
     num_ids: int  # N
     batch_size: int
@@ -555,22 +554,18 @@ class Initiator:
 
     def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
         """Phases 1 to 4; partner -> what it takes to compare."""
-        points_N32, kinds = hashed_ids(
+        points_N32 = hashed_ids(
             ids, party=self.engine.driver, lower=self.lower, workers=self.workers
         )
-        return self._compare(mode, points_N32, kinds, self.lower)
+        return self._compare(mode, points_N32, self.lower)
 
     def compare_points(self, mode: str, points_N32: np.ndarray) -> dict[str, _Pair]:
         """Party -> its pair of compared sets, of match keys, whose points these are."""
-        return self._compare(mode, points_N32, ("string",), False)
+        return self._compare(mode, points_N32, False)
 
-    def _compare(
-        self, mode: str, points_N32: np.ndarray, kinds: tuple[str, ...], lower: bool
-    ) -> dict[str, _Pair]:
+    def _compare(self, mode: str, points_N32: np.ndarray, lower: bool) -> dict[str, _Pair]:
         self.num_ids, self.points_N32 = len(points_N32), points_N32
-        pairs = self.agree(
-            Begin(self.engine.driver, mode, kinds, lower, self.num_ids, self.batch_size)
-        )
+        pairs = self.agree(Begin(self.engine.driver, mode, lower, self.num_ids, self.batch_size))
         self.done = 0
         self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
         self.progress(0, self.total)

@@ -158,9 +158,7 @@ class Responder:
         self._workers = workers or Workers()
         self._lower = lower
         # Here, and not when asked: how long it takes depends on the ids.
-        self._points_M32, self._kinds = hashed_ids(
-            ids, party=name, lower=lower, workers=self._workers
-        )
+        self._points_M32 = hashed_ids(ids, party=name, lower=lower, workers=self._workers)
         self._run: Run | None = None
         self._rows_S: Tensor | None = None
 
@@ -276,11 +274,6 @@ class Responder:
             raise AlignmentError(
                 f"{begin.initiator!r} asks for mode {begin.mode!r}; this party agrees to "
                 f"{' or '.join(self._modes)}"
-            )
-        if begin.kinds and self._kinds and not set(begin.kinds) & set(self._kinds):
-            raise AlignmentError(
-                f"{begin.initiator!r} has {begin.kinds[0]} ids, this party {self._kinds[0]} ids, "
-                "so none can be the same; convert one side"
             )
         if begin.lower != self._lower:
             raise AlignmentError(

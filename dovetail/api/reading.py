@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data.datasets import whole_numbers
+from dovetail.data.datasets import ids_of
+from dovetail.data.kinds import ID
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.inference import Answers
@@ -162,7 +163,7 @@ class _Rows:
     def columns(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns of ids, as they are printed."""
         table = dd.read_table(self.source)
-        return {name: whole_numbers(table.column(name)).values for name in names}
+        return {name: ids_of(str(self.source), name, table.column(name, ID)) for name in names}
 
     def named(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Ids by the column that they are of."""
@@ -182,7 +183,8 @@ class _Rows:
         rows = read_rows(model, usable, id_column=self.id_column, allow_unseen=self.allow_unseen)
         ids = np.arange(num_rows)
         if self.id_column is not None:
-            ids = whole_numbers(table.column(self.id_column)).values
+            column = table.column(self.id_column, ID)
+            ids = ids_of(table.description, self.id_column, column)
         return Given(
             model, self.named(ids), rows.x, rows.labels, refused=refused, exposure=rows.exposure
         )

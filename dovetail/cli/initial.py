@@ -215,7 +215,7 @@ def _events(
 ) -> dict[str, str] | None:
     """[party.events] of a table that has several rows a sample, and their days; None of others."""
     found = [each for each in columns if each.name in id]
-    days = [name for name in table.names if table.column(name).what == "date"]
+    days = [name for name in table.names if table.column(name).is_date]
     if len(id) > 1 or not found or found[0].unique or found[0].missing or not days:
         return None
     rows = found[0].rows_of_value

@@ -19,6 +19,7 @@ from dovetail.data.federation import Alignment, Federation
 from dovetail.data.fitted import far_in
 from dovetail.data.images import ImageInput, read_images
 from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.kinds import Column, Reading
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.owners import Owners, owners
 from dovetail.data.partitions import Partitioned, columns, strips
@@ -28,7 +29,7 @@ from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.shared import SharedRows
-from dovetail.data.tables import Column, Table, read_table, stacked, table_from_arrays, write_table
+from dovetail.data.tables import Table, read_table, stacked, table_from_arrays, write_table
 from dovetail.data.task import (
     Amounts,
     Classification,

@@ -95,7 +95,7 @@ def summarise(
     """
     summaries: dict[str, Summary] = {}
     for name in names:
-        column = table.column(name)
+        column = table.column(name, table.reading(name, categorical=name in categorical))
         missing = int(column.missing.sum())
         present = column.values[~column.missing]
         asked = None if table.asked is None else table.asked.columns.get(name)
@@ -110,7 +110,7 @@ def summarise(
                 f"out of the common columns, or name in encode.{name} what is the same at all: a "
                 'model, or kind = "hash"'
             )
-        if column.is_text or name in categorical:
+        if column.is_text:
             summaries[name] = CategorySummary(dict(counts_of(column)), missing)
             continue
         numbers = present.astype(np.float64)
@@ -197,7 +197,10 @@ def _agree_on(name: str, summaries: Mapping[str, Summary], max_categories: int) 
 
 def common_first(agreed: TableEncoder, private: TableEncoder | None, *, party: str) -> TableEncoder:
     """A party's encoder: the agreed columns, then its own."""
-    return TableEncoder(party, [*agreed.fitted, *(private.fitted if private else ())])
+    if private is None:
+        return TableEncoder(party, agreed.fitted, schema=agreed.schema)
+    schema = {**agreed.schema, **private.schema}
+    return TableEncoder(party, [*agreed.fitted, *private.fitted], schema=schema)
 
 
 def fit_rest(

@@ -143,12 +143,13 @@ def group(parts: Sequence[Part]) -> Groups:
     Compares ids in the clear: for tables that one process may read.
 
     Raises:
-        DataError: no party, two of one name, or ids of different kinds.
+        DataError: no party, or two of one name.
     """
     if not parts:
         raise DataError("there is no party to draw; name at least one")
-    parties = tuple(dd.Federation(part.data for part in parts).parties)
-    ids = np.concatenate([part.data.ids for part in parts])
+    federation = dd.Federation(part.data for part in parts)
+    parties = tuple(federation.parties)
+    ids = np.concatenate([federation[name].ids for name in parties])
     samples, index = np.unique(ids, return_inverse=True)
     ends = np.cumsum([part.data.num_rows for part in parts])
     samples_of = np.split(index, ends[:-1])

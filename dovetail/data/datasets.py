@@ -16,8 +16,9 @@ from dovetail.data import tables
 from dovetail.data.addresses import without_password
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImagePart, read_images
+from dovetail.data.kinds import ID, Column
 from dovetail.data.many_rows import num_repeated
-from dovetail.data.tables import Column, Table
+from dovetail.data.tables import Table
 from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError
 from dovetail.settings.sources import is_database_url, is_query
@@ -324,11 +325,11 @@ def _from_table(
     special = [column for column in (label, id, split_column) if column is not None]
     if len(set(special)) < len(special):
         raise DataError(f"label, id and split_column of {name} must be three columns: {special}")
-    labels = whole_numbers(table.column(label))
+    labels = whole_numbers(table.label(label))
     if id is None:
         ids = np.arange(first_id, first_id + table.num_rows, dtype=np.int64)
     else:
-        ids = read_ids(name, id, table.column(id))
+        ids = read_ids(name, id, table.column(id, ID))
     x = table.without(special)
     if not x.names:
         raise DataError(f"{name} has no column besides {special}; there is nothing to learn from")
@@ -354,7 +355,7 @@ def read_ids(name: str, id: str, column: Column) -> np.ndarray:
         column: its values.
 
     Raises:
-        DataError: missing, repeated or fractional ids.
+        DataError: missing or repeated ids, or values that are no ids.
     """
     num_missing = int(column.missing.sum())
     if num_missing:
@@ -362,11 +363,7 @@ def read_ids(name: str, id: str, column: Column) -> np.ndarray:
             f"column {id!r} of {name} has no id in {num_missing} of {len(column.values)} rows; "
             "each row must have one"
         )
-    ids = whole_numbers(column).values
-    if ids.dtype.kind == "f":
-        raise DataError(f"column {id!r} of {name} has fractions; ids are whole numbers or text")
-    if column.is_text:
-        ids = ids.astype(np.str_)  # sorts and compares without Python
+    ids = ids_of(name, id, column)
     repeated = num_repeated(ids)
     if repeated:
         raise DataError(
@@ -374,6 +371,32 @@ def read_ids(name: str, id: str, column: Column) -> np.ndarray:
             "each row must be one sample"
         )
     return ids
+
+
+def ids_of(name: str, id: str, column: Column) -> np.ndarray:
+    """(N,) int64, or strings where some are not written as int64 writes them.
+
+    Raises:
+        DataError: dates, or numbers with a point.
+    """
+    if column.is_date:
+        raise DataError(
+            f"column {id!r} of {name} holds dates; ids are text or whole numbers: if dates are "
+            "meant, give them as text"
+        )
+    if column.values.dtype.kind == "f":
+        present = column.values[~column.missing]
+        if not np.array_equal(present, np.rint(present)):
+            raise DataError(f"column {id!r} of {name} has fractions; ids are whole numbers or text")
+        raise DataError(
+            f"column {id!r} of {name} holds numbers with a point, such as "
+            f"{present[0]:.1f}, which are no ids: pandas makes them of whole numbers where a "
+            'value is missing; read the column as text (dtype={"' + id + '": str}), or make it '
+            '"Int64" (in SQL: BIGINT)'
+        )
+    if column.values.dtype.kind == "O":
+        return column.values.astype(np.str_)  # sorts and compares without Python
+    return column.values
 
 
 def whole_numbers(column: Column) -> Column:
@@ -388,7 +411,7 @@ def whole_numbers(column: Column) -> Column:
     if not np.isfinite(present).all() or (np.abs(present) >= 2**53).any():  # not exact as floats
         return column
     values = np.where(column.missing, 0, column.values).astype(np.int64)
-    return Column(values, column.missing)
+    return Column(values, column.missing, column.reading)
 
 
 def _image_dataset(name: str, part: ImagePart, label: str, first_id: int) -> Dataset:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dovetail.data.fitted import CategoryColumn, NumberColumn, texts_of
+from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.frozen import Frozen
-from dovetail.data.tables import Column, Table
+from dovetail.data.kinds import Column, texts_of
+from dovetail.data.tables import Table
 from dovetail.data.vectors import Frequency, Hashed, VectorColumn, Words
 from dovetail.errors import DataError
 from dovetail.settings.encode import Encode
@@ -76,16 +77,18 @@ def read_as(column: Column, asked: Encode | None, *, categorical: bool, max_cate
     present = column.values[~column.missing]
     if not len(present):
         return "has no value"
-    kind = asked.kind if asked is not None else "text" if is_free_text(column) else None
+    kind = None if asked is None else asked.kind
+    if kind is None and is_free_text(column):
+        kind = "text"
     if asked is not None and asked.model is not None:
         return f"{kind}, by the frozen encoder {Path(asked.model).name}"
     if kind == "text":
-        return f"text: hashed words, in {asked.size if asked else Encode(kind=kind).size} features"
+        return f"text: hashed words, in {asked.size if asked else Encode().size} features"
     if kind == "hash" and asked is not None:
         return f"values hashed into {asked.size} features"
     if kind == "frequency":
         return "how frequent each value is"
-    if kind != "number" and (column.is_text or categorical or kind == "category"):
+    if column.is_text or categorical:
         distinct = len(set(present.tolist()))
         if distinct <= max_categories:
             return f"{distinct:,} categories"
@@ -93,8 +96,8 @@ def read_as(column: Column, asked: Encode | None, *, categorical: bool, max_cate
             f"{distinct:,} categories, of which the {max_categories:,} most frequent have a "
             'feature; encode = {kind = "hash"} or "frequency" reads them all'
         )
-    if column.what == "date":
-        return "date: days" + (", place in the year and week" if kind is None else "")
+    if column.is_date:
+        return "date: days" + (", place in the year and week" if kind != "number" else "")
     return "number"
 
 
@@ -126,8 +129,8 @@ def fit_column(
         kind is None and not categorical and is_free_text(column)
     ):
         values = texts_of(column)[~column.missing]
-        how = how_of(asked or Encode(kind="text"), values, store)
+        how = how_of(asked if asked and kind else Encode(kind="text"), values, store)
         return VectorColumn(name, how, bool(column.missing.any())).watching(column)
-    if kind != "number" and (column.is_text or categorical or kind == "category"):
+    if column.is_text:
         return CategoryColumn.fit(name, column, max_categories).watching(column)
-    return NumberColumn.fit(name, column, where, calendar=kind is None).watching(column)
+    return NumberColumn.fit(name, column, where, calendar=kind != "number").watching(column)

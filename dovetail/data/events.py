@@ -15,14 +15,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 import duckdb
 import numpy as np
 
 from dovetail.data.duck import literal, quoted
-from dovetail.data.tables import Column, Table
+from dovetail.data.kinds import ID, Column, Reading
+from dovetail.data.tables import InMemory, Table
 from dovetail.errors import DataError
 from dovetail.settings.events import EventsSection
 
@@ -40,6 +41,7 @@ class Events:
         per, time, before, windows: see ``EventsSection``.
         numbers: columns of which there are sums, means and last values.
         categories: column -> those of which there are shares.
+        schema: column -> how it is read.
     """
 
     per: str
@@ -48,6 +50,7 @@ class Events:
     windows: tuple[int, ...]
     numbers: tuple[str, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    schema: Mapping[str, Reading] = field(default_factory=dict)
 
     @classmethod
     def of(cls, section: EventsSection, table: Table, kept: Sequence[str] = ()) -> Events:
@@ -68,7 +71,7 @@ class Events:
                 continue
             column = table.column(name)
             present = column.values[~column.missing]
-            if column.what == "date" or not len(present):
+            if column.is_date or not len(present):
                 continue
             if not column.is_text:
                 numbers.append(name)
@@ -85,6 +88,9 @@ class Events:
             tuple(numbers),
             categories,
         )
+        read = [found.time, *([str(found.before)] if found._is_column else []), *numbers]
+        schema = {name: table.reading(name) for name in (*read, *categories)}
+        found = replace(found, schema=schema)
         found._check(table)
         return found
 
@@ -120,7 +126,7 @@ class Events:
                 of a kept column.
         """
         self._check(table)
-        per, time = table.column(self.per), table.column(self.time)
+        per, time = table.column(self.per, ID), self._column(table, self.time)
         if per.missing.any():
             raise DataError(
                 f"{table.description}: {int(per.missing.sum()):,} events have no {self.per!r}; say "
@@ -143,8 +149,12 @@ class Events:
             f"{table.description}, a row a {self.per}",
             tuple(columns),
             len(ids),
-            columns.__getitem__,
+            InMemory(columns.__getitem__),
         )
+
+    def _column(self, table: Table, name: str) -> Column:
+        """A column as the training events were read."""
+        return table.column(name, self.schema.get(name))
 
     @property
     def _is_column(self) -> bool:
@@ -153,7 +163,7 @@ class Events:
     def _before(self, table: Table, time: Column) -> np.ndarray:
         """(N,) the day of each event's sample, NaN where it has none."""
         if self._is_column:
-            column = table.column(str(self.before))
+            column = self._column(table, str(self.before))
             return np.where(column.missing, np.nan, column.values.astype(np.float64))
         if self.before is not None:
             day = float(date.fromisoformat(self.before).toordinal() - _EPOCH)
@@ -166,8 +176,8 @@ class Events:
         """Raises: DataError: a column that is not there, or that should have days."""
         days = [self.time, *([str(self.before)] if self._is_column else [])]
         for name in (self.per, *days, *self.numbers, *self.categories):
-            column = table.column(name)
-            if name in days and column.what != "date" and not column.missing.all():
+            column = table.column(name, ID) if name == self.per else self._column(table, name)
+            if name in days and not column.is_date and not column.missing.all():
                 raise DataError(
                     f"{table.description}: events.{'time' if name == self.time else 'before'} "
                     f"names {name!r}, which has no dates; write them YYYY-MM-DD"
@@ -188,11 +198,11 @@ class Events:
         }
         selected = ["_sample", "nullif(_time, 'NaN') AS _time", "nullif(_before, 'NaN') AS _before"]
         for name in self.numbers:
-            column = table.column(name)
+            column = self._column(table, name)
             arrays[name] = np.where(column.missing, np.nan, column.values.astype(np.float64))
             selected.append(f"nullif({quoted(name)}, 'NaN') AS {quoted(name)}")
         for name in self.categories:
-            column = table.column(name)
+            column = self._column(table, name)
             texts = column.values if column.is_text else column.values.astype(np.str_)
             arrays[name] = np.where(column.missing, "", texts).astype(object)
             selected.append(f"nullif({quoted(name)}, '') AS {quoted(name)}")

@@ -7,7 +7,7 @@ samples.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -51,7 +51,7 @@ class Federation:
     """Several parties' data, in one process; for simulation and tests.
 
     Raises:
-        DataError: two parties of one name, or ids of different kinds.
+        DataError: two parties of one name.
     """
 
     def __init__(self, parties: Iterable[PartyData]) -> None:
@@ -59,15 +59,10 @@ class Federation:
         by_name = {party.name: party for party in parties}
         if len(by_name) < len(parties):
             raise DataError(f"party names must differ, got {[party.name for party in parties]}")
-        kinds = {party.name: party.ids.dtype.kind in "iu" for party in parties}
-        if len(set(kinds.values())) > 1:
-            raise DataError(
-                "ids must be all integers or all strings, got integers at "
-                f"{[name for name, is_integer in kinds.items() if is_integer]} and strings at "
-                f"{[name for name, is_integer in kinds.items() if not is_integer]}; convert one "
-                "side, for instance by a query as its table: SELECT CAST(trim(ID) AS BIGINT) AS "
-                "ID, * EXCLUDE (ID) FROM 'FILE.csv'"
-            )
+        if len({party.ids.dtype.kind in "iu" for party in parties}) > 1:
+            # Ids are compared as they are written; int64 stands for its own digits.
+            texts = {party.name: party.ids.astype(np.str_) for party in parties}
+            by_name = {name: replace(each, ids=texts[name]) for name, each in by_name.items()}
         self.parties: Mapping[str, PartyData] = MappingProxyType(by_name)
 
     def __getitem__(self, name: str) -> PartyData:

@@ -12,18 +12,18 @@ What becomes several numbers without a feature for each value stands in ``vector
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import date
 from itertools import repeat
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from dovetail.data.tables import Column, Table, What
+from dovetail.data import kinds
+from dovetail.data.kinds import Column, as_text, texts_of
+from dovetail.data.tables import Table
 from dovetail.errors import DataError
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -54,7 +54,7 @@ class NumbersSeen:
         counts: rows with a value in each bin; one more than edges.
         missing: rows without one.
         low, high: the least and the most.
-        what: see ``Column``.
+        what: what they are; a date is in days since 1970.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -64,10 +64,12 @@ class NumbersSeen:
     missing: int
     low: _Finite
     high: _Finite
-    what: What = "number"
+    what: Literal["number", "date"] = "number"
 
     @classmethod
-    def of(cls, numbers: np.ndarray, missing: int, what: What = "number") -> NumbersSeen | None:
+    def of(
+        cls, numbers: np.ndarray, missing: int, what: Literal["number", "date"] = "number"
+    ) -> NumbersSeen | None:
         """Of these values and so many missing ones; None where there is no value."""
         if not len(numbers):
             return None
@@ -203,7 +205,7 @@ class NumberColumn:
         if values.min() == values.max() or not scale:
             mean, scale = median, 1.0
         periods: tuple[float, ...] = ()
-        if calendar and column.what == "date":
+        if calendar and column.is_date:
             has_times = bool((present != np.floor(present)).any())
             periods = tuple(PERIODS)[: 2 + has_times]
         flag = bool(column.missing.any())
@@ -217,7 +219,8 @@ class NumberColumn:
     def watching(self, column: Column) -> NumberColumn:
         """With what the training rows had."""
         numbers = column.values[~column.missing].astype(np.float64)
-        seen = NumbersSeen.of(numbers, int(column.missing.sum()), column.what)
+        what: Literal["number", "date"] = "date" if column.is_date else "number"
+        seen = NumbersSeen.of(numbers, int(column.missing.sum()), what)
         return self if seen is None else replace(self, seen=seen)
 
     def encode(
@@ -226,12 +229,9 @@ class NumberColumn:
         """Fill ``out`` (N, features).
 
         Raises:
-            DataError: text that is no number, or values that float32 does not hold.
+            DataError: values that do not fit, or that float32 does not hold.
         """
-        values = column.values
-        if column.is_text:
-            values = np.zeros(len(values))
-            values[~column.missing] = self._present(column, where)
+        values = self.raw(column, where)
         _check_finite(values[~column.missing], where)
         self.fill(out, np.where(column.missing, self.median, values), where)
         if self.flag:
@@ -273,30 +273,17 @@ class NumberColumn:
         """(N,) float64, NaN where a value is missing.
 
         Raises:
-            DataError: text that is no number.
+            DataError: values that do not fit.
         """
-        numbers = np.full(len(column.values), np.nan)
-        numbers[~column.missing] = self._present(column, where)
-        return numbers
+        if column.unfit:
+            raise DataError(
+                f"{where}: {kinds.unfit_text(column)}; partial (--partial) predicts the other rows"
+            )
+        return np.where(column.missing, np.nan, column.values.astype(np.float64))
 
     def watched(self, raw: np.ndarray) -> np.ndarray:
         """(N,) float64 of what is watched of (N,) raw values: the values."""
         return raw
-
-    def _present(self, column: Column, where: str) -> np.ndarray:
-        """float64 of the values that are there."""
-        present = column.values[~column.missing]
-        if {*present} <= {"false", "true"}:  # a model of numbers that stood for them
-            present = np.array(["01"[text == "true"] for text in present])
-        try:
-            numbers: np.ndarray = present.astype(np.float64)
-        except ValueError:
-            is_date = self.seen is not None and self.seen.what == "date"
-            saw = "dates there (ISO 8601, such as 2026-01-31)" if is_date else "numbers there"
-            raise DataError(
-                f"{where} has the text {_first_not_number(present)!r}, but training saw {saw}"
-            ) from None
-        return numbers
 
 
 @dataclass(frozen=True)
@@ -365,7 +352,7 @@ class CategoryColumn:
         if self.other:
             codes[unseen] = len(self.categories)
         elif unseen.any() and not allow_unseen:
-            value = as_text(column.values[unseen][:1])[0]
+            value = texts_of(column)[unseen][0]
             same = int(unseen.sum())
             raise DataError(
                 f"{where} has {same} row{'s' * (same != 1)} with a value that training did not "
@@ -384,31 +371,19 @@ class CategoryColumn:
     def codes(self, column: Column) -> np.ndarray:
         """(N,) int64 index of each row's category; -1 where it is missing, -2 where unseen."""
         index = {category: code for code, category in enumerate(self.categories)}
-        if self.categories == ("false", "true") and not column.is_text:
-            index |= {"0": 0, "1": 1}
-        if column.is_text:
-            # map and fromiter loop in C: five million rows take about a second.
-            codes = np.fromiter(
-                map(index.get, column.values, repeat(UNSEEN_CODE)), np.int64, len(column.values)
-            )
-        else:
-            values, inverse = np.unique(column.values, return_inverse=True)
-            indices = [index.get(text, UNSEEN_CODE) for text in as_text(values)]
-            codes = np.array(indices, dtype=np.int64)[inverse]
+        # map and fromiter loop in C: five million rows take about a second.
+        codes = np.fromiter(
+            map(index.get, texts_of(column), repeat(UNSEEN_CODE)), np.int64, len(column.values)
+        )
         codes[column.missing] = _MISSING
         return codes
 
 
-def date_text(days: float) -> str:
-    """Days since 1970 as a date."""
-    return date.fromordinal(date(1970, 1, 1).toordinal() + math.floor(days)).isoformat()
-
-
-def far_values(table: Table, limits: Mapping[str, Limits | None]) -> list[str]:
+def far_values(columns: Mapping[str, Column], limits: Mapping[str, Limits | None]) -> list[str]:
     """A clause for each column of numbers that has values beyond its limits, and so clipped."""
     clauses = []
     for name, limit in limits.items():
-        column = table.column(name)
+        column = columns[name]
         if limit is None or column.is_text:
             continue
         values = column.values[~column.missing].astype(np.float64)
@@ -416,7 +391,7 @@ def far_values(table: Table, limits: Mapping[str, Limits | None]) -> list[str]:
         if len(far):
             farthest = far[[np.abs(far).argmax()]]
             written = [
-                date_text(number) if column.what == "date" else f"{number:.10g}"
+                kinds.day_text(number) if column.is_date else f"{number:.10g}"
                 for number in (*farthest.tolist(), *limit.clip(farthest).tolist())
             ]
             clauses.append(
@@ -430,12 +405,13 @@ def far_values(table: Table, limits: Mapping[str, Limits | None]) -> list[str]:
 def far_in(table: Table, names: Iterable[str]) -> list[str]:
     """Such a clause for each of these columns by its own values; of the first rows."""
     table = table.take(np.arange(min(table.num_rows, _LOOKED_AT)))
-    limits = {}
-    for name in names:
-        column = table.column(name)
-        if not column.is_text:
-            limits[name] = Limits.of(column.values[~column.missing].astype(np.float64))
-    return far_values(table, limits)
+    columns = {name: table.column(name) for name in names}
+    limits = {
+        name: Limits.of(column.values[~column.missing].astype(np.float64))
+        for name, column in columns.items()
+        if not column.is_text
+    }
+    return far_values(columns, limits)
 
 
 def _check_finite(present: np.ndarray, where: str) -> None:
@@ -447,15 +423,6 @@ def _check_finite(present: np.ndarray, where: str) -> None:
         )
 
 
-def _first_not_number(texts: np.ndarray) -> str:
-    for text in texts:
-        try:
-            float(text)
-        except ValueError:
-            return str(text)
-    raise AssertionError("every text is a number")
-
-
 def counts_of(column: Column) -> Counter[str]:
     """Category -> the rows that have it."""
     present = column.values[~column.missing]
@@ -463,21 +430,3 @@ def counts_of(column: Column) -> Counter[str]:
         return Counter(present.tolist())
     values, counts = np.unique(present, return_counts=True)
     return Counter(dict(zip(as_text(values), counts.tolist(), strict=True)))
-
-
-def texts_of(column: Column) -> np.ndarray:
-    """(N,) objects that are all ``str``; "" where a value is missing."""
-    if column.is_text:
-        return column.values
-    values, inverse = np.unique(column.values, return_inverse=True)
-    texts = np.array(as_text(values), dtype=object)[inverse]
-    texts[column.missing] = ""
-    return texts
-
-
-def as_text(values: np.ndarray) -> list[str]:
-    """Categories as text; 3 and 3.0 are one, however the file stores them."""
-    return [
-        str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        for value in values.tolist()
-    ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dovetail.data.tables import Column, Table, check_rows, column_of, repeated_name
+from dovetail.data.kinds import CATEGORY, Column, convert, stored
+from dovetail.data.tables import InMemory, Table, check_rows, repeated_name
 from dovetail.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ NAME = "the DataFrame"
 
 
 def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
-    """A DataFrame as a table, by the rules of ``read_table``; a copy, which later changes miss.
+    """A DataFrame as a table, as ``read_table`` gives one; a copy, which later changes miss.
 
     A lazy frame is collected. Columns that are called by numbers are called by their digits.
 
@@ -58,7 +59,7 @@ def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
     def read(key: str) -> Column:
         return _column(name, key, eager.get_column(names[key]))  # eager[5] would be a row
 
-    return Table(name, list(names), len(eager), read, named_index=index)
+    return Table(name, list(names), len(eager), InMemory(read), named_index=index)
 
 
 def series_like(given: Any, values: np.ndarray, *, name: str, names: Sequence[str] = ()) -> Any:
@@ -115,8 +116,8 @@ def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
     if dtype == nw.Boolean:
         values = series.fill_null(False).to_numpy().astype(bool)
     elif dtype.is_integer():
-        values = series.fill_null(0).to_numpy().astype(np.int64)
-    elif dtype.is_numeric():  # floats and decimals
+        values = series.fill_null(0).to_numpy()
+    elif dtype.is_float():
         values = series.cast(nw.Float64).fill_null(0.0).to_numpy().astype(np.float64)
         missing = missing | np.isnan(values)
     elif dtype in (nw.Date, nw.Datetime):
@@ -124,36 +125,21 @@ def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
         values = stamps.astype("datetime64[us]")  # days since 1970, as of a file
     elif dtype in (nw.String, nw.Categorical, nw.Enum):
         values = series.cast(nw.String).fill_null("").to_numpy().astype(object)
-    elif dtype in (nw.Object, nw.Unknown):
-        values = _objects(table, name, series.to_numpy().astype(object), missing)
+        column = stored(values, missing)
+        return column if dtype == nw.String else convert(column, CATEGORY)
+    elif dtype in (nw.Object, nw.Unknown, nw.Decimal):
+        values = np.empty(len(series), dtype=object)
+        values[:] = series.to_list()
+        for value in values[~missing]:
+            if not isinstance(value, _READ):
+                raise _not_read(table, name, _kind(value))
     else:
         raise _not_read(table, name, str(dtype))
-    return column_of(values, missing)
+    return stored(values, missing)
 
 
-def _objects(table: str, name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Python objects, as far as they are numbers, dates or text; None where a value is missing."""
-    present = values[~missing]
-    for index, value in enumerate(present):
-        if isinstance(value, Decimal):  # as a database's driver gives them
-            present[index] = float(value)
-            continue
-        if not isinstance(value, (str, bool, int, float, np.number, np.bool_, date)):
-            raise _not_read(table, name, _kind(value))
-    if len(present) and all(isinstance(value, date) for value in present):
-        days = np.full(len(values), np.datetime64("NaT"), dtype="datetime64[us]")
-        days[~missing] = [_plain(value) for value in present]
-        return days
-    cleaned = np.full(len(values), None, dtype=object)
-    cleaned[~missing] = present
-    return cleaned
-
-
-def _plain(value: date) -> date:
-    """A time without its zone, in UTC."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC).replace(tzinfo=None)
-    return value
+#: What objects of a column may be; decimals are as a database's driver gives them.
+_READ = (str, bool, int, float, np.number, np.bool_, date, Decimal)
 
 
 def _not_read(table: str, name: str, kind: str) -> DataError:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from dovetail.data.saving import Saved
-from dovetail.data.tables import Column
+from dovetail.data.kinds import Column
 from dovetail.errors import DataError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")

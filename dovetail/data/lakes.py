@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from dovetail.data.addresses import explained
 from dovetail.data.frames import column_of_series, table_from_frame
-from dovetail.data.tables import Column, Table, check_rows
+from dovetail.data.kinds import Column
+from dovetail.data.tables import InMemory, Table, check_rows
 from dovetail.errors import DataError
 from dovetail.settings.sources import is_query
 
@@ -96,7 +97,7 @@ def _lazy(url: str, frame: pl.LazyFrame) -> Table:
                 )
             return column_of_series(url, name, series)
 
-    return Table(url, names, num_rows, read)
+    return Table(url, names, num_rows, InMemory(read))
 
 
 def _selected(url: str, frame: pl.LazyFrame, query: str) -> Table:

@@ -20,7 +20,7 @@ def leaks(table: PartyTable) -> list[str]:
     sentences = []
     for name in table.x.names:
         column = table.x.column(name)
-        if column.what != "date":
+        if not column.is_date:
             continue
         later = np.greater(
             column.values,

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from dovetail.data.databases import absolute_url, read_database
-from dovetail.data.datasets import read_ids, whole_numbers
+from dovetail.data.datasets import ids_of, read_ids, whole_numbers
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.inputs import Input
+from dovetail.data.kinds import ID, TEXT, Column
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.stored import put_away
-from dovetail.data.tables import Column, Table, is_table_path, nearest, read_table
+from dovetail.data.tables import Table, is_table_path, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.settings.encode import Asked, Encode
@@ -376,11 +377,11 @@ def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
     special = [*id_columns, *([label] if label is not None else [])]
     if len(set(special)) < len(special):
         raise DataError(f"id and label must be different columns, got {special}")
-    labels = whole_numbers(table.column(label)) if label is not None else None
+    labels = whole_numbers(table.label(label)) if label is not None else None
     matched = {called: table.column(column) for called, column in meaning.matching.items()}
-    known = None if truth is None else table.column(truth)
+    known = None if truth is None else table.column(truth, TEXT)
     index_date = None if meaning.index_date is None else table.column(meaning.index_date)
-    if index_date is not None and index_date.what != "date":
+    if index_date is not None and not index_date.is_date:
         raise DataError(
             f"index_date names {meaning.index_date!r}, which has no dates; write them YYYY-MM-DD"
         )
@@ -402,11 +403,15 @@ def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
 def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:
     """(N,) ids from one column, or text that joins several."""
     if len(names) == 1:
-        return read_ids(table.description, names[0], table.column(names[0]))
-    parts = [whole_numbers(table.column(name)) for name in names]
+        return read_ids(table.description, names[0], table.column(names[0], ID))
+    parts = [table.column(name, ID) for name in names]
     missing = np.logical_or.reduce([part.missing for part in parts])
-    joined = parts[0].values.astype(np.str_)
-    for part in parts[1:]:
+    texts = [
+        ids_of(table.description, name, part).astype(np.str_)
+        for name, part in zip(names, parts, strict=True)
+    ]
+    joined = texts[0]
+    for part in texts[1:]:
         # A separator no id has, so that ("a", "bc") and ("ab", "c") stay apart.
-        joined = np.char.add(np.char.add(joined, "\x1f"), part.values.astype(np.str_))
+        joined = np.char.add(np.char.add(joined, "\x1f"), part)
     return read_ids(table.description, " + ".join(names), Column(joined.astype(object), missing))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
+from dovetail.data import kinds
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
 from dovetail.data.events import Events
 from dovetail.data.fitted import NumberColumn, far_values
+from dovetail.data.kinds import Column, Reading
 from dovetail.data.saving import read_saved
 from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
@@ -28,6 +31,7 @@ class _Stored:
     columns: tuple[Annotated[FittedColumn, Field(discriminator="kind")], ...]
     may_lack: bool = False
     events: Events | None = None
+    schema: Mapping[str, Reading] | None = None  # None in models of earlier versions
 
 
 _STORED = TypeAdapter(_Stored)
@@ -43,6 +47,8 @@ class TableEncoder:
         may_lack: whether a row without any value lacks them all: its features are NaN. Else each
             missing value is filled.
         events: how events become the rows that it encodes; None: rows are samples.
+        schema: column -> how its values are read, decided once; of a column without, as the
+            training table is.
     """
 
     kind: ClassVar[str] = "table"
@@ -52,9 +58,17 @@ class TableEncoder:
     fitted: Sequence[FittedColumn]
     may_lack: bool = False
     events: Events | None = None
+    schema: Mapping[str, Reading] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fitted", tuple(self.fitted))
+
+    def cells(self, table: Table, name: str) -> Column:
+        """A column of a table as this encoder reads it; what does not fit is told of in it."""
+        reading = self.schema.get(name)
+        if reading is None:
+            reading = _reading_of(table, name, self.fitted[self.columns.index(name)])
+        return table.cells(name, reading)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -99,8 +113,10 @@ class TableEncoder:
         named_categories = set(table.select(categorical))
         asked = table.asked or Asked({})
         fitted: list[FittedColumn] = []
+        schema: dict[str, Reading] = {}
         for name in names:
-            column = table.column(name)
+            schema[name] = table.reading(name, categorical=name in named_categories)
+            column = table.column(name, schema[name])
             where = f"party {party!r}: column {name!r} of {table.description}"
             if column.missing.all():
                 raise DataError(f"{where} has no value in the training rows; leave it out")
@@ -115,13 +131,19 @@ class TableEncoder:
                     max_categories=max_categories,
                 )
             )
-        return cls(party, fitted, events=asked.events)
+        return cls(party, fitted, events=asked.events, schema=schema)
 
     def watching(self, table: Table) -> TableEncoder:
         """An encoder that keeps what its columns have in these training rows."""
-        fitted = [each.watching(table.column(each.name)) for each in self.fitted]
+        fitted = [each.watching(self.cells(table, each.name)) for each in self.fitted]
         events = None if table.asked is None else table.asked.events
-        return replace(self, fitted=fitted, events=events or self.events)
+        return replace(self, fitted=fitted, events=events or self.events).reading_as(table)
+
+    def reading_as(self, table: Table) -> TableEncoder:
+        """An encoder that keeps how these training rows are read."""
+        unread = [each for each in self.fitted if each.name not in self.schema]
+        schema = {each.name: _reading_of(table, each.name, each) for each in unread}
+        return replace(self, schema={**self.schema, **schema})
 
     def on_site(self, table: Table) -> TableEncoder:
         """An encoder of common columns with this site's encoders and limits of numbers.
@@ -132,14 +154,14 @@ class TableEncoder:
         fitted = list(self.fitted)
         for index, column in enumerate(fitted):
             if isinstance(column, NumberColumn):
-                fitted[index] = column.on_site(table.column(column.name))
+                fitted[index] = column.on_site(self.cells(table, column.name))
             if not isinstance(column, VectorColumn):
                 continue
             how = fixed_how(table, column.name)
             if how.shared() != column.how:
                 raise DataError(f"it encodes {column.name!r} otherwise than was agreed")
             fitted[index] = replace(column, how=how)
-        return replace(self, fitted=fitted)
+        return replace(self, fitted=fitted).reading_as(table)
 
     def of_a_block(self) -> TableEncoder:
         """An encoder by which a row without any value lacks the block."""
@@ -166,13 +188,14 @@ class TableEncoder:
         def fill(part: int, out: np.ndarray) -> None:
             fitted = self.fitted[part]
             where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
-            fitted.encode(out, table.column(fitted.name), where, allow_unseen=allow_unseen)
+            column = self.cells(table, fitted.name)
+            fitted.encode(out, column, where, allow_unseen=allow_unseen)
 
         # Filled one column at a time: the whole table never exists in float64.
         widths = [len(fitted.feature_names) for fitted in self.fitted]
         features_NF = side_by_side(table.num_rows, widths, fill, self.party)
         if self.may_lack and self.fitted:
-            missing = [table.column(name).missing for name in self.columns]
+            missing = [self.cells(table, name).missing for name in self.columns]
             features_NF[np.logical_and.reduce(missing)] = np.nan
         return torch.from_numpy(features_NF)
 
@@ -180,27 +203,31 @@ class TableEncoder:
         """A clause for each column that has values far from all those of training."""
         numbers = (each for each in self.fitted if isinstance(each, NumberColumn))
         limits = {each.name: each.limits for each in numbers if table.has(each.name)}
-        return far_values(table, limits)
+        columns = {name: self.cells(table, name) for name in limits}
+        return far_values(columns, limits)
 
     def raw(self, table: Table) -> dict[str, np.ndarray]:
         """Column -> (N,) float64 where NaN is missing, or text where "" is.
 
         Raises:
-            DataError: a column that is not there, or text where numbers are expected.
+            DataError: a column that is not there, or values that do not fit.
         """
         where = f"party {self.party!r}: column {{!r}} of {table.description}"
         return {
-            each.name: each.raw(table.column(each.name), where.format(each.name))
+            each.name: each.raw(self.cells(table, each.name), where.format(each.name))
             for each in self.fitted
         }
 
     def to_json(self) -> dict[str, Any]:
-        saved = _Stored(self.party, tuple(self.fitted), self.may_lack, self.events)
+        saved = _Stored(self.party, tuple(self.fitted), self.may_lack, self.events, self.schema)
         stored = _STORED.dump_python(saved, mode="json")
         for column in stored["columns"]:
             for name in ("seen", "periods", "limits"):  # of few columns
                 if not column.get(name, True):
                     del column[name]
+        for reading in stored["schema"].values():
+            for name in [name for name, value in reading.items() if not value or value == "."]:
+                del reading[name]
         for name in ("may_lack", "events"):  # of few tables
             if not stored[name]:
                 del stored[name]
@@ -214,4 +241,29 @@ class TableEncoder:
             ModelError: fields that are missing or cannot be.
         """
         found = read_saved(_STORED, stored, "the model's table input")
-        return cls(found.party, found.columns, found.may_lack, found.events)
+        schema = found.schema
+        if schema is None:
+            schema = {each.name: inferred(each) for each in found.columns}
+            if "date" in {each.kind for each in schema.values()}:
+                warnings.warn(
+                    f"the model of party {found.party!r} is of an earlier version and does not say "
+                    "how dates are written: they are read as ISO 8601 (2026-01-31) only; train it "
+                    "again, or write dates so (docs/upgrade.md)",
+                    stacklevel=2,
+                )
+        return cls(found.party, found.columns, found.may_lack, found.events, schema)
+
+
+def _reading_of(table: Table, name: str, fitted: FittedColumn) -> Reading:
+    """How a table says that a column is read which becomes these features."""
+    return table.reading(name, categorical=not isinstance(fitted, NumberColumn))
+
+
+def inferred(fitted: FittedColumn) -> Reading:
+    """How values are read of which only the features are known."""
+    if isinstance(fitted, NumberColumn):
+        is_date = fitted.seen is not None and fitted.seen.what == "date"
+        return kinds.DATES if is_date or fitted.periods else kinds.NUMBERS
+    if isinstance(fitted, VectorColumn):
+        return kinds.TEXT
+    return kinds.WORDS if set(fitted.categories) == {*kinds.BOOLEANS} else kinds.CATEGORY

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.data.encode import is_free_text
-from dovetail.data.tables import Column, Table
+from dovetail.data.kinds import Column
+from dovetail.data.tables import Table
 
 #: Columns with these words in their names are likelier to be what they say.
 _ID_WORDS = {"id", "key", "customer", "patient", "person", "client", "user", "member", "account"}
@@ -117,7 +118,7 @@ def propose_id(columns: Sequence[Surveyed], per: str | None = None) -> str | Non
 
 def propose_per(columns: Sequence[Surveyed], table: Table) -> str | None:
     """The column that says whose event a row is, of a table of events: one called so."""
-    if not any(table.column(name).what == "date" for name in table.names):
+    if not any(table.column(name).is_date for name in table.names):
         return None
     able = [
         column

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import codecs
-import csv
-import gzip
-import itertools
 import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
 import numpy as np
 
-from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
+from dovetail.data import kinds
+from dovetail.data.csv_files import SUFFIXES, is_csv, load_csv
+from dovetail.data.duck import Data, first_line, literal, lock, shared_cursor
 from dovetail.data.judged import run_judged
+from dovetail.data.kinds import Column, Reading
 from dovetail.data.labels import read_label
+from dovetail.data.loaded import Loaded
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.settings.labels import composed, label_columns
 from dovetail.settings.sources import is_query
@@ -30,74 +30,70 @@ from dovetail.settings.sources import is_query
 if TYPE_CHECKING:
     from dovetail.settings.encode import Asked
 
-_CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
-_SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
-
-#: Seconds in a day: dates are read as days since 1970.
-_DAY_S = 86400.0
-
-#: Text that stands for "no value" besides the empty string.
-_MISSING_TEXT = "?"
-
-_INTEGERS = {
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
-    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
-}
-_FLOATS = {"FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT"}
-_TEXTS = {"BOOLEAN", "VARCHAR", "ENUM", "UUID", '"NULL"'}
-
-#: How a yes or no is written, wherever it comes from: as the values of two categories.
-_BOOLEANS = ("false", "true")
-
-#: A table of more columns, and of at most so many values, is read whole by the first that is asked.
-MANY_COLUMNS, MAX_WHOLE_VALUES = 50, 10_000_000
-
-#: Of a longer table a text column of so few different texts is read as their numbers: a text of
-#: its own for each row would take eight times the memory.
-_LONG, _FEW_TEXTS = 100_000, 1000
+_SUFFIXES = (*SUFFIXES, ".parquet")
 
 #: What pandas calls an index without a name in a file.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
-What = Literal["number", "date"]
+class Source(Protocol):
+    """Where a table's columns are read from."""
+
+    @property
+    def delimiter(self) -> str:
+        """Of a CSV file, whose values have no types of their own; else ""."""
+        ...
+
+    def stored(self, name: str) -> Column:
+        """A column with the types of the source; text is not looked at."""
+        ...
+
+    def decided(self, name: str, missing: Sequence[str]) -> Reading:
+        """How the column is read by the rules, where nobody says so."""
+        ...
+
+    def by(self, name: str, reading: Reading) -> Column:
+        """The column by a reading."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
-    """One column's raw values.
+class InMemory:
+    """Columns that are had, or made by a call.
 
     Attributes:
-        values: (N,) float64, int64, or objects that are all ``str``. Where a value is missing:
-            NaN, 0 or "". Of several labels, or of a rate, (N, L) float64.
-        missing: (N,) bool.
-        what: of numbers, what they stand for: a "date" is in days since 1970.
+        read: column name -> the column as it is stored.
+        delimiter: of a CSV file that they come from; else "".
+        readings: what was decided of more rows than these.
     """
 
-    values: np.ndarray
-    missing: np.ndarray
-    what: What = "number"
+    read: Callable[[str], Column]
+    delimiter: str = ""
+    readings: Mapping[str, Reading] = field(default_factory=dict)
 
-    @property
-    def is_text(self) -> bool:
-        return self.values.dtype.kind == "O"
+    def stored(self, name: str) -> Column:
+        return self.read(name)
 
-    def take(self, rows: np.ndarray) -> Column:
-        """A column of these rows, in this order."""
-        return Column(self.values[rows], self.missing[rows], self.what)
+    def decided(self, name: str, missing: Sequence[str]) -> Reading:
+        if name in self.readings:
+            return self.readings[name]
+        return kinds.decide(self.read(name), missing=missing)
+
+    def by(self, name: str, reading: Reading) -> Column:
+        return kinds.convert(kinds.marked(self.read(name), reading, self.delimiter), reading)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of one length, each read when it is asked for.
+    """Named columns of one length, each read when it is asked for, by its kind (``kinds.py``).
 
     Made by ``read_table`` and ``table_from_arrays``.
 
     Attributes:
         description: what the table is called in errors; mostly its path.
         names: column names, in order.
-        num_read: rows that ``read`` gives.
-        read: column name -> the whole column.
+        num_read: rows that the source gives.
+        source: gives whole columns.
         rows: (N,) int64, the rows of it that this table has; None for all.
         index: columns that are pandas' numbers of rows: no features, but read where they are asked
             for by name.
@@ -108,7 +104,7 @@ class Table:
     description: str
     names: Sequence[str]
     num_read: int
-    read: Callable[[str], Column]
+    source: Source
     rows: np.ndarray | None = None
     index: Sequence[str] = ()
     asked: Asked | None = None
@@ -121,18 +117,61 @@ class Table:
     def num_rows(self) -> int:
         return self.num_read if self.rows is None else len(self.rows)
 
-    def column(self, name: str) -> Column:
+    def reading(self, name: str, *, categorical: bool = False) -> Reading:
+        """How a column is read: as the party's file says, else by the rules.
+
+        Args:
+            categorical: whether its numbers are names, such as postcodes.
+        """
+        asked = None if self.asked is None else self.asked.columns.get(name)
+        decided = self.source.decided(name, asked.missing if asked else ())
+        if asked is not None:
+            decided = kinds.declared(asked, decided)
+        if categorical and decided.kind == "number":
+            return replace(decided, kind="category", rule="named in categorical")
+        return decided
+
+    def column(self, name: str, reading: Reading | None = None) -> Column:
         """One column; nothing else is read.
+
+        Args:
+            reading: how; None: as ``reading`` says.
 
         Raises:
             MissingColumnError: no such column.
-            DataError: values that cannot be read.
+            DataError: values that cannot be read, or do not fit.
         """
         several = composed(name)
         if several is not None and name not in self.names:
             return Column(*read_label(several, [self.column(each) for each in several.columns]))
+        column = self.cells(name, reading)
+        if column.unfit:
+            raise DataError(f"column {name!r} of {self.description}: {kinds.unfit_text(column)}")
+        return column
+
+    def cells(self, name: str, reading: Reading | None = None) -> Column:
+        """One column, in which values that do not fit are missing and told of.
+
+        Raises:
+            MissingColumnError: no such column.
+            DataError: a column that cannot be read.
+        """
         self._check_has(name)
-        column = self.read(name)
+        column = self.source.by(name, self.reading(name) if reading is None else reading)
+        return column if self.rows is None else column.take(self.rows)
+
+    def label(self, name: str) -> Column:
+        """A column of labels: text that the source calls text stays as it is written.
+
+        Raises:
+            MissingColumnError: no such column.
+        """
+        if (composed(name) is not None and name not in self.names) or self.source.delimiter:
+            return self.column(name)
+        self._check_has(name)
+        decided = self.source.decided(name, ())
+        stored = self.source.stored(name)
+        column = kinds.convert(stored, decided) if decided.kind == "boolean" else stored
         return column if self.rows is None else column.take(self.rows)
 
     def has(self, label: str | None) -> bool:
@@ -145,8 +184,26 @@ class Table:
 
     def __getstate__(self) -> dict[str, Any]:
         """With its columns: another process cannot read from this one's connection."""
-        columns = {name: self.column(name) for name in (*self.names, *self.index)}
-        return vars(replace(self, num_read=self.num_rows, read=columns.__getitem__, rows=None))
+        names = [*self.names, *self.index]
+        asked = {} if self.asked is None else self.asked.columns
+        missing = {name: asked[name].missing if name in asked else () for name in names}
+        decided = {name: self.source.decided(name, missing[name]) for name in names}
+        return vars(self.in_memory(names, decided))
+
+    def in_memory(
+        self, names: Iterable[str], decided: Mapping[str, Reading] | None = None
+    ) -> Table:
+        """A table that has these columns as they are stored; its source may go.
+
+        Args:
+            decided: how columns are read by the rules, of all rows.
+        """
+        columns = {}
+        for name in names:
+            stored = self.source.stored(name)
+            columns[name] = stored if self.rows is None else stored.take(self.rows)
+        source = InMemory(columns.__getitem__, self.source.delimiter, decided or {})
+        return replace(self, num_read=self.num_rows, source=source, rows=None)
 
     def take(self, rows: np.ndarray) -> Table:
         """A table of these rows, in this order; no value is read or copied."""
@@ -284,11 +341,8 @@ def read_table(
 ) -> Table:
     """A table from a .csv, .tsv, .csv.gz or .parquet file, or a ``SELECT``; rows in its order.
 
-    Numbers are float64 or int64, dates and times float64 days since 1970, all else text without
-    the blanks around it. Stored booleans are the texts "false" and "true", as is text of nothing
-    but these words in any case: a table is the same as Parquet and as CSV. NULL, NaN, empty text
-    and "?" are missing. A CSV file's first line names its columns; its types come from all of its
-    rows.
+    A CSV file's first line names its columns and says what stands between them; its values are
+    text, which ``kinds.py`` reads. NULL, NaN, empty text and "?" are missing.
 
     Parquet columns are read from the file when asked for. CSV files and queries are run once,
     into DuckDB's memory: a second run of a query need not give the same order of rows. A query
@@ -321,6 +375,9 @@ def read_table(
             data = Data.beside(cursor)
             path = Path(source)
             description = str(path)
+            if is_csv(path):
+                names, delimiter = load_csv(data, path, _pattern(path))
+                return _loaded(data, description, names, columns, delimiter=delimiter)
             names = _load_file(data, path)
         return _loaded(data, description, names, columns)
     except (duckdb.Error, UnicodeDecodeError) as error:
@@ -364,32 +421,20 @@ def _loaded(
     description: str,
     names: Sequence[str],
     columns: Collection[str] | None = None,
+    *,
+    delimiter: str = "",
 ) -> Table:
-    """What was read, whose columns the source calls ``names``."""
+    """What was read, whose columns the source calls ``names``; ``delimiter``: of a CSV file."""
     described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
     types = {name: kind for name, kind, *_ in described}
     index = tuple(name for name in types if _PANDAS_INDEX.fullmatch(name))
     counted = data.connection.execute(f"SELECT count(*) FROM {data.name}").fetchone()
     num_rows = int(counted[0]) if counted else 0
     check_rows(description, names, num_rows)
-
-    whole: dict[str, Column] = {}
-    is_small = num_rows * len(types) <= MAX_WHOLE_VALUES
-    is_wide = is_small and len(types) > MANY_COLUMNS
-
-    def read(name: str) -> Column:
-        if is_wide and not whole:
-            chosen = {each: types[each] for each in types if columns is None or each in columns}
-            whole.update(_read_whole(data, chosen))
-        if name in whole:
-            return whole[name]
-        column = _read_column(data, description, name, types[name], num_rows)
-        if is_small:  # many parties may have rows of it, and each asks for its own
-            whole[name] = column
-        return column
-
+    source = Loaded(data, description, types, num_rows, columns, delimiter)
     kept = [name for name in types if name not in index] or list(types)
-    return Table(description, kept, num_rows, read, index=index if len(kept) < len(types) else ())
+    left = index if len(kept) < len(types) else ()
+    return Table(description, kept, num_rows, source, index=left)
 
 
 def check_rows(description: str, names: Sequence[str], num_rows: int) -> None:
@@ -423,7 +468,8 @@ def table_from_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> Table:
     if len(set(lengths.values())) != 1:
         raise DataError(f"{name} needs columns of one length, got {lengths}")
     kept = {column: np.asarray(values) for column, values in arrays.items()}
-    return Table(name, list(kept), next(iter(lengths.values())), lambda key: _column(kept[key]))
+    source = InMemory(lambda key: kinds.stored(kept[key]))
+    return Table(name, list(kept), next(iter(lengths.values())), source)
 
 
 def stacked(name: str, tables: Sequence[Table]) -> Table:
@@ -433,16 +479,16 @@ def stacked(name: str, tables: Sequence[Table]) -> Table:
         DataError: a column is text in one and numbers in another.
     """
 
-    def read(column: str) -> Column:
+    def stored(column: str) -> Column:
         parts = [table.column(column) for table in tables]
         if len({part.is_text for part in parts}) > 1:
             raise DataError(f"the column {column!r} of {name} is text in some rows only")
         values = np.concatenate([part.values for part in parts])
         missing = np.concatenate([part.missing for part in parts])
-        return Column(values, missing, parts[0].what)
+        return Column(values, missing, parts[0].reading)
 
     num_rows = sum(table.num_rows for table in tables)
-    return Table(name, tables[0].names, num_rows, read, asked=tables[0].asked)
+    return Table(name, tables[0].names, num_rows, InMemory(stored), asked=tables[0].asked)
 
 
 def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
@@ -521,7 +567,21 @@ def _of_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Data, 
 
 
 def _load_file(data: Data, path: Path) -> list[str]:
-    """Make a file a table or view; the names in the file, as written.
+    """Make a Parquet file a view; the names in the file, as written.
+
+    Raises:
+        DataError: no such file, another ending, or nothing in it.
+    """
+    pattern = _pattern(path)
+    read = data.make("VIEW", f"SELECT * FROM read_parquet({pattern})")
+    written = data.connection.execute(f"SELECT name FROM parquet_schema({pattern})").fetchall()
+    # What DuckDB renamed is not in the file: a_1 for a second a.
+    known = {name for (name,) in written}
+    return [name if name in known else re.sub(r"_\d+$", "", name) for name in read]
+
+
+def _pattern(path: Path) -> str:
+    """A file as DuckDB names it.
 
     Raises:
         DataError: no such file, another ending, or nothing in it.
@@ -536,38 +596,7 @@ def _load_file(data: Data, path: Path) -> list[str]:
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; give a table with column names and at least one row")
     # A name with these in it would be taken for a pattern of several files.
-    pattern = literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
-    connection = data.connection
-    if path.suffix.lower() == ".parquet":
-        read = data.make("VIEW", f"SELECT * FROM read_parquet({pattern})")
-        written = connection.execute(f"SELECT name FROM parquet_schema({pattern})").fetchall()
-        # What DuckDB renamed is not in the file: a_1 for a second a.
-        known = {name for (name,) in written}
-        return [name if name in known else re.sub(r"_\d+$", "", name) for name in read]
-    # No BOOLEAN among the types: a label of "yes" and "no" is to stay as it is written.
-    query = (
-        f"SELECT * FROM read_csv({pattern}, header = true, "
-        "sample_size = -1, nullstr = ['', '?', ' ?'], "
-        "auto_type_candidates = ['BIGINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR']{})"
-    )
-    read = data.make("TABLE", query.format(""))
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        line = file.readline()
-    if next(csv.reader([line])) == read:
-        return read  # nothing was renamed
-    sniffed = connection.execute(f"SELECT Delimiter FROM sniff_csv({pattern})").fetchone()
-    delimiter = sniffed[0] if sniffed else ","
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        if len(read) == 1:
-            _refuse_ragged(path, file)
-        file.seek(0)
-        header = next(csv.reader(file, delimiter=delimiter))
-    if delimiter != "," and _has_decimal_commas(data):
-        connection.execute(f"DROP TABLE {data.name}")
-        separated = query.format(", decimal_separator = ','")
-        connection.execute(f"CREATE TABLE {data.name} AS {separated}")
-    return [name for name in header if name]  # DuckDB names the nameless
+    return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
 
 def _refuse_other_kind(path: Path) -> None:
@@ -605,157 +634,6 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _refuse_ragged(path: Path, file: Iterable[str]) -> None:
-    """Refuse a file that was taken for one column because its lines have not all as many fields.
-
-    Raises:
-        DataError: naming the first line that differs.
-    """
-    lines = iter(file)
-    first = next(lines, "")
-    delimiter = max(",;\t|", key=first.count)
-    if delimiter not in first:
-        return
-    rows = csv.reader(itertools.chain([first], lines), delimiter=delimiter)
-    num_fields = len(next(rows))
-    with suppress(csv.Error):
-        for row in rows:
-            if row and len(row) != num_fields:
-                raise DataError(
-                    f"line {rows.line_num} of {path} has {len(row)} fields where the first line "
-                    f"has {num_fields}; mend it, or quote text with {delimiter!r} in it"
-                )
-
-
-def _has_decimal_commas(data: Data) -> bool:
-    """Whether numbers are written 2,5: a text of nothing else, and no number written 2.5."""
-    described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
-    if any(kind == "DOUBLE" for _, kind, *_ in described):
-        return False
-    for name in (name for name, kind, *_ in described if kind == "VARCHAR"):
-        text = f"trim({quoted(name)})"
-        counts = data.connection.execute(
-            f"SELECT count(*) FILTER (regexp_full_match({text}, '[+-]?[0-9]+,[0-9]+')), "
-            f"bool_and(regexp_full_match({text}, '[+-]?[0-9]+(,[0-9]+)?')) FROM {data.name}"
-        ).fetchone()
-        if counts is not None and counts[0] and counts[1]:
-            return True
-    return False
-
-
-def _read_column(data: Data, description: str, name: str, type_name: str, num_rows: int) -> Column:
-    """One column of what was read.
-
-    Raises:
-        DataError: a type that is neither number, date nor text, or a file that changed.
-    """
-    expression, what = _expression(name, type_name)
-    if not expression:
-        raise DataError(
-            f"column {name!r} of {description} has the type {type_name}, which is neither number, "
-            "date nor text; leave it out, or cast it in a SELECT"
-        )
-    try:
-        # A cursor of its own: a connection must not run two queries at once.
-        cursor = data.connection.cursor()
-        if num_rows > _LONG and type_name.split("(")[0].upper() in _TEXTS:
-            shared = _read_shared(cursor, f"SELECT {expression} AS v FROM {data.name}")
-            if shared is not None:
-                return shared
-        return _fetched(cursor, data.name, {name: (expression, what)})[name]
-    except duckdb.Error as error:
-        raise DataError(
-            f"cannot read column {name!r} of {description}: {first_line(error)}"
-        ) from None
-
-
-def _read_shared(cursor: duckdb.DuckDBPyConnection, query: str) -> Column | None:
-    """A column ``v`` of texts whose equal values are one object; None of many different ones."""
-    counted = cursor.execute(f"SELECT approx_count_distinct(v) FROM ({query})").fetchone()
-    if counted is None or counted[0] > _FEW_TEXTS:
-        return None
-    distinct_rows = cursor.execute(
-        f"SELECT DISTINCT v FROM ({query}) WHERE v IS NOT NULL"
-    ).fetchall()
-    texts = [text for (text,) in distinct_rows]
-    if not texts:
-        return None
-    listed = ", ".join(literal(text) for text in texts)
-    codes = cursor.execute(
-        f"SELECT coalesce(enum_code(v::ENUM({listed}))::INTEGER, -1) AS v FROM ({query})"
-    ).fetchnumpy()["v"]
-    missing = codes < 0  # the last of the texts, until it is filled
-    return _filled(np.array([*texts, ""], dtype=object)[np.ma.getdata(codes)], np.asarray(missing))
-
-
-def _read_whole(data: Data, types: Mapping[str, str]) -> dict[str, Column]:
-    """All columns that can be read, by one query; none where it cannot be run.
-
-    A query looks at all columns of the table, so that one for each of a thousand takes minutes.
-    """
-    expressions = {name: _expression(name, kind) for name, kind in types.items()}
-    chosen = {name: each for name, each in expressions.items() if each[0]}
-    try:
-        return _fetched(data.connection.cursor(), data.name, chosen) if chosen else {}
-    except duckdb.Error:  # told of where its column is asked for
-        return {}
-
-
-def _fetched(
-    cursor: duckdb.DuckDBPyConnection, table: str, chosen: Mapping[str, tuple[str, What]]
-) -> dict[str, Column]:
-    """Columns by what reads each, and what its numbers stand for."""
-    asked = ", ".join(f"{each} AS v{index}" for index, (each, _) in enumerate(chosen.values()))
-    fetched = cursor.execute(f"SELECT {asked} FROM {table}").fetchnumpy()
-    return {
-        name: _filled(np.ma.getdata(values), np.ma.getmaskarray(values), what)
-        for (name, (_, what)), values in zip(chosen.items(), fetched.values(), strict=True)
-    }
-
-
-def _expression(name: str, type_name: str) -> tuple[str, What]:
-    """What reads a column, "" of a type that cannot be, and what its numbers stand for."""
-    cell = quoted(name)
-    kind = type_name.split("(")[0].upper()
-    what: What = "number"
-    if kind in _INTEGERS:
-        expression = f"{cell}::BIGINT"
-    elif kind in _FLOATS:
-        expression = f"{cell}::DOUBLE"
-    elif kind == "DATE" or kind.startswith("TIMESTAMP"):
-        what = "date"
-        expression = f"epoch({cell}) / {_DAY_S}"
-    elif kind in _TEXTS:
-        trimmed = f"trim({cell}::VARCHAR, E' \\t\\r\\n')"
-        expression = f"nullif(nullif({trimmed}, ''), '{_MISSING_TEXT}')"
-    else:
-        return "", what
-    return expression, what
-
-
-def _filled(values: np.ndarray, missing: np.ndarray, what: What = "number") -> Column:
-    """A column whose missing values all read the same."""
-    if values.dtype.kind == "f":
-        missing = missing | np.isnan(values)
-    fill = {"f": np.nan, "i": 0}.get(values.dtype.kind, "")
-    if values.dtype.kind == "O":
-        values = _lower_booleans(values, missing)
-    return Column(np.where(missing, fill, values) if missing.any() else values, missing, what)
-
-
-def _lower_booleans(texts: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """These texts; in lower case where they are nothing but true and false."""
-    present = texts[~missing]
-    if not len(present) or str(present[0]).lower() not in _BOOLEANS:
-        return texts
-    written = {str(text) for text in set(present.tolist())}
-    if written <= {*_BOOLEANS} or not all(text.lower() in _BOOLEANS for text in written):
-        return texts
-    lowered = texts.copy()
-    lowered[~missing] = [str(text).lower() for text in present]
-    return lowered
-
-
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different values in order, and the (N,) place of each among them; as ``np.unique``.
 
@@ -769,46 +647,6 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = np.empty(len(texts), dtype=object)
     found[:] = texts
     return found, np.fromiter(map(index.__getitem__, values), np.int64, len(values))
-
-
-def column_of(values: np.ndarray, missing: np.ndarray) -> Column:
-    """A column from an array in memory, of which these values are missing besides."""
-    column = _column(values)
-    return _filled(column.values, column.missing | missing, column.what)
-
-
-def _column(values: np.ndarray) -> Column:
-    """A column from an array in memory, by the rules of ``read_table``."""
-    if values.dtype.kind == "b":
-        return _filled(_as_words(values), np.zeros(len(values), dtype=bool))
-    if values.dtype.kind in "iu":
-        return _filled(values.astype(np.int64), np.zeros(len(values), dtype=bool))
-    if values.dtype.kind == "f":
-        return _filled(values.astype(np.float64), np.isnan(values))
-    if values.dtype.kind == "M":
-        days = values.astype("datetime64[us]").astype(np.int64) / (_DAY_S * 1e6)
-        return _filled(days, np.isnat(values), "date")
-    objects = values.astype(object)
-    # Only NaN differs from itself.
-    missing = np.array([value is None or value != value for value in objects], dtype=bool)
-    present = [value for value in objects if value is not None and value == value]
-    if present and all(isinstance(value, (bool, np.bool_)) for value in present):
-        words = np.full(len(objects), "", dtype=object)
-        words[~missing] = _as_words(np.array(present, dtype=bool))
-        return _filled(words, missing)
-    if present and all(isinstance(value, (bool, int, float, np.number)) for value in present):
-        numbers = np.zeros(len(objects), dtype=np.array(present).dtype)
-        numbers[~missing] = present
-        return _filled(_column(numbers).values, missing)
-    text = np.full(len(objects), "", dtype=object)
-    text[~missing] = [str(value).strip() for value in present]
-    return _filled(text, missing | (text == "") | (text == _MISSING_TEXT))
-
-
-def _as_words(values: np.ndarray) -> np.ndarray:
-    """(N,) booleans as text."""
-    words: np.ndarray = np.array(_BOOLEANS, dtype=object)[values.astype(np.int64)]
-    return words
 
 
 def _writable(values: np.ndarray) -> np.ndarray:

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, NumberColumn, as_text, texts_of
+from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, NumberColumn
+from dovetail.data.kinds import Column, texts_of
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.tables import Column, Table
+from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
 
 
@@ -27,7 +28,7 @@ def unusable_rows(
         for fitted in encoder.fitted:
             if fitted.name not in table.names:
                 continue
-            column = table.column(fitted.name)
+            column = encoder.cells(table, fitted.name)
             if isinstance(fitted, NumberColumn):
                 found = _numbers(fitted, column)
             elif isinstance(fitted, CategoryColumn) and not (allow_unseen or fitted.other):
@@ -43,7 +44,7 @@ def unusable_rows(
 
 def _categories(fitted: CategoryColumn, column: Column) -> dict[int, str]:
     rows = np.flatnonzero(fitted.codes(column) == UNSEEN_CODE)
-    values = as_text(column.values[rows])
+    values = texts_of(column)[rows].tolist()
     return {
         int(row): f"{value!r} was not seen in training"
         for row, value in zip(rows, values, strict=True)
@@ -56,17 +57,9 @@ def _vectors(fitted: VectorColumn, column: Column) -> dict[int, str]:
 
 
 def _numbers(fitted: NumberColumn, column: Column) -> dict[int, str]:
-    found: dict[int, str] = {}
-    numbers = np.full(len(column.values), np.nan)
-    present = np.flatnonzero(~column.missing)
-    if not column.is_text:
-        numbers[present] = column.values[present]
-    elif not {*column.values[present]} <= {"false", "true"}:  # a column of these is 0 and 1
-        for row in present:
-            try:
-                numbers[row] = float(column.values[row])
-            except ValueError:
-                found[int(row)] = f"{column.values[row]!r} is not a number"
+    expects = column.reading.expects
+    found = {row: f"{text!r} is not {expects}" for row, text in column.unfit.items()}
+    numbers = np.where(column.missing, np.nan, column.values.astype(np.float64))
     for row in np.flatnonzero(np.isinf(numbers)):
         found[int(row)] = "the value is infinite"
     for row in np.flatnonzero(fitted.too_far(numbers) & np.isfinite(numbers)):

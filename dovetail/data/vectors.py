@@ -25,9 +25,10 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from dovetail.cluster import LOCAL, current
-from dovetail.data.fitted import NumbersSeen, texts_of
+from dovetail.data.fitted import NumbersSeen
 from dovetail.data.frozen import Frozen
-from dovetail.data.tables import Column, distinct
+from dovetail.data.kinds import Column, texts_of
+from dovetail.data.tables import distinct
 
 _Size = Annotated[int, Field(ge=1, le=4096)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]

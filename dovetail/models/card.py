@@ -21,7 +21,8 @@ import numpy as np
 from torch import Tensor
 
 from dovetail.data import Classification, Survival, TableEncoder, Task
-from dovetail.data.fitted import CategoryColumn, date_text
+from dovetail.data.fitted import CategoryColumn
+from dovetail.data.kinds import day_text
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
@@ -449,5 +450,5 @@ def _range(column: Mapping[str, Any]) -> list[str]:
         return [name, kind, ", ".join(known[:8]) + (", ..." if len(known) > 8 else ""), missing]
     if "low" not in column:
         return [name, kind, f"{column['mean']:.4g} ± {column['std']:.4g}", missing]
-    text = date_text if kind == "date" else (lambda value: f"{value:.6g}")
+    text = day_text if kind == "date" else (lambda value: f"{value:.6g}")
     return [name, kind, f"{text(column['low'])} to {text(column['high'])}", missing]

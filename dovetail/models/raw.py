@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data.datasets import whole_numbers
+from dovetail.data.datasets import ids_of
 from dovetail.data.frames import Frame, table_from_frame
+from dovetail.data.kinds import ID, TEXT
 from dovetail.data.partytables import images_of
 from dovetail.errors import DataError, ModelError
 from dovetail.models.learners.joint import JointSpec
@@ -227,15 +228,23 @@ def _read_table(
     x = {name: each.transform(table, allow_unseen=allow_unseen) for name, each in tables.items()}
     known = model.about.get("label")
     name = label if label is not None or not table.has(known) else str(known)
-    labels = None if name is None else table.column(name)
+    labels = None if name is None else _labels_of(model.task, table, name)
     exposure = _exposure_of(model.task, table)
     far = tuple(clause for encoder in tables.values() for clause in encoder.far(table))
     if id_column is None:
         return RawRows(np.arange(table.num_rows), x, labels, exposure, far)
-    ids = table.column(id_column)
+    ids = table.column(id_column, ID)
     if ids.missing.any():
         raise DataError(f"{table.description}: {ids.missing.sum()} rows have no {id_column!r}")
-    return RawRows(whole_numbers(ids).values, x, labels, exposure, far)
+    return RawRows(ids_of(table.description, id_column, ids), x, labels, exposure, far)
+
+
+def _labels_of(task: dd.Task, table: dd.Table, name: str) -> dd.Column:
+    """Labels as the training rows had them: as text where a class is text."""
+    is_class = isinstance(task, dd.Classification) and name in table.names
+    if is_class and isinstance(task.classes[0], str) and set(task.classes) != {"false", "true"}:
+        return table.column(name, TEXT)
+    return table.column(name)
 
 
 def _exposure_of(task: dd.Task, table: dd.Table) -> np.ndarray | None:

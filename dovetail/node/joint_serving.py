@@ -131,10 +131,7 @@ class JointServing(Listener):
             (value,) = normalise([id], party=self.name, lower=self._lower).values
         except AlignmentError:
             return None
-        row = self._row_of.get(value)
-        if row is None and value.startswith(b"s") and value[1:].isdigit():
-            return self._row_of.get(b"i" + value[1:])
-        return row
+        return self._row_of.get(value)
 
     def ask(
         self, trained: str, question: Question, rows: Sequence[int]

@@ -16,8 +16,13 @@ class Encode(Section):
     """How one column is read."""
 
     # text: words, or a model's; picture: files by name; hash, frequency: of many values; number: of
-    # a date its days alone; category: one feature a value
-    kind: Literal["text", "picture", "hash", "frequency", "number", "category"]
+    # a date its days alone; date: ISO 8601 or format; category: one feature a value; none: by rules
+    kind: Literal["text", "picture", "hash", "frequency", "number", "date", "category"] | None = (
+        None
+    )
+    format: str | None = Field(default=None, max_length=100)  # of dates, such as "%m/%d/%Y"
+    decimal: Literal[".", ","] | None = None  # what stands before a number's fraction
+    missing: tuple[str, ...] = ()  # texts that stand for no value, besides "" and "?"
     # a frozen encoder: an .onnx file, or package.module:Name of an installed package
     model: str | None = None
     # what the class or function that is named is called with
@@ -35,6 +40,11 @@ class Encode(Section):
             )
         if self.model is not None and self.kind not in ("text", "picture"):
             raise ValueError(f"a model reads text or pictures, not kind = {self.kind!r}")
+        if self.format is not None and (self.kind != "date" or "%" not in self.format):
+            raise ValueError(
+                'format is for kind = "date" and says how it is written, such as "%m/%d/%Y"; got '
+                f"{self.format!r} for kind = {self.kind!r}"
+            )
         return self
 
     @property

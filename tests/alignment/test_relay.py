@@ -56,13 +56,6 @@ def test_an_alignment_in_batches_is_one_in_one_piece(monkeypatch):
     assert len(rows["north", "bank"]) == 2
 
 
-def test_what_a_responder_refuses_reaches_the_coordinator_by_its_name():
-    ids = {**IDS, "shop": [1, 2, 3]}
-    with pytest.raises(PartyError, match=r"'shop'.*so none can be the same") as error:
-        carry(ids)
-    assert error.value.party == "shop"
-
-
 def test_repeated_ids_of_an_initiator_are_told_by_its_name():
     with pytest.raises(PartyError, match="'south'") as error:
         carry({**IDS, "south": ["fred", "fred"]})
@@ -87,7 +80,7 @@ def test_an_alignment_that_was_left_gives_way_to_the_next():
 
 
 def test_a_responder_takes_one_alignment_at_a_time():
-    begin = psi.Begin("north", "intersection", ("string",), False, 2, 16)
+    begin = psi.Begin("north", "intersection", False, 2, 16)
     bank = relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None)
 
     def carried(initiator, message):

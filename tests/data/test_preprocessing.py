@@ -117,7 +117,7 @@ def test_an_unseen_category_is_refused_or_taken_as_missing():
         ({"a": [1]}, r"people lacks the columns \['b', 'c'\]"),
         (
             {"a": ["1", "old"], "b": [1, 1], "c": ["x", "x"]},
-            "column 'a' of people has the text 'old'",
+            "column 'a' of people: row 0 has 'old', expected a number",
         ),
         ({"a": [1.0, np.inf], "b": [1, 1], "c": ["x", "x"]}, "'a' of people has 1 infinite values"),
         ({"a": [1.0, 1], "b": [1, 1e300], "c": ["x", "x"]}, r"1e\+300, too far from the training"),

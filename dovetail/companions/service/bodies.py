@@ -12,6 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import duckdb
 from starlette.exceptions import HTTPException
@@ -171,7 +172,10 @@ def read_body(content: bytes, suffix: str, *, most_rows: int, columns: Collectio
             check_count(table.num_rows, most_rows)  # before any value is read
             if suffix == ".parquet":
                 _check_texts(cursor, file.name, columns)
-            return _in_memory(table, columns)
+            return replace(
+                table.in_memory(name for name in table.names if name in columns),
+                description="the body",
+            )
         except DataError as error:
             raise DataError(str(error).replace(file.name, "the body")) from None
         except duckdb.Error as error:
@@ -239,9 +243,3 @@ def _check_texts(cursor: duckdb.DuckDBPyConnection, path: str, columns: Collecti
     sums = cursor.execute(f"SELECT {asked} FROM {read}").fetchone() or ()
     num_bytes = sum(int(each or 0) for each in sums)
     _check_bytes("texts", num_bytes, _MOST_TEXT_BYTES)
-
-
-def _in_memory(table: dd.Table, names: Collection[str]) -> dd.Table:
-    """A table in memory with these columns' values: its file may go."""
-    columns = {name: table.column(name) for name in table.names if name in names}
-    return dd.Table("the body", table.names, table.num_rows, columns.__getitem__)

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.data import kinds
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.images import ImageInput
+from dovetail.data.tables import InMemory
 from dovetail.errors import ConfigError, ModelError
 from dovetail.lazy import needed
 from dovetail.models import Model
@@ -300,10 +302,12 @@ def _made_up(
     x: dict[str, Tensor] = {}
     feeds: dict[str, np.ndarray] = {}
     arrays: dict[str, np.ndarray] = {}
+    schema: dict[str, dd.Reading] = {}
     for encoder in model.inputs.values():
         if isinstance(encoder, dd.TableEncoder):
             arrays |= made_up_columns(encoder, _CHECKED, rng)
-    table = dd.table_from_arrays("rows made up", arrays) if arrays else None
+            schema |= encoder.schema
+    table = _as_read(arrays, schema) if arrays else None
     for name, shape in model.shapes.items():
         how = model.inputs.get(name)
         if isinstance(how, dd.TableEncoder):
@@ -320,6 +324,15 @@ def _made_up(
             feeds[name or "x"] = rng.normal(size=(_CHECKED, *shape)).astype(np.float32)
             x[name] = torch.from_numpy(feeds[name or "x"])
     return x, feeds
+
+
+def _as_read(arrays: Mapping[str, np.ndarray], schema: Mapping[str, dd.Reading]) -> dd.Table:
+    """Values as they are once they are read: dates are days."""
+    columns = {
+        name: replace(kinds.stored(each), reading=schema[name]) for name, each in arrays.items()
+    }
+    num_rows = len(next(iter(arrays.values())))
+    return dd.Table("rows made up", tuple(columns), num_rows, InMemory(columns.__getitem__))
 
 
 def made_up_columns(

@@ -20,6 +20,7 @@ from dovetail import data as dd
 from dovetail.api.reading import joint_folder
 from dovetail.companions.service.rows import Asked
 from dovetail.companions.service.served import Answered, Served
+from dovetail.data.tables import InMemory
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Progress
 from dovetail.methods.inference import Question
@@ -171,5 +172,5 @@ def table_of_feeds(model: Model, asked: Asked) -> dd.Table:
             values: np.ndarray = asked.feeds[column.name][:, 0]
             is_text = column.is_text
             missing = values == "" if is_text else np.isnan(values)
-            columns[column.name] = dd.Column(values, missing)
-    return dd.Table("the body", tuple(columns), len(asked), columns.__getitem__)
+            columns[column.name] = dd.Column(values, missing, encoder.schema[column.name])
+    return dd.Table("the body", tuple(columns), len(asked), InMemory(columns.__getitem__))

@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dovetail import data as dd
+from dovetail.data import kinds
 from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, NumberColumn
 from dovetail.data.preprocessing import TableEncoder
@@ -25,7 +25,6 @@ from dovetail.data.tables import closest
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError
 
-_EPOCH = datetime(1970, 1, 1)
 #: Of more rows a column that is as it should be is read whole.
 _MANY, _PLAIN = 64, {int, float, type(None)}
 #: So many columns that are not the model's are told of, and looked at for what was meant.
@@ -87,6 +86,7 @@ class Reader:
         self.columns: dict[str, FittedColumn] = {
             column.name: column for encoder in encoders for column in encoder.fitted
         }
+        self._schema = {name: each for encoder in encoders for name, each in encoder.schema.items()}
         # Within, a number is one that float32 can tell from its mean; without, it is looked at.
         most = float(np.finfo(np.float32).max) / 2
         self._reach = {
@@ -176,23 +176,29 @@ class Reader:
         bad: list[BadCell] = []
         feeds = {}
         for name, column in self.columns.items():
-            read = table.column(name)
-            if isinstance(column, NumberColumn) and not read.is_text:
-                numbers = read.values.astype(np.float64)
-                numbers[read.missing] = np.nan
+            read = table.cells(name, self._schema[name])
+            if isinstance(column, NumberColumn):
+                expects = read.reading.expects
+                bad += [
+                    BadCell(row, name, f"expected {expects} or null, got {_shown(text)}")
+                    for row, text in read.unfit.items()
+                ]
+                numbers = np.where(read.missing, np.nan, read.values.astype(np.float64))
                 self._check_numbers(name, column, numbers, bad)
                 feeds[name] = numbers[:, None]
                 continue
             cells: list[Any] = read.values.tolist()
-            if not read.is_text:
-                cells = [_text(cell) for cell in cells]
             for row in np.flatnonzero(read.missing):
                 cells[row] = None
             feeds[name] = self._cells(name, column, cells, bad, allow_unseen=allow_unseen)
         ids = None
         if id_column is not None:
             known_ids = id_column in table.names
-            ids = table.column(id_column).values.tolist() if known_ids else [None] * table.num_rows
+            ids = (
+                table.column(id_column, kinds.ID).values.tolist()
+                if known_ids
+                else [None] * table.num_rows
+            )
         others = _others(table.names, self.columns.keys() | {id_column})
         return Asked(feeds, bad, ids, tuple(others))
 
@@ -209,7 +215,9 @@ class Reader:
         if not isinstance(column, NumberColumn):
             return self._texts(name, column, cells, bad, allow_unseen=allow_unseen)
         low, high = self._reach[name]
-        if len(cells) > _MANY and {*map(type, cells)} <= _PLAIN:
+        reading = self._schema[name]
+        is_plain = reading == kinds.NUMBERS
+        if is_plain and len(cells) > _MANY and {*map(type, cells)} <= _PLAIN:
             with suppress(OverflowError):  # an integer that no float64 holds
                 plain = np.array(cells, dtype=np.float64)  # None is NaN
                 if not ((plain > low) & (plain < high)).all():
@@ -217,16 +225,17 @@ class Reader:
                 return plain[:, None]
         # Not column by column with numpy: of one row, that takes longer than the model does.
         numbers: list[float] = []
-        is_date = column.seen is not None and column.seen.what == "date"
         is_bad = False
         for row, cell in enumerate(cells):
             kind = type(cell)
-            if (kind is float or kind is int) and low < cell < high:
+            if is_plain and (kind is float or kind is int) and low < cell < high:
                 numbers.append(cell)
                 continue
-            value = _number(cell, is_date=is_date)
+            value = _number(cell, reading)
             if value is None:
-                wanted = "a date such as 2024-05-31, or null" if is_date else "a number or null"
+                wanted = f"{reading.expects} or null"
+                if reading.kind == "date" and kind in (float, int):
+                    wanted += ' as text (pandas: to_json(date_format="iso"))'
                 bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
                 value = math.nan
             numbers.append(value)
@@ -255,10 +264,12 @@ class Reader:
         allow_unseen: bool,
     ) -> np.ndarray:
         known = self._known.get(name, frozenset())
+        reading = self._schema[name]
         categories: Sequence[str] = ()  # the only ones that there may be
         if isinstance(column, CategoryColumn) and not column.other:
             categories = column.categories
-        if len(cells) > _MANY and {*map(type, cells)} == {str} and known.issuperset(cells):
+        is_plain = len(cells) > _MANY and {*map(type, cells)} == {str} and not reading.missing
+        if is_plain and known.issuperset(cells):
             return np.array(cells, dtype=object)[:, None]
         texts = np.empty((len(cells), 1), dtype=object)
         for row, cell in enumerate(cells):
@@ -269,10 +280,8 @@ class Reader:
                     wanted = "a text or null"
                     bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
                 text = text_of or ""
-            if text not in known:
-                text = text.strip()
-                if text == "?":
-                    text = ""
+            if text not in known or reading.missing:
+                text = kinds.one_text(text, reading)
                 if text and text not in known and categories and not allow_unseen:
                     wanted = ", ".join(map(repr, categories[:8]))
                     more = ", ..." if len(categories) > 8 else ""
@@ -325,54 +334,26 @@ def errors_json(bad: Sequence[BadCell]) -> list[dict[str, Any]]:
     return [asdict(cell) for cell in ordered[:_MOST_LISTED]]
 
 
-def _number(cell: Any, *, is_date: bool) -> float | None:
-    """A cell as a number, NaN where it is missing; None where it is neither."""
+def _number(cell: Any, reading: kinds.Reading) -> float | None:
+    """A cell as a number or date, NaN where it is missing; None where it is neither."""
     if cell is None:
         return math.nan
-    if isinstance(cell, bool):
-        return float(cell)
-    if isinstance(cell, int | float):
-        return float(cell) if not isinstance(cell, int) or abs(cell) < 10**300 else math.inf
+    if isinstance(cell, bool | int | float):
+        if reading.kind == "date":
+            return None
+        value = float(cell) if not isinstance(cell, int) or abs(cell) < 10**300 else math.inf
+        return math.nan if kinds.number_text(cell) in reading.missing else value
     if not isinstance(cell, str) or len(cell) > 64:
         return None
-    text = cell.strip()
-    if text in ("", "?"):
-        return math.nan
-    if is_date:
-        days = _days(text)
-        if days is not None:
-            return days
-    try:
-        return float(text)
-    except ValueError:
-        return {"true": 1.0, "false": 0.0}.get(text.lower())
-
-
-def _days(text: str) -> float | None:
-    """A date or time in ISO 8601 as days since 1970."""
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            moment = moment.astimezone(UTC).replace(tzinfo=None)
-    except (ValueError, OverflowError):  # the year 0, where a time zone reaches beyond it
-        return None
-    return (moment - _EPOCH).total_seconds() / 86400
+    return kinds.one_number(cell, reading)
 
 
 def _category(cell: Any) -> str | None:
     """A cell as a category, "" where it is missing; None where it is neither."""
-    if cell is None:
+    if cell is None or cell != cell:
         return ""
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    return _text(cell) if isinstance(cell, int | float) and abs(cell) < 1e300 else None
-
-
-def _text(cell: float) -> str:
-    """3 and 3.0 are one category."""
-    if isinstance(cell, float) and math.isnan(cell):
-        return ""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    is_value = isinstance(cell, bool | int | float) and abs(cell) < 1e300
+    return kinds.cell_text(cell) if is_value else None
 
 
 def _kind(given: Any) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 from dovetail import data as dd
 from dovetail.companions.service.export import onnx_bytes, solo_of
 from dovetail.companions.service.rows import Reader
-from dovetail.data.fitted import CategoryColumn, date_text
+from dovetail.data.fitted import CategoryColumn
+from dovetail.data.kinds import day_text
 from dovetail.data.task import Classification, MultiLabel, MultiTarget, Task
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DovetailError, ModelError
@@ -121,11 +122,11 @@ def _property(column: Any) -> dict[str, Any]:
         return {"type": ["string", "null"], "description": "any text"}
     if column.seen is not None and column.seen.what == "date":
         return {
-            "type": ["string", "number", "null"],
+            "type": ["string", "null"],
             "format": "date-time",
-            "examples": [date_text(column.median)],
-            "description": "a date, or days since 1970; in training "
-            f"{date_text(column.seen.low)} to {date_text(column.seen.high)}",
+            "examples": [day_text(column.median)],
+            "description": "a date; in training "
+            f"{day_text(column.seen.low)} to {day_text(column.seen.high)}",
         }
     schema = {"type": ["number", "null"], "examples": [float(f"{column.median:.6g}")]}
     if column.seen is not None:

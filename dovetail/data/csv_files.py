@@ -1,0 +1,106 @@
+"""CSV files as tables of texts: the first line says the columns, and nothing is guessed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from dovetail.data.duck import Data, literal, quoted
+from dovetail.errors import DataError
+
+#: The line by which a spreadsheet is told of the delimiter.
+_SEPARATOR = re.compile(r"sep=([,;|\t])\s*", re.I)
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz")
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a path's ending says that it is text with delimiters."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def delimiter_of(header: str) -> str:
+    """What stands between the names of a first line; a comma where there is one.
+
+    >>> delimiter_of('a;"b,c";d'), delimiter_of("a")
+    (';', ',')
+    """
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(",;\t|", key=outside.count)
+
+
+def read_header(path: Path) -> tuple[int, str, list[str]]:
+    """Lines before the names, what stands between these, and the names."""
+    with _opener(path)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        line, skipped, said = file.readline(), 0, None
+        while line and (not line.strip() or _SEPARATOR.fullmatch(line)):
+            said = said or _SEPARATOR.fullmatch(line)
+            line, skipped = file.readline(), skipped + 1
+        delimiter = said[1] if said else delimiter_of(line)
+        header = next(csv.reader(itertools.chain([line], file), delimiter=delimiter), [])
+    while len(header) > 1 and not header[-1].strip():
+        header.pop()  # the line ends with a delimiter, as all may
+    return skipped, delimiter, header
+
+
+def load_csv(data: Data, path: Path, pattern: str) -> tuple[list[str], str]:
+    """Make a table of a file's texts; the columns' names, and what stands between values.
+
+    Args:
+        pattern: the file as DuckDB names it.
+
+    Raises:
+        DataError: a line that is wider or narrower than the first.
+        duckdb.Error: what DuckDB cannot read.
+    """
+    skipped, delimiter, header = read_header(path)
+    names = [name or f"column{number}" for number, name in enumerate(header)]
+    if len({name.casefold() for name in names}) < len(names):  # refused by who asks
+        data.make("TABLE", "SELECT 1 AS unused")
+        return names, delimiter
+    columns = ", ".join(f"'c{number}': 'VARCHAR'" for number in range(len(names)))
+    chosen = ", ".join(f"c{number} AS {quoted(name)}" for number, name in enumerate(names))
+    query = (
+        f"SELECT {chosen} FROM read_csv({pattern}, auto_detect = false, header = true, "
+        f"skip = {skipped}, delim = {literal(delimiter)}, quote = '\"', escape = '\"', "
+        f"columns = {{{columns}}}%s)"
+    )
+    try:
+        data.make("TABLE", query % "")
+    except duckdb.Error as error:
+        _refuse_ragged(path, skipped, delimiter)
+        if "invalid state" not in str(error):
+            raise
+        data.make("TABLE", query % ", strict_mode = false")  # lines that end in two ways
+    return names, delimiter
+
+
+def _opener(path: Path) -> Callable[..., Any]:
+    return gzip.open if path.suffix.lower() == ".gz" else open
+
+
+def _refuse_ragged(path: Path, skipped: int, delimiter: str) -> None:
+    """Refuse a file whose lines have not all as many fields as the first.
+
+    Raises:
+        DataError: naming the first line that differs.
+    """
+    with _opener(path)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(itertools.islice(file, skipped, None), delimiter=delimiter)
+        num_fields = len(next(rows))
+        with suppress(csv.Error, UnicodeDecodeError):
+            for row in rows:
+                if row and len(row) != num_fields and (len(row) != num_fields + 1 or row[-1]):
+                    raise DataError(
+                        f"line {rows.line_num + skipped} of {path} has {len(row)} fields where the "
+                        f"first line has {num_fields}; mend it, or quote text with {delimiter!r} "
+                        "in it"
+                    )
