@@ -372,7 +372,10 @@ class SurvivalPartySettings(TypedDict, total=False):
 
 
 class Encode(TypedDict, total=False):
-    kind: Literal['text', 'picture', 'hash', 'frequency', 'number', 'category']
+    kind: Literal['text', 'picture', 'hash', 'frequency', 'number', 'date', 'category'] | None
+    format: str | None
+    decimal: Literal['.', ','] | None
+    missing: Sequence[str]
     model: str | None
     arguments: Mapping[str, str | int | float | bool]
     size: int

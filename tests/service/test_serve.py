@@ -173,15 +173,40 @@ def test_a_column_that_is_missing_is_told_with_the_one_that_may_be_meant(folder)
     assert error == {"row": 0, "column": "age", "error": words}
 
 
-def test_a_number_is_no_boolean(folder):
+def test_a_body_means_the_same_in_each_form_and_beside_other_rows(folder):
     async def ask(client):
-        body = b"age,job,smoker,admitted\n51.5,cook,1,2024-05-01\n"
-        return await client.post("/predict", headers={"content-type": "text/csv"}, content=body)
+        header = "age,job,smoker,admitted\n"
+        first = "51.5,cook,{},2024-05-01\n"
+        late = "51.5,cook,true,2024-05-01T23:30:00Z\n51.5,cook,true,04/25/2018\n"
+        texts = [header + first.format(each) for each in ("1", "true", "TRUE")]
+        texts.append(header + first.format(1) + late)
+        typed = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01T02:00+02:00"}
+        csv = {"content-type": "text/csv"}
+        url = "/predict?partial=true"
+        return [
+            *[await client.post(url, headers=csv, content=text) for text in texts],
+            await client.post(url, json=typed),
+            await client.post(url, json={**typed, "smoker": 1, "age": "51.5"}),
+        ]
+
+    replies = [reply.json() for reply in answers_of(service({"clinic": folder}), ask)]
+    first = replies[0]["predictions"][0]["probabilities"]
+    assert [reply["predictions"][0]["probabilities"] for reply in replies] == [first] * 6
+    (error,) = replies[3]["errors"]
+    expected = "expected a date (ISO 8601, such as 2026-01-31) or null, got '04/25/2018'"
+    assert error == {"row": 2, "column": "admitted", "error": expected}
+
+
+def test_a_number_is_no_date(folder):
+    async def ask(client):
+        row = {"age": 51.5, "job": "cook", "smoker": True, "admitted": 1520121600000}
+        return await client.post("/predict", json=row)
 
     reply = answers_of(service({"clinic": folder}), ask)
     assert reply.status_code == 422
-    words = "expected one of 'false', 'true', got '1'"
-    assert reply.json()["errors"] == [{"row": 0, "column": "smoker", "error": words}]
+    (error,) = reply.json()["errors"]
+    words = 'or null as text (pandas: to_json(date_format="iso")), got 1520121600000'
+    assert (error["column"], error["error"][-len(words) :]) == ("admitted", words)
 
 
 def test_a_bad_row_is_named_and_the_others_are_answered_if_asked(folder):
