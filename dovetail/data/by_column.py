@@ -11,8 +11,8 @@ import numpy as np
 from dovetail.data.common_unique import CommonUnique, raw_parts
 from dovetail.data.datasets import Dataset, draw_rows
 from dovetail.data.federation import Federation
-from dovetail.data.partitions import task_of
 from dovetail.data.kinds import Column
+from dovetail.data.partitions import task_of
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task
 from dovetail.errors import ConfigError, DataError

@@ -88,11 +88,10 @@ class Events:
             tuple(numbers),
             categories,
         )
+        found._check(table)
         read = [found.time, *([str(found.before)] if found._is_column else []), *numbers]
         schema = {name: table.reading(name) for name in (*read, *categories)}
-        found = replace(found, schema=schema)
-        found._check(table)
-        return found
+        return replace(found, schema=schema)
 
     @property
     def columns(self) -> dict[str, str]:

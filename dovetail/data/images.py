@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dovetail.data.saving import Saved
 from dovetail.data.kinds import Column
+from dovetail.data.saving import Saved
 from dovetail.errors import DataError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")

@@ -241,9 +241,10 @@ def _read_table(
 
 def _labels_of(task: dd.Task, table: dd.Table, name: str) -> dd.Column:
     """Labels as the training rows had them: as text where a class is text."""
-    is_class = isinstance(task, dd.Classification) and name in table.names
-    if is_class and isinstance(task.classes[0], str) and set(task.classes) != {"false", "true"}:
-        return table.column(name, TEXT)
+    if isinstance(task, dd.Classification) and name in table.names:
+        has_words = set(task.classes) != {"false", "true"}
+        if has_words and isinstance(task.classes[0], str):
+            return table.column(name, TEXT)
     return table.column(name)
 
 
