@@ -332,7 +332,7 @@ def test_values_of_other_types_mean_the_same_or_are_refused(model: Any) -> None:
     partial = model.predictions(late, partial=True)
     why = "column 'seen': '25/12/2020' is not a date such as 01/31/2026 (%m/%d/%Y)"
     assert partial.errors is not None
-    assert list(partial.errors) == [why, *[None] * 7]
+    assert list(partial.errors) == [why, *[""] * 7]
     np.testing.assert_array_equal(np.asarray(partial.values)[1:], model.predict(rows)[1:])
 
 
