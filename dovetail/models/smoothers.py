@@ -137,11 +137,17 @@ class Kernels(nn.Module):
         return 2 * node_NT + 1 + right_NT.long()
 
     def _leaves(self, x_NF: Tensor) -> np.ndarray:
-        """(T, N) uint8, the leaf of each tree that a row falls into."""
-        node_NT = torch.zeros(len(x_NF), TREES, dtype=torch.int64)
-        for _ in range(LEVELS):
-            node_NT = self._below(x_NF, node_NT)
-        leaf_TN: np.ndarray = (node_NT - (2**LEVELS - 1)).byte().T.contiguous().numpy()
+        """(T, N) uint8, the leaf of each tree that a row falls into; a tree at a time."""
+        num = len(x_NF)
+        value_FN, row_N = np.ascontiguousarray(x_NF.numpy().T).reshape(-1), np.arange(num)
+        leaf_TN = np.empty((TREES, num), dtype=np.uint8)
+        trees = zip(self.column_TK.numpy() * num, self.threshold_TK.numpy(), leaf_TN, strict=True)
+        for first_K, threshold_K, leaf_N in trees:
+            node_N = np.zeros(num, dtype=np.intp)
+            for _ in range(LEVELS):
+                right_N = value_FN.take(first_K.take(node_N) + row_N) > threshold_K.take(node_N)
+                node_N = 2 * node_N + 1 + right_N
+            leaf_N[:] = node_N - (2**LEVELS - 1)
         return leaf_TN
 
     def _radial(self, x_NF: Tensor) -> Tensor:
@@ -281,7 +287,8 @@ class Smoothing(nn.Module):
         ridge = self.smoother.ridge * of_rows.square().sum(dim=1).mean()  # in mean eigenvalues
         gram_DD = of_rows.T @ of_rows
         gram_DD.diagonal().add_(ridge)
-        by_landmark = (root_ZD @ torch.linalg.solve(gram_DD, of_rows.T)).float()
+        solved_DL = torch.cholesky_solve(of_rows.T, torch.linalg.cholesky(gram_DD))
+        by_landmark = (root_ZD @ solved_DL).float()
         x_ZF = self.x_LF[self._places()]
         for part in x_BF.split(_ROWS_AT_ONCE):
             between = self.kernels(part, x_ZF, self.smoother.kernel)
