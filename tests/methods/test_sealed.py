@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -375,6 +376,32 @@ def test_numbers_of_a_row_are_counted_over_runs(tmp_path: Path) -> None:
     assert "policy.sealed.numbers_per_row is 7" in lost
     Quota(tmp_path).write("DROP TABLE numbers")
     assert "cannot read site.sqlite in its site" in asked().lost["shop"]
+
+
+def test_runs_that_ask_at_once_have_no_more_numbers_than_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    """One number a row, and eight drivers' threads whose questions are each another."""
+    owner, partner = made(2)
+    everyone, quota = torch.arange(len(partner)), Quota(tmp_path)
+    together, answered = threading.Barrier(8), []
+
+    def run(number: int) -> None:
+        given = NumbersGiven(quota, "bank", np.arange(len(partner)), f"run-{number}")
+        party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=1), given)
+        labels = replace(owner, targets_RC=owner.targets_RC.roll(number, 0))
+        active = active_of(labels, {"shop": everyone})
+        together.wait()
+        list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+        answered.extend(active.partners)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answered == ["shop"]
+    assert quota.read("SELECT max(times) FROM numbers") == [(1,)]
 
 
 def test_one_row_is_never_all_of_a_number() -> None:
