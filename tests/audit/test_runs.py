@@ -13,6 +13,7 @@ from dovetail.audit.attack import Settings
 from dovetail.audit.attacks import labels
 from dovetail.audit.defence_search import BEST_ALONE, recommend, try_defences
 from dovetail.audit.run import Audit, audit
+from dovetail.audit.verdict import worst_of
 from dovetail.errors import ConfigError
 from dovetail.methods import baselines
 from dovetail.methods.apfed import steering
@@ -140,14 +141,22 @@ def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
     assert ("lab", "clinic", "ciphertexts", "labels") in channels(found)
     assert {each.verdict for each in found.findings if each.observer == "lab"} == {"none"}
     numbers = [each for each in found.findings if each.channel.endswith("numbers")]
-    honest, within, lifted = numbers
+    honest, *steered = numbers
+    within, lifted = (
+        [each for each in steered if each.variant == f"apfed, steered{limits}"]
+        for limits in ("", ", no limits")
+    )
     (model,) = [each for each in found.findings if each.channel == "model" and each.owner == "lab"]
     assert (model.observer, model.target, model.verdict) == ("clinic", "columns", "none")
     assert (honest.owner, honest.channel, honest.target) == ("lab", "numbers", "columns")
     assert honest.score > honest.baseline + 0.05
-    assert (within.variant, lifted.variant) == ("apfed, steered", "apfed, steered, no limits")
-    assert within.score > honest.score  # twelve numbers of a row, the policy's default
-    assert within.verdict == "high"
+    assert [each.threat.attack.partition(" as ")[0] for each in within] == [
+        "its columns", "single rows"
+    ]  # fmt: skip
+    assert len(within) == len(lifted) == 2  # each is all that a policy gives
+    most_within, most_lifted = (max(each.score for each in of) for of in (within, lifted))
+    assert most_lifted > max(most_within, honest.score)  # forty-eight numbers of a row, and one
+    assert worst_of(lifted) == "high"
 
 
 @pytest.mark.slow

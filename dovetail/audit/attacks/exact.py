@@ -134,11 +134,14 @@ def _read(guess_NF: np.ndarray, target_NF: np.ndarray, what: str) -> np.ndarray:
 def _guesses(
     views: Mapping[str, np.ndarray], target_NF: np.ndarray, rows: np.ndarray, *, trees: bool
 ) -> Iterator[tuple[str, _Guess]]:
+    """By learner and view; trees, which take longest, of what was sent and own columns alone."""
+    sent = [name for name in views if "components" not in name and "then own" not in name]
+    whole = [name for name in sent if "with own" in name] or sent
     for name, x in views.items():
         yield f"{name}, nearest", _nearest(x, target_NF, rows)
         if "then own" not in name:
             yield f"{name}, ranks", _ranks(x, target_NF, rows)
-        if trees and "then own" not in name:
+        if trees and name in whole:
             fit = forest(x, target_NF, rows)
             assert fit.unseen_KF is not None
             levels = target_NF[rows]

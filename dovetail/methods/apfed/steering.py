@@ -298,15 +298,16 @@ def _regressed(
         active.ask_all(InProcess(engine, driver=owner.name))
         if party in active.numbers:
             views[name] = active.numbers[party]
-    if not views:
-        return
-    held = ~next(iter(views.values())).isnan().any(dim=1)
-    views = {name: each[held] for name, each in views.items()}
-    for name in {"single rows"} & views.keys():  # logarithms of a kernel are distances
-        least = _LEAST_KERNEL * float(views[name].abs().max())
-        views[f"{name}, logarithms"] = views[name].abs().clamp(min=max(least, 1e-30)).log()
-    samples = table.samples[party][held]
-    yield Steered(owner.name, party, views, samples, _REGRESSED, "steered numbers")
+    for name, number_RT in views.items():  # each is all that the policy gives
+        held = ~number_RT.isnan().any(dim=1)
+        asked = {name: number_RT[held]}
+        if name == "single rows":  # logarithms of a kernel are distances
+            sizes = asked[name].abs()
+            least = max(_LEAST_KERNEL * float(sizes.max()), 1e-30)
+            asked["logarithms"] = sizes.clamp(min=least).log()
+        threat = replace(_REGRESSED, attack=f"{name} as targets, then an inversion")
+        samples = table.samples[party][held]
+        yield Steered(owner.name, party, asked, samples, threat, "steered numbers")
 
 
 def _bce(judged_B1: Tensor, truth: float) -> Tensor:
