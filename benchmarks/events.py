@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score
 import dovetail as dt
 from benchmarks import _results
 from dovetail.api.reading import gather
+from dovetail.data import Table
 
 DAY = "1998-01-01"
 PEOPLE, LABELS = 2000, 300
@@ -68,12 +69,18 @@ def measured(
     train, test = own.iloc[:PEOPLE].copy(), own.iloc[PEOPLE:]
     train["y"] = train["y"].where(np.arange(PEOPLE) < LABELS)
     owner = dt.Party("owner", train, id="customer", label="y")
-    section = {"per": "customer", "time": "day", "before": DAY, "windows": (30, 365)}
     for name, columns in (("counts alone", ("count_*",)), ("all columns", ("*",))):
-        partner = dt.Party("shop", events, id="customer", columns=columns, events=section)
+        partner = dt.Party(
+            "shop",
+            events,
+            id="customer",
+            columns=columns,
+            events={"per": "customer", "time": "day", "before": DAY, "windows": (30, 365)},
+        )
         run = dt.fit(dt.APFed(), [owner, partner], test=0, quiet=True)
         held = partner.site.table
         ids = {str(each): row for row, each in enumerate(held.ids.tolist())}
+        assert isinstance(held.x, Table)
         rows = [ids[str(each)] for each in test["customer"] if str(each) in ids]
         seen = test[test["customer"].astype(str).isin(ids)]
         made = pd.DataFrame({each: held.x.column(each).values[rows] for each in partner.columns})
