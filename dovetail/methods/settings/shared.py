@@ -67,7 +67,7 @@ class SealedLimits(Section):
 
     # numbers about one row, over all runs; a run takes one, of C classes C - 1
     numbers_per_row: int = Field(default=1, ge=0)
-    bits: int = Field(default=6, ge=1, le=12)  # that a number tells at the most
+    bits: int = Field(default=5, ge=1, le=12)  # that a number tells at the most
     least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # labelled rows behind each
     kernel: Kernel = "mean"  # by which rows are near (docs/sealed.md)
     # strength of smoothing, in mean eigenvalues of the kernel
