@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,24 @@ def words() -> ModuleType:
 def test_every_page_keeps_the_rules(words: ModuleType) -> None:
     assert len(words.pages()) > 30
     found = [str(finding) for page in words.pages() for finding in words.findings(page)]
+    assert not found
+
+
+def test_pages_of_reports_and_rooms_keep_the_rules(words: ModuleType, tmp_path: Path) -> None:
+    templates = sorted((ROOT / "dovetail").rglob("templates/*.html"))
+    assert {each.parts[-3] for each in templates} >= {"report", "room"}
+    found = []
+    for template in templates:
+        text = template.read_text(encoding="utf-8")
+        for what, instead in (
+            (r"<(svg|style|script)\b.*?</\1>|{%.*?%}", ""),
+            (r"{{.*?}}", "CODE"),
+            (r"<[^>]*>", "\n\n"),
+        ):
+            text = re.sub(what, instead, text, flags=re.DOTALL)
+        page = tmp_path / f"{template.stem}.md"
+        page.write_text("\n\n".join(line.strip() for line in text.splitlines() if line.strip()))
+        found += [f"{template.name}: {each.why}" for each in words.findings(page)]
     assert not found
 
 

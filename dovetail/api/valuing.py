@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rich.console import RenderableType
 from rich.table import Table
+from scipy.stats import t as student_t
 
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, line
@@ -137,19 +138,37 @@ class Values(Shown):
                 title = f"solo: {title}"
             if name != "mi":
                 title += f" ({'less ' if result['lower_is_better'] else ''}{result['metric']})"
-            head.append(title + (" ↓" if name == result["by"] else ""))
+            head.append(title + (" ↓" if name == result["by"] and not self._tied() else ""))
         yield head
         for partner, values in result["partners"].items():
             yield [partner, *(_cell(values[name], num_seeds) for name in measures)]
 
+    def _tied(self) -> list[str]:
+        """Partners beside each other in the order whose intervals overlap, or are unknown."""
+        by, rows = self.result["by"], list(self.result["partners"].items())
+        if len(self.result["seeds"]) == 1 and by != "mi":
+            return [name for name, _ in rows]
+        bounds = [_bounds(values[by], len(self.result["seeds"])) for _, values in rows]
+        tied = []
+        for (one, _), (other, _), above, below in zip(
+            rows, rows[1:], bounds, bounds[1:], strict=False
+        ):
+            if below[1] > above[0] and above != below:
+                tied += [one, other]
+        return list(dict.fromkeys(tied))
+
     def _caption(self) -> str | None:
         result, parts = self.result, []
         if len(result["seeds"]) > 1:
-            parts.append(f"mean ± std of {len(result['seeds'])} seeds")
+            parts.append(f"mean of {len(result['seeds'])} seeds, and its 95 % interval")
+        elif result["by"] != "mi":
+            parts.append("one seed: how far chance moves these is unknown; --seeds 5 tells")
+        if (tied := self._tied()) and len(result["seeds"]) > 1:
+            parts.append(f"no order is known of {' and '.join(tied)}, whose intervals overlap")
         if "random orders" in result.get("shapley", ""):
             parts.append(f"Shapley of {result['shapley']}")
             if len(result["seeds"]) == 1:
-                parts[-1] += ", ± standard error"
+                parts[-1] += ", 95 % interval of the orders"
         return "; ".join(parts) or None
 
 
@@ -244,6 +263,14 @@ def value(
 
 
 def _cell(values: Mapping[str, float], num_seeds: int, sign: str = "+") -> str:
-    spread = values["std"] if num_seeds > 1 else values.get("error", 0.0)
     text = format(values["mean"], f"{sign}.4f")
-    return f"{text} ± {spread:.4f}" if spread or num_seeds > 1 else text
+    low, high = _bounds(values, num_seeds)
+    return f"{text} ({low:{sign}.4f} to {high:{sign}.4f})" if high > low else text
+
+
+def _bounds(values: Mapping[str, float], num_seeds: int) -> tuple[float, float]:
+    """The 95 % interval of a mean: over seeds by Student's t, else over orders."""
+    half = 1.96 * values.get("error", 0.0)
+    if num_seeds > 1:
+        half = float(student_t.ppf(0.975, num_seeds - 1)) * values["std"] / num_seeds**0.5
+    return values["mean"] - half, values["mean"] + half

@@ -127,8 +127,8 @@ def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
     if points:
         what = f"the probability of {second!r}" if second else "the said class's probability"
         yield square(
-            "how often it is so",
-            f"what is said: {what}",
+            "share of rows in which it was right",
+            f"what the model predicted: {what}",
             [("the model", points), ("always true", [(0.0, 0.0), (1.0, 1.0)])],
         )
     if judged_rows.roc:

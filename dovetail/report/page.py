@@ -60,7 +60,7 @@ def html(
         title=f"{runs[0].name}: a run of Dovetail" if one else "Runs of Dovetail, side by side",
         views=pages,
         one=one,
-        dots=[plot for score in scores if (plot := _dots(runs, names, score)) is not None],
+        dots=[*_pictures(runs, names, scores)],
         charts=list(_charts(runs, names)),
         warning="" if one else tables.comparable(runs),
         curve_note=_curve_note(runs),
@@ -79,6 +79,8 @@ def _view(run: Run, titles: tables.Titles, coverage: Coverage | None) -> dict[st
         "name": run.name,
         "path": str(run.path),
         "headline": tables.headline(run, titles),
+        "trained_on": tables.trained_on(run),
+        "next": list(tables.next_steps(run)),
         "notes": run.notes,
         "scores": tables.score_table(run, titles),
         "parties": tables.party_table(run, titles),
@@ -269,32 +271,69 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> charts.Chart | N
     return charts.chart(title, series, x_name=x_name, falling=what == "loss")
 
 
-def _dots(runs: Sequence[Run], names: tables.Names, score: str) -> charts.Dots | None:
-    """Each method's and baseline's score, the best first; with each seed's."""
+def _pictures(
+    runs: Sequence[Run], names: tables.Names, scores: Sequence[str]
+) -> Iterator[charts.Dots]:
+    """Scores of the same rows: of all test rows, and of those that partners share."""
+    for score in scores:
+        if (plot := _dots(runs, names, score)) is not None:
+            yield plot
+    for run in runs:
+        if (plot := _shared_dots(run)) is not None:
+            yield plot
+
+
+def _shared_dots(run: Run) -> charts.Dots | None:
+    """The joint, the solo and the best local model on the test rows that partners share."""
+    kept = [seed.recovered for seed in run.seeds if seed.recovered is not None]
+    if not kept:
+        return None
+    called = {"joint": "joint model", "solo": "solo model", "alone": "best local model"}
     rows = []
+    for key, name in called.items():
+        values = [float(getattr(each, key)) for each in kept]
+        mean, spread = charts.mean_std(values)
+        text = tables.value_text(values)
+        rows.append(charts.Spread(name, text, mean, spread, 1, key == "solo", values))
+    num_rows = round(charts.mean_std([each.rows for each in kept])[0])
+    return charts.dots(
+        f"{run.name}: {NAMES.get(kept[0].score, kept[0].score)} on the {num_rows:,} test rows that "
+        "partners share",
+        rows,
+    )
+
+
+#: What a bar of several seeds is.
+_BAR = "; a bar spans one standard deviation to either side"
+
+
+def _dots(runs: Sequence[Run], names: tables.Names, score: str) -> charts.Dots | None:
+    """Each method's and baseline's score on the same rows, the best first; with each seed's."""
+    rows, with_interval = [], False
     for index, run in enumerate(runs):
         tested = tables.tested_rows(run)
         for row in tables.scored(run):
             values = row.values(score)
-            if not values:
-                continue
+            if not values or tested.get(row.name) != tested.get(run.method):
+                continue  # of other rows: not beside these
             main = row.name == run.method
             name = names.of(run.method).title(row.name) + (", so far" if row.partial else "")
-            if row.name in tested:
-                name += f" ({tested[row.name]} rows)"
+            mean, spread = charts.mean_std(values)
+            interval = tables.interval(run, row.name, score)
+            if interval is not None:
+                with_interval, spread = True, (interval[1] - interval[0]) / 2
             if len(runs) > 1:
                 name = f"{run.name}: {name}"
             colour = index if len(runs) > 1 else 0 if main else 1
             rows.append(
-                charts.Spread(
-                    name, tables.value_text(values), *charts.mean_std(values), colour, main, values
-                )
+                charts.Spread(name, tables.value_text(values), mean, spread, colour, main, values)
             )
     rows.sort(key=lambda row: row.mean, reverse=SCORES[score])
     where = "" if score == "validation" else " on the test rows"
     better = "more is better" if SCORES[score] else "less is better"
-    spread = "; a bar spans one standard deviation to either side"
-    shown = spread if any(len(row.each) > 1 for row in rows) else ""
+    shown = _BAR if any(len(row.each) > 1 for row in rows) else ""
+    if with_interval:
+        shown += "; of one seed a bar is the 95 % interval over draws of the test rows"
     return charts.dots(f"{NAMES[score]}{where} ({better}){shown}", rows)
 
 

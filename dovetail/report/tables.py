@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from dovetail.data.wording import bytes_text, count_text, name_list
@@ -303,6 +304,42 @@ class Headline:
     alone: str
     against: str
     recovered: str = ""
+
+
+def interval(run: Run, name: str, score: str) -> tuple[float, float] | None:
+    """The 95 % interval of a score of one seed and one party; else None."""
+    if len(run.seeds) > 1:
+        return None
+    found = [
+        judged.intervals[score]
+        for done in run.seeds[0].done.values()
+        for judged in done.details.get(name, {}).values()
+        if score in judged.intervals
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def trained_on(run: Run) -> str:
+    """The day on which the run ended, and whether its messages were attacked."""
+    ends = [each.path / "result.json" for each in run.seeds if each.finished]
+    if not ends:
+        return ""
+    day = datetime.fromtimestamp(max(path.stat().st_mtime for path in ends)).date()
+    verdict = "not run" if run.audit is None else run.audit.verdict
+    return f"Trained on {day}. Audit: {verdict}."
+
+
+def next_steps(run: Run) -> Iterator[str]:
+    """What to do next, as commands."""
+    if not all(seed.finished for seed in run.seeds):
+        yield "It is not done: say dovetail train again, with --resume."
+        return
+    if len(run.seeds) == 1:
+        yield "Before you rely on a gain: --set 'seeds=[0, 1, 2]' shows how far chance moves it."
+    if run.audit is None:
+        yield f"Before you go on with partners: dovetail audit {run.path} attacks its messages."
+    if any(seed.models for seed in run.seeds):
+        yield f"To use it: dovetail predict {run.path} NEW.csv."
 
 
 def headline(run: Run, titles: Titles) -> Headline:

@@ -7,7 +7,8 @@ direction. A partner whose columns another has as well is worth nothing to the f
 the second. Beyond ``EXACT_PARTNERS`` Shapley's values are sampled.
 
 Partners of APFed are valued twice: by the solo model, which says what a partner is worth after it
-has left, and by classic vertical learning, which says what it is worth while it is there.
+has left, and by the run's joint model, which says what it is worth while it is there; the paper's
+variants have none, and classic vertical learning in its place.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def valued_of(method: str) -> Valued:
 
 
 def with_joint(run: RunFile) -> RunFile:
-    """The run, with classic vertical learning beside it, by which partners are worth what they are
-    while they are there."""
-    joint = valued_of(run.method).joint
+    """The run, and beside it what values partners while they are there, where its own joint model
+    does not."""
+    joint = valued_of(run.method).joint(run.method)
     if joint is None:
         return run
     return run.model_copy(update={"baselines": tuple({*run.baselines, joint})})

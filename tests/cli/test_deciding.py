@@ -58,7 +58,7 @@ def test_every_method_tells_what_people_decide_by(
     done = dovetail("report", "out/run", "--out", "page.html")
     assert done.code == 0, done.err
     page = (tmp_path / "page.html").read_text()
-    assert "What is right and what is wrong" in page
+    assert "Where the model is wrong" in page
     assert "Confusion matrix" in page
     assert "(ROC)" in page
     if not threshold:

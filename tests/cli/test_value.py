@@ -30,7 +30,7 @@ def test_partners_are_ranked_and_written_for_other_tools(
         "registry",
     ):
         assert words in done.out
-    assert "mean ± std of 2 seeds" in done.out
+    assert "mean of 2 seeds, and its 95 % interval" in done.out
     assert "8 coalitions trained" in done.out
     result = json.loads((tmp_path / "out/run/value.json").read_text())
     assert result["method"] == "apfed-c"

@@ -415,7 +415,8 @@ def test_scores_of_other_test_rows_say_of_how_many(tmp_path):
     (path / "result.json").write_text(json.dumps(result))
     words = page(path).words
     assert "0.750 accuracy on 200 test rows" in words
-    assert "learned alone (161 rows) 0.500" in words
+    assert "learned alone 0.500 161" in words  # in the table
+    assert "learned alone (161 rows)" not in words  # nor beside others in the picture
     assert "accuracy test rows seconds APFed, predicts alone 0.750 200 2.0" in words
     for variant in result["variants"].values():
         for local in variant["details"].values():

@@ -96,7 +96,7 @@ def test_nobody_is_let_in_without_the_token(driver: DriverRoom) -> None:
         for path in ("/", "/?token=wrong", "/runs/first", "/events", "/room.css"):
             answer = stranger.get(path)
             assert answer.status_code == 401, path
-            assert "runs of" not in answer.text
+            assert "Runs in" not in answer.text
         assert post(stranger, "/runs", data={"file": "run.toml"}).status_code == 401
     assert driver.jobs.all() == []
 

@@ -88,7 +88,7 @@ def test_requests_and_answers_are_as_the_document_says(folder: Path) -> None:
         wizard = {**whole, "job": "wizard"}
         partly = (await client.post("/predict?partial=true", json=[wizard, whole])).json()
         checker(reported, "m0.answer").validate(partly)
-        assert [line["row"] for line in partly["predictions"]] == [1]
+        assert [line["row"] for line in partly["predictions"]] == [2]
         refused = await client.post("/predict", json=[wizard])
         checker(reported, "error").validate(refused.json())
         options = {each["name"] for each in reported["paths"]["/predict"]["post"]["parameters"]}

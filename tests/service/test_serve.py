@@ -170,7 +170,7 @@ def test_a_column_that_is_missing_is_told_with_the_one_that_may_be_meant(folder)
 
     (error,) = answers_of(service({"c": folder}), ask).json()["errors"]
     words = "the column is missing (is it 'Age'?); give null where there is no value"
-    assert error == {"row": 0, "column": "age", "error": words}
+    assert error == {"row": 1, "column": "age", "error": words}
 
 
 def test_a_body_means_the_same_in_each_form_and_beside_other_rows(folder):
@@ -194,7 +194,7 @@ def test_a_body_means_the_same_in_each_form_and_beside_other_rows(folder):
     assert [reply["predictions"][0]["probabilities"] for reply in replies] == [first] * 6
     (error,) = replies[3]["errors"]
     expected = "expected a date (ISO 8601, such as 2026-01-31) or null, got '04/25/2018'"
-    assert error == {"row": 2, "column": "admitted", "error": expected}
+    assert error == {"row": 3, "column": "admitted", "error": expected}
 
 
 def test_a_number_is_no_date(folder):
@@ -221,14 +221,15 @@ def test_a_bad_row_is_named_and_the_others_are_answered_if_asked(folder):
 
     refused, partly, unseen = answers_of(service({"clinic": folder}), ask)
     assert refused.status_code == 422
-    assert refused.json()["error"] == "3 of 5 rows cannot be used"
+    assert refused.json()["error"].startswith("3 of 5 rows cannot be used; with ?partial=true the")
+    assert "?allow_unseen=true" in refused.json()["error"]
     errors = refused.json()["errors"]
-    assert errors[0] == {"row": 1, "column": "age", "error": "expected a number or null, got 'old'"}
+    assert errors[0] == {"row": 2, "column": "age", "error": "expected a number or null, got 'old'"}
     assert errors[1]["error"].startswith("expected one of 'clerk', 'cook'")
-    assert {each["column"] for each in errors if each["row"] == 3} == {"job", "smoker", "admitted"}
-    assert [each["row"] for each in partly.json()["predictions"]] == [0, 4]
+    assert {each["column"] for each in errors if each["row"] == 4} == {"job", "smoker", "admitted"}
+    assert [each["row"] for each in partly.json()["predictions"]] == [1, 5]
     assert len(partly.json()["errors"]) == len(errors)
-    assert [each["row"] for each in unseen.json()["predictions"]] == [0, 2]
+    assert [each["row"] for each in unseen.json()["predictions"]] == [1, 3]
 
 
 def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):

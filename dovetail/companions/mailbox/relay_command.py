@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -93,6 +94,17 @@ def relay(
             max_of_peer=MAX_CONNECTIONS if mutual_tls else None,
             print_line=(lambda url: None)
             if quiet or json_log
-            else lambda url: print_line(f"relay at {url}"),
+            else lambda url: print_line(f"relay at {_typed(url)}"),
             revoked=partial(revoked_by, certificates) if mutual_tls else None,
         )
+
+
+def _typed(url: str) -> str:
+    """The address as others can type it: where it listens everywhere, by this machine's name.
+
+    >>> _typed("https://127.0.0.1:7443")
+    'https://127.0.0.1:7443'
+    """
+    for everywhere in ("//0.0.0.0:", "//[::]:"):
+        url = url.replace(everywhere, f"//{socket.getfqdn()}:")
+    return url

@@ -38,6 +38,7 @@ class Line:
         method: what it trains; "" while nobody knows.
         progress: how far it is, in words.
         figure, figure_name: its main score, and what that is.
+        beside: the best local model's, on the same rows.
         verdict: of an audit; "" if there was none.
     """
 
@@ -47,6 +48,7 @@ class Line:
     progress: str = ""
     figure: str = ""
     figure_name: str = ""
+    beside: str = ""
     verdict: str = ""
 
 
@@ -68,7 +70,7 @@ class DriverRoom:
 
     @property
     def title(self) -> str:
-        return f"runs of {self.folder.resolve().name}"
+        return f"Runs in {self.folder.resolve().name}"
 
     # --- What is shown --------------------------------------------------------------------------
 
@@ -132,7 +134,8 @@ class DriverRoom:
             "" if finished else _progress(run),
             figure.figure,
             figure.figure_name,
-            run.audit.verdict if run.audit is not None else "",
+            figure.against.partition("; ")[2],
+            run.audit.verdict if run.audit is not None else "not run" if finished else "",
         )
 
     def run(self, name: str) -> Run:

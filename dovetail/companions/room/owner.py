@@ -15,11 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dovetail.alignment.stored import load_rows
+from dovetail.audit.measured import reported_of
 from dovetail.companions.room.jobs import Job, Jobs
 from dovetail.errors import ConfigError, DovetailError
+from dovetail.methods import variants
 from dovetail.methods.party import Site
+from dovetail.network.certificates import certificate_name
 from dovetail.network.ledger import files_of, verify
-from dovetail.node.partyfile import open_site
+from dovetail.node.partyfile import algorithms, open_site
 from dovetail.node.proposal import Proposal, Signature, parse_proposal
 from dovetail.node.reviewing import Reviewer, changes
 from dovetail.node.site_folder import is_used, site_folder_of, warnings_of
@@ -73,7 +77,8 @@ class Left:
         receiver: whom it went to.
         messages, bytes: how often, and how much.
         last: when.
-        epsilon: the most that it cost one sample; None: it was not counted.
+        epsilon: the most that it cost one sample; None: nothing of it was noised.
+        algorithms: what it was asked for, as a policy calls it.
     """
 
     receiver: str
@@ -81,6 +86,22 @@ class Left:
     bytes: int
     last: str
     epsilon: float | None
+    algorithms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an officer asks about one receiver, in sentences.
+
+    Attributes:
+        left: what its ledger counts.
+        purposes: what it said that it wants, and until when.
+        knows: what it knows now of this party's people.
+    """
+
+    left: Left
+    purposes: list[str]
+    knows: list[str]
 
 
 class OwnerRoom:
@@ -131,6 +152,56 @@ class OwnerRoom:
     def warnings(self) -> list[str]:
         """What to do about its certificate."""
         return warnings_of(self.site)
+
+    def told(self) -> list[Told]:
+        """Who asked, for what, and what it knows now."""
+        return [
+            Told(each, [*self._purposes(each.receiver)], [*self._knows(each)])
+            for each in self.left()[0]
+        ]
+
+    def _purposes(self, driver: str) -> Iterator[str]:
+        for each in self.proposals():
+            if each.proposal.driver == driver and each.ours and each.ours.decision == "signed":
+                yield f"{each.proposal.purpose} (until {each.proposal.expires:%Y-%m-%d})"
+
+    def _knows(self, left: Left) -> Iterator[str]:
+        if "align" in left.algorithms:
+            shared = self._shared(left.receiver)
+            number = "some" if shared is None else f"{shared:,}"
+            yield (
+                f"which of its ids are in your table, too: {number} of your "
+                f"{self.site.table.num_rows:,} people"
+            )
+        for name in left.algorithms:
+            if name != "align":
+                shows = "; ".join(reported_of(name).shows) or "dovetail audit measures it"
+                yield f"what messages of {_called(name)} reveal; our audits rate it: {shows}"
+
+    def _shared(self, driver: str) -> int | None:
+        """How many people it knows to be in both tables; None: nobody kept that."""
+        path = self.site_folder / "aligned" / f"{certificate_name(driver)}.safetensors"
+        try:
+            rows_S = load_rows(path, self.site.name, self.site.table.ids).rows_S
+        except DovetailError:
+            return None
+        return int((rows_S >= 0).sum())
+
+    def agrees(self) -> list[str]:
+        """What its policy agrees to, in sentences."""
+        policy = self.site.policy.section
+        drivers = "anybody with a certificate of the federation"
+        if policy.drivers is not None:
+            drivers = ", ".join(policy.drivers) or "nobody"
+        names = [_called(name) for name in policy.algorithms]
+        each_time = "each time you sign it" if policy.approval == "signed" else "without asking you"
+        return [
+            f"{drivers} may ask.",
+            f"They may ask for {', '.join(names) or 'nothing'}; a run starts {each_time}.",
+            f"No message is answered about fewer than {policy.min_rows:,} people.",
+            f"In a day a driver may start {policy.max_runs_per_day:,} runs and look "
+            f"{policy.max_alignments:,} times who is in both tables.",
+        ]
 
     def policy(self) -> dict[str, str]:
         """What it agrees to, in its file's words."""
@@ -312,6 +383,13 @@ class OwnerRoom:
         return answer
 
 
+def _called(algorithm: str) -> str:
+    """An algorithm of a policy, as people call it."""
+    if algorithm == "align":
+        return "who is in both tables"
+    return variants().get(algorithm, algorithm).partition(",")[0]
+
+
 def _left(path: Path) -> tuple[list[Left], str]:
     """What a ledger says has left, by receiver; or why it cannot be read."""
     try:
@@ -319,8 +397,10 @@ def _left(path: Path) -> tuple[list[Left], str]:
     except DovetailError as error:
         return [], str(error)
     found: dict[str, Left] = {}
+    known = algorithms()
     for line in lines:
         name, before = line["to"], found.get(line["to"])
+        asked = known.get(line["message"].partition(".")[0])
         costs = [cost for cost in (line.get("epsilon"), before and before.epsilon) if cost]
         found[name] = Left(
             name,
@@ -328,6 +408,11 @@ def _left(path: Path) -> tuple[list[Left], str]:
             line["bytes"] + (before.bytes if before else 0),
             max(line["last"], before.last if before else ""),
             max(costs) if costs else None,
+            tuple(
+                dict.fromkeys(
+                    [*(before.algorithms if before else ()), *([asked.policy] if asked else [])]
+                )
+            ),
         )
     return list(found.values()), ""
 

@@ -36,13 +36,13 @@ class OwnerPages:
 
     def _overview(self) -> dict[str, Any]:
         room = self._room
-        left, broken = room.left()
+        broken = room.left()[1]
         return {
             "room": room,
             "title": room.title,
             "serving": room.serving(),
             "proposals": room.proposals(),
-            "left": left,
+            "told": room.told(),
             "broken": broken,
             "refusals": room.refusals(),
             "log": room.log(),

@@ -36,8 +36,21 @@ def templates() -> Environment:
     )
     made.filters["printable"] = printable
     made.filters["markdown"] = _markdown
-    made.filters["clock"] = lambda at: f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+    made.filters["clock"] = lambda at: f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+    made.filters["local"] = _local
     return made
+
+
+def _local(text: str) -> str:
+    """A time of a record, by this machine's clock and to the minute; what is none as it is.
+
+    >>> _local("soon")
+    'soon'
+    """
+    try:
+        return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return text
 
 
 def _markdown(text: str) -> Markup:

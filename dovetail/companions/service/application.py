@@ -173,7 +173,11 @@ class Service:
         asked = await self._asked(request, model)
         bad, total = asked.bad, len(asked)
         if bad and (not _flag(request, "partial") or len(asked.bad_rows) == total):
-            text = f"{len(asked.bad_rows)} of {total} rows cannot be used"
+            text = (
+                f"{len(asked.bad_rows)} of {total} rows cannot be used; with ?partial=true the "
+                "others are answered, with ?allow_unseen=true a category that training has not "
+                "seen counts as missing"
+            )
             return _refusal(422, text, errors=errors_json(bad)), 0
         unusable = {*asked.bad_rows}
         answered_rows = [row for row in range(total) if row not in unusable] if bad else None
@@ -199,7 +203,7 @@ class Service:
                 line["answered"] = list(by)
         if answered_rows is not None:
             for line, row in zip(lines, answered_rows, strict=True):
-                line["row"] = row
+                line["row"] = row + 1
             answer["errors"] = errors_json(bad)
         self.meters.watch(model, asked)
         return _json({**answer, "predictions": lines}), len(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -53,14 +54,15 @@ def explain(
         raise DataError(
             f"{data} has {len(explanation.outputs)} rows that are explained; there is no {row}"
         )
+    on = "on the rows that it was trained on" if _taught(folder, data) else "on these rows"
     if html is not None:
         html.write_text(
-            page(f"What {folder.name} leans on", explanation, row=row), encoding="utf-8"
+            page(f"What {folder.name} leans on", explanation, row=row, on=on), encoding="utf-8"
         )
     if as_json:
         print(json.dumps(explanation.to_json(row=row)))
         return
-    _print(explanation, row)
+    _print(explanation, row, on)
     if not quiet:
         print(
             "dovetail: what columns add to what is said (log-odds of a class, or a value) was "
@@ -73,13 +75,22 @@ def explain(
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def _print(explanation: Explanation, row: int | None) -> None:
+def _taught(folder: Path, data: Path) -> bool:
+    """Whether the model's run says that this file taught it."""
+    from dovetail.files import read_run
+
+    digest = hashlib.sha256(data.read_bytes()).hexdigest()
+    runs = (parent / "run.toml" for parent in [folder, *folder.parents][:4])
+    return any(digest in read_run(run).get("sha256", {}).values() for run in runs if run.exists())
+
+
+def _print(explanation: Explanation, row: int | None, on: str) -> None:
     from dovetail.api.shown import plain_table, terminal_text
     from dovetail.cli.output import console
 
     out = console()
     if explanation.base is not None:
-        out.print(f"{explanation.score} {explanation.base:.4f} on these rows", highlight=False)
+        out.print(f"{explanation.score} {explanation.base:.4f} {on}", highlight=False)
     importance = {each.column: each for each in explanation.importance}
     lost = (f"{explanation.score} lost without it", "95 %") if importance else ()
     table = plain_table("column", "adds, mean size", *lost, right=1 + len(lost))

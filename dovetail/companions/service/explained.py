@@ -13,8 +13,10 @@ from dovetail.report.views import COLOURS, TableView, render
 _MOST_DRAWN = 20
 
 
-def page(title: str, explanation: Explanation, *, row: int | None = None) -> str:
-    """One self-contained page."""
+def page(
+    title: str, explanation: Explanation, *, row: int | None = None, on: str = "on these rows"
+) -> str:
+    """One self-contained page; ``on`` says whose rows they are."""
     plots: list[Dots | None] = []
     if explanation.importance:
         plots.append(
@@ -53,7 +55,7 @@ def page(title: str, explanation: Explanation, *, row: int | None = None) -> str
     head = ["column", "importance", "95 %", "adds, mean size"]
     base = ""
     if explanation.base is not None:
-        base = f"The {explanation.score} is {explanation.base:.4f} on these rows. "
+        base = f"The {explanation.score} is {explanation.base:.4f} {on}. "
     return render(
         "explain.html",
         title=title,

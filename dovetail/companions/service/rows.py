@@ -329,9 +329,9 @@ def check_count(num_rows: int, most_rows: int) -> None:
 
 
 def errors_json(bad: Sequence[BadCell]) -> list[dict[str, Any]]:
-    """The first bad cells, by row."""
+    """The first bad cells, by row; rows count from 1."""
     ordered = sorted(bad, key=lambda cell: cell.row)
-    return [asdict(cell) for cell in ordered[:_MOST_LISTED]]
+    return [{**asdict(cell), "row": cell.row + 1} for cell in ordered[:_MOST_LISTED]]
 
 
 def _number(cell: Any, reading: kinds.Reading) -> float | None:

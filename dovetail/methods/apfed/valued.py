@@ -29,6 +29,9 @@ from dovetail.network import Party
 #: The joint model: it needs every partner at each prediction.
 CLASSIC = "tvfl"
 
+#: Variants whose runs have a joint model of their own.
+WITH_JOINT = ("apfed", "apfed-d")
+
 
 class _ApfedGame(Game):
     """APFed or classic vertical learning: nobody left is the active party alone."""
@@ -57,17 +60,19 @@ class _ApfedGame(Game):
         setup = self._with(coalition)
         if self._label_owner_data.test is None:
             raise ConfigError(NO_TEST)
-        nobody = "best-alone" if setup.method in ("apfed", "apfed-d") else "alone"
-        variant = setup.method if coalition else nobody
-        alone_scores = dict(
-            numbers(setup.train(variant, seed, silent).scores[variant][self._label_owner_data.name])
-        )
+        nobody = "best-alone" if setup.method in WITH_JOINT else "alone"
+        variant, name = setup.method if coalition else nobody, self._label_owner_data.name
+        scores = setup.train(variant, seed, silent).scores
+        alone_scores = dict(numbers(scores[variant][name]))
         if not joint:
             return alone_scores
         together = alone_scores
         if coalition:
-            scores = setup.train(CLASSIC, seed, silent).scores
-            together = dict(numbers(scores[CLASSIC][self._label_owner_data.name]))
+            if setup.method in WITH_JOINT:
+                found = scores.get("joint", scores[variant])
+            else:
+                found = setup.train(CLASSIC, seed, silent).scores[CLASSIC]
+            together = dict(numbers(found[name]))
         return alone_scores | {f"{JOINT}{name}": value for name, value in together.items()}
 
     def _with(self, coalition: Collection[str]) -> Training:
@@ -111,5 +116,7 @@ class ApfedValued(Valued):
     """Methods of an active party with partners."""
 
     variants = ("apfed", "apfed-r", "apfed-c", "apfed-mixed", "apfed-d", CLASSIC)
-    joint = CLASSIC
     game = _ApfedGame
+
+    def joint(self, method: str) -> str | None:
+        return None if method in WITH_JOINT else CLASSIC

@@ -84,13 +84,14 @@ class Valued:
 
     Attributes:
         variants: those that have partners.
-        joint: the variant that says what they are worth while they are there; None: the method's
-            own model needs them.
     """
 
     variants: ClassVar[tuple[str, ...]]
-    joint: ClassVar[str | None] = None
     game: ClassVar[type[Game]]  # a run, seen as partners who may or may not take part
+
+    def joint(self, method: str) -> str | None:
+        """What is trained besides to say what partners are worth while they are there."""
+        return None
 
 
 # --- What games share ----------------------------------------------------------------------------
