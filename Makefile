@@ -9,7 +9,7 @@ export DOVETAIL_DATA
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check keys bench docs pages lock clean
+.PHONY: help demo test test-all test-plain check keys bench docs pages lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -23,6 +23,11 @@ test: .venv/.installed  ## the quick tests, under two minutes on two cores
 # Federations of processes wait for each other, and quick tests fill these waits.
 test-all: .venv/.installed  ## those, whole trainings, and all that opens sockets
 	$(BIN)/pytest -q -m "not gpu" -n $$($(BIN)/python -c "import os; print(2 + os.cpu_count())") --dist worksteal
+
+# The plainest kernels of every processor: what a network learnt is judged with these, too.
+test-plain: .venv/.installed  ## the quick tests that judge trained networks, without AVX
+	ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 $(BIN)/pytest -q \
+		-m "trained and not slow and not network and not gpu" -n 2 --dist worksteal
 
 check: .venv/.installed  ## lint, formatting, types, and the language of the docs
 	$(BIN)/ruff check

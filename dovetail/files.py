@@ -16,6 +16,7 @@ All other keys are every cell's. ``FILE:CELL`` names a cell wherever a run file 
 from __future__ import annotations
 
 import difflib
+import errno
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -27,6 +28,14 @@ from dovetail.errors import ConfigError
 
 #: How the names of tables end.
 TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".npz")
+
+
+def not_written(error: OSError, path: Path) -> str:
+    """Why the file is not written; of a full disk, which one and what to do."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error.strerror or str(error)
+    disk = next(each for each in (path.resolve(), *path.resolve().parents) if each.is_mount())
+    return f"no space left on the disk at {disk}; free some of it and run the command again"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -247,6 +247,7 @@ def same(one: Path, other: Path) -> bool:
     )
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_it_trains_from_party_files_and_goes_on_where_it_stopped(parties: Path) -> None:
     (parties / "here.toml").write_text(HERE)

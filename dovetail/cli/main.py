@@ -165,6 +165,7 @@ def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and exit code 2, Ctrl-C in 130."""
     from dovetail.cli.interrupts import ends_by_ctrl_c
     from dovetail.errors import DovetailError
+    from dovetail.files import not_written
 
     # Nearly all that a run makes is let go by counting: looking for circles after every 700 objects
     # took a twentieth of the demo's processor time.
@@ -193,7 +194,9 @@ def main() -> None:
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        print(f"dovetail: {where}{error.strerror}", file=sys.stderr)
+        print(
+            f"dovetail: {where}{not_written(error, Path(error.filename or '.'))}", file=sys.stderr
+        )
         sys.exit(2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import secrets
@@ -24,6 +25,7 @@ from dovetail.data.kinds import Column, Reading
 from dovetail.data.labels import read_label
 from dovetail.data.loaded import Loaded
 from dovetail.errors import DataError, MissingColumnError
+from dovetail.files import not_written
 from dovetail.settings.labels import composed, label_columns
 from dovetail.settings.sources import is_query
 
@@ -528,7 +530,10 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         )
         os.replace(partial, path)
     except (duckdb.Error, OSError) as error:
-        raise DataError(f"cannot write {path}: {first_line(error)}") from None
+        why = first_line(error)
+        if os.strerror(errno.ENOSPC) in why:  # DuckDB says it in JSON
+            why = not_written(OSError(errno.ENOSPC, why), path)
+        raise DataError(f"cannot write {path}: {why}") from None
     finally:
         connection.close()
         partial.unlink(missing_ok=True)

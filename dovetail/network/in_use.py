@@ -60,6 +60,9 @@ def in_use(folder: Path, advice: str, *, lock: str = LOCK, wait_s: float = 0.0) 
             yield
         finally:
             owner.unlink(missing_ok=True)
+            if lock != LOCK:  # beside a user's files nothing is left
+                with suppress(OSError):
+                    path.unlink()
             if made:
                 _remove_if_unused(folder, path)
 

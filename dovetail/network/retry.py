@@ -6,8 +6,8 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -77,17 +77,25 @@ def raise_descriptor_limit() -> int | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in UTF-8, whole or not at all, also beside another process that writes it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Write a file in UTF-8, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.new")
 
     def write() -> None:
         fresh.write_text(text, encoding="utf-8", newline="\n")
         os.replace(fresh, path)
 
-    try:
+    with naming(path):
         patiently(write)
-    finally:
-        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system name the file: those of a full disk do not by themselves."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_private(path: Path, data: bytes, *, rights: int = 0o600) -> None:
@@ -113,7 +121,8 @@ def write_private(path: Path, data: bytes, *, rights: int = 0o600) -> None:
         _sync_folder(path.parent)
 
     try:
-        patiently(write)
+        with naming(path):
+            patiently(write)
     except OSError:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.errors import ConfigError
+from dovetail.network.in_use import in_use
 from dovetail.report.folder import read_run
 from dovetail.report.gather import coverage_of, known_names, names_of
 from dovetail.report.page import html
@@ -40,8 +41,8 @@ def make_report(
     )
     out = out or paths[0] / "report.html"
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, page)
+        with in_use(out.parent, "name another page", lock=f".{out.name}.lock", wait_s=10.0):
+            write_text(out, page)
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror}; name a file with --out") from None
     return out

@@ -19,6 +19,7 @@ import tomli_w
 from torch import Tensor
 
 from dovetail.errors import CheckpointError, ConfigError
+from dovetail.files import not_written
 from dovetail.methods import outcome as outcomes
 from dovetail.models import Model
 from dovetail.models.card import renew_all
@@ -29,7 +30,7 @@ from dovetail.models.model_folders import JOINT
 from dovetail.models.recovered import over_seeds, warnings_of
 from dovetail.network import Checkpoint
 from dovetail.network.in_use import in_use
-from dovetail.network.retry import write_text
+from dovetail.network.retry import naming, write_text
 from dovetail.node.proposal import Proposal, Signature, signature_path
 
 #: Of a variant, what stands elsewhere in a result.
@@ -180,7 +181,7 @@ class RunFolder:
             self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(
-                f"cannot write the run folder {self.path}: {error.strerror}"
+                f"cannot write the run folder {self.path}: {not_written(error, self.path)}"
             ) from None
         return self
 
@@ -220,8 +221,9 @@ class RunFolder:
 
     def epoch(self, variant: str, line: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
-        self._metrics.write(json.dumps({"variant": variant, **line}) + "\n")
-        self._metrics.flush()
+        with naming(self.path / "metrics.jsonl"):
+            self._metrics.write(json.dumps({"variant": variant, **line}) + "\n")
+            self._metrics.flush()
 
     def lines(self) -> list[dict[str, Any]]:
         """What ``metrics.jsonl`` has so far."""

@@ -68,6 +68,7 @@ def parties(shops, **more):
     ]
 
 
+@pytest.mark.trained
 def test_a_block_of_pictures_is_learned_together(shops):
     blocks = {"pictures": ["photo"], "trade": ["town", "sales"]}
     run = dt.fit(dt.HyFEM(rounds=20), parties(shops, blocks=blocks), quiet=True)
@@ -76,6 +77,7 @@ def test_a_block_of_pictures_is_learned_together(shops):
     assert run.models["north"].predict(shops[0]).shape == (160,)
 
 
+@pytest.mark.trained
 def test_common_columns_are_encoded_and_learned_together(shops):
     run = dt.fit(dt.CHFL(rounds=20), parties(shops), quiet=True)
     accuracy = [row["accuracy"] for row in run.scores.to_dict().values()]

@@ -100,6 +100,7 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(folder: Path) -> N
     assert list(first.scores) == ["APFed, predicts alone", "learned alone"]
 
 
+@pytest.mark.trained
 @pytest.mark.network
 @pytest.mark.usefixtures("brief_learners")
 def test_several_labels_are_one_question_to_a_partner_elsewhere(folder: Path) -> None:

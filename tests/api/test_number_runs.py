@@ -24,6 +24,7 @@ def people(kind: Kind) -> pd.DataFrame:
     return pd.DataFrame({"patient": np.arange(240), "age": here, "blood": there, "y": y})
 
 
+@pytest.mark.trained
 @pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize(
     ("kind", "score"),

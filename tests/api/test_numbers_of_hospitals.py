@@ -61,6 +61,7 @@ def hospitals(
         yield dt.Party(name, rows, id="patient", label=label, task=task, **named, **more)
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_hospital_has_a_model_that_says_how_much(
@@ -171,6 +172,7 @@ def test_rates_of_one_exposure_are_counts(method: str) -> None:
         np.testing.assert_array_equal(counts, rates)
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize(
     ("method", "partition", "baselines"),
     [

@@ -71,6 +71,7 @@ def method(encoder, **more):
     return dt.APFed("contrastive", encoder=encoder, epochs=8, projection=4, **more)
 
 
+@pytest.mark.trained
 def test_a_class_makes_a_network_a_seed_and_it_learns(frames):
     own = dt.fit(method(Residual), parties(frames), baselines=["majority"], seeds=2, quiet=True)
     scores = own.scores.to_dict()
@@ -82,6 +83,7 @@ def test_a_class_makes_a_network_a_seed_and_it_learns(frames):
     )
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize(("ours", "theirs"), [(Graph, Residual), (Residual, Graph)])
 def test_figure_1s_graph_network_and_a_deep_one_help_each_other(frames, ours, theirs):
     """APFed's Figure 1 draws a graph network at one party, a deep network at the other."""
@@ -248,6 +250,7 @@ def test_one_partys_own_file_names_the_network_of_its_own_column(frames, package
         dt.CHFL(encoder=package)
 
 
+@pytest.mark.trained
 def test_the_bottom_of_fedoptimus_is_any_network(frames, package):
     ours = frames[0][["id", "label"]]
     lab = dt.Party("lab", frames[0].drop(columns="label"), id="id", fedoptimus={"bottom": package})

@@ -33,6 +33,7 @@ def test_the_example_of_several_labels_runs_from_top_to_bottom(tmp_path: Path) -
     assert "p(fibrillation)" in output
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_the_example_of_times_runs_from_top_to_bottom(tmp_path: Path) -> None:
     output = run((ROOT / "examples" / "survival.py").read_text(), tmp_path)

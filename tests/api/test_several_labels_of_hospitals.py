@@ -57,6 +57,7 @@ def run(request: pytest.FixtureRequest) -> dt.Run:
     return dt.fit(METHODS[request.param], parties, test=0.25, quiet=True, baselines=["linear"])
 
 
+@pytest.mark.trained
 def test_every_hospital_has_a_model_of_all_labels(run: dt.Run, tmp_path: Path) -> None:
     frame, name = people(), run.result["method"]
     details = run.result["variants"][name]["details"]
@@ -91,6 +92,7 @@ def test_the_report_and_the_card_name_every_label(run: dt.Run, tmp_path: Path) -
     assert "3 labels at once: relapse, sepsis, pain" in card
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("method", METHODS)
 def test_numbers_are_standardised_by_the_rows_of_all(method: str, tmp_path: Path) -> None:
     parties = list(hospitals(NUMBERS, blocks=method == "hyfem", task="regression"))

@@ -54,6 +54,7 @@ def parties(frame: pd.DataFrame, **more: object) -> list[dt.Party]:
     ]
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_a_run_file_a_report_a_table_and_an_export(tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ def test_a_run_file_a_report_a_table_and_an_export(tmp_path: Path) -> None:
     assert "give label as one of relapse, sepsis, pain" in str(done.exception)
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("method", ["apfed", "apfed-d", "apfed-r", "apfed-c"])
 @pytest.mark.usefixtures("brief_learners")
 def test_numbers_by_every_method_of_apfed(method: str, tmp_path: Path) -> None:

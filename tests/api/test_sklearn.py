@@ -60,6 +60,7 @@ def clinic_and_lab() -> tuple[pd.DataFrame, pd.Series, pd.DataFrame, dt.Party]:
     return mean.iloc[:120], labels.iloc[:120], mean.iloc[120:], lab
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_partners_train_and_are_not_needed_to_predict(tmp_path) -> None:
@@ -88,6 +89,7 @@ def test_partners_train_and_are_not_needed_to_predict(tmp_path) -> None:
     )
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_in_a_cross_validation_partners_rows_follow_by_id() -> None:
@@ -114,6 +116,7 @@ def test_in_a_cross_validation_partners_rows_follow_by_id() -> None:
     )
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_a_grid_search_tries_settings_in_processes() -> None:
     X, y, _, _ = clinic_and_lab()
@@ -140,6 +143,7 @@ def test_output_is_of_the_kind_that_was_set() -> None:
         model.set_output(transform="numpy")  # type: ignore[arg-type]
 
 
+@pytest.mark.trained
 def test_rows_of_weight_0_teach_nothing() -> None:
     X, y, _, _ = clinic_and_lab()
     wrong = y.sample(frac=1, random_state=0).set_axis(y.index)
@@ -153,6 +157,7 @@ def test_rows_of_weight_0_teach_nothing() -> None:
     assert weighed.score(X, y) > 0.88
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_rows_of_weight_0_count_for_nothing_beside_partners_either() -> None:
@@ -165,6 +170,7 @@ def test_rows_of_weight_0_count_for_nothing_beside_partners_either() -> None:
     assert weighed.score(X, y) > clone(model).fit(X, mixed).score(X, y) + 0.05
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_a_regressor_with_a_partner_predicts_numbers() -> None:
@@ -284,6 +290,7 @@ def several_labels() -> tuple[pd.DataFrame, np.ndarray, dt.Party]:
     return X, y, dt.Party("lab", lab, id="patient")
 
 
+@pytest.mark.trained
 def test_several_labels_by_scikit_learns_contract() -> None:
     X, y, _ = several_labels()
     answers = (y > 0).astype(int)
@@ -307,6 +314,7 @@ def test_several_labels_by_scikit_learns_contract() -> None:
     assert list(frame.index) == list(X.index)
 
 
+@pytest.mark.trained
 def test_several_labels_in_pipelines_and_searches() -> None:
     X, y, _ = several_labels()
     pipeline = make_pipeline(StandardScaler(), SoloRegressor(learners=["linear"]))

@@ -23,6 +23,7 @@ def heart() -> tuple[pd.DataFrame, np.ndarray]:
     return x.astype(float), y
 
 
+@pytest.mark.trained
 def test_it_fits_where_scikit_survivals_do(heart: tuple[pd.DataFrame, np.ndarray]) -> None:
     x, y = heart
     steps = make_pipeline(StandardScaler(), SoloSurvival(learners=["linear"]))
@@ -47,6 +48,7 @@ def test_risk_score_and_curves_are_those_of_the_contract(
     assert np.corrcoef(risk, -shares.mean(axis=1))[0, 1] > 0.8
 
 
+@pytest.mark.trained
 def test_a_partner_that_knows_more_helps(heart: tuple[pd.DataFrame, np.ndarray]) -> None:
     rng = np.random.default_rng(0)
     here, there = rng.normal(size=(2, 300))

@@ -67,6 +67,7 @@ def parties(frame: pd.DataFrame) -> list[dt.Party]:
     ]
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("method", ["apfed", "apfed-d", "apfed-r"])
 @pytest.mark.usefixtures("brief_learners")
 def test_a_run_of_times_gives_a_model_that_says_when(method: str, tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def test_a_run_of_times_gives_a_model_that_says_when(method: str, tmp_path: Path
     np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
 
 
+@pytest.mark.trained
 def test_a_run_file_a_table_and_an_export(tmp_path: Path, brief_learners: None) -> None:
     frame = people()
     frame["died"] = frame["died"].map({0: "no", 1: "yes"})

@@ -24,6 +24,7 @@ def patients() -> pd.DataFrame:
     return people(480).drop(columns="patient").assign(ward=wards)
 
 
+@pytest.mark.trained
 def test_chfl_learns_times_of_a_table_split_into_common_and_unique_columns() -> None:
     data = dt.simulate(patients().drop(columns="ward"), dt.CommonUnique(3, common=0.5), label=LABEL)
     run = dt.fit(CHFL, data, baselines=["common", "local", "pooled"], quiet=True)
@@ -34,6 +35,7 @@ def test_chfl_learns_times_of_a_table_split_into_common_and_unique_columns() -> 
     assert len({task.base for task in tasks}) == 3  # each has its own
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("method", [CHFL, HYFEM], ids=["chfl", "hyfem"])
 def test_a_column_that_names_hospitals_splits_times(method: dt.Method) -> None:
     frame = patients()

@@ -38,6 +38,7 @@ def run(request: pytest.FixtureRequest) -> dt.Run:
     return dt.fit(METHODS[request.param], parties, test=0.25, quiet=True)
 
 
+@pytest.mark.trained
 def test_every_hospital_has_a_model_that_says_when(run: dt.Run, tmp_path: Path) -> None:
     frame = people(450)
     cuts = set()

@@ -42,6 +42,7 @@ def audited(folder: Path, **apfed: object) -> Audit:
     return audit(check_run(values, where="test"), (0,), settings=Settings(network=False))
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_gradients_of_outputs_tell_a_partner_every_label_and_the_owner_s_columns(tmp_path: Path):
     """The sign is the label, so that p follows, and its logits of all steps give the columns."""

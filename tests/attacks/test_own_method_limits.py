@@ -206,6 +206,7 @@ def reading() -> Iterator[Method]:
     del METHODS["reading"]
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_custom_method_that_answers_about_samples_reads_what_is_released_once(
     reading: Method, tmp_path: Path, exact: bool

@@ -110,6 +110,7 @@ def test_a_site_releases_its_columns_once_for_all_runs():
     assert cost["releases"] == 1
 
 
+@pytest.mark.trained
 def test_codes_of_classic_vertical_learning_are_of_what_a_site_released_once():
     """A driver asks for codes of all rows, in training and for predictions."""
     x_NF = torch.randn(600, 5, generator=torch.Generator().manual_seed(3))

@@ -41,6 +41,7 @@ def test_random_messages_are_none():
     assert worst_of(list(findings)) == "none"
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize(("leak", "verdict"), [(1.0, "high"), (0.0, "none")])
 def test_times_to_an_event_are_looked_for_among_what_was_shown(leak, verdict):
     scene, tape = planted_times(leak)
@@ -174,6 +175,7 @@ def test_a_table_keeps_first_last_and_mean_of_a_bounded_sample():
     assert large.views()[1]["last"].shape == (MAX_ROWS, MAX_WIDTH)
 
 
+@pytest.mark.trained
 def test_who_has_no_columns_is_compared_with_guessing():
     scene, _ = planted(1.0)
     tape = heard(scene, Channel("server", "bank", "codes"), scene.parties["bank"].x_NF)

@@ -82,6 +82,7 @@ def test_an_audit_shows_one_bar_and_no_line() -> None:
     assert told.steps == [(done, len(told.steps)) for done in range(1, len(told.steps) + 1)]
 
 
+@pytest.mark.trained
 @pytest.mark.usefixtures("few_draws")
 def test_classic_vertical_learning_tells_labels_by_its_gradients():
     apfed = {"encoder": [8], "head": [8], "epochs": 2}
@@ -94,6 +95,7 @@ def test_classic_vertical_learning_tells_labels_by_its_gradients():
     assert max(each.score for each in findings) > 0.95
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
@@ -133,6 +135,7 @@ def test_coordinator_and_owners_of_fedoptimus_are_read():
     assert ("lab", "label-1", "gradients", "labels") in read
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_numbers_of_apfed_s_are_attacked_as_their_owner_decrypts_them():
@@ -218,6 +221,7 @@ def test_a_grid_of_defences_recommends_within_its_limit():
         assert recommend([as_it_is], "none") is None
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_classic_vertical_learning_clips_at_the_run_s_own_lengths():
@@ -266,6 +270,7 @@ def test_a_grid_of_fedoptimus_noises_embeddings_and_gradients():
     assert as_it_is.held_out > 0.8
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_chfl_trains_its_weights_with_noise(monkeypatch: pytest.MonkeyPatch):
@@ -300,6 +305,7 @@ def test_columns_that_are_released_once_tell_partners_no_label():
     assert once.epsilon is not None
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_they_are_noised():
@@ -325,6 +331,7 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
     assert noised.advantage < 0.5 * bare.advantage
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_steers_an_encoder_reads_its_codes(monkeypatch: pytest.MonkeyPatch):

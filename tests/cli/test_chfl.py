@@ -96,6 +96,7 @@ def party_files(tmp_path: Path) -> Path:
 # --- Simulated ---------------------------------------------------------------------------------
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_a_run_scores_every_party_and_its_baselines(dovetail: Any, run_file: Path) -> None:
     done = dovetail("train", "run.toml")
@@ -110,6 +111,7 @@ def test_a_run_scores_every_party_and_its_baselines(dovetail: Any, run_file: Pat
     assert all(each["accuracy"] > 0.6 for each in (outcome["mean"], *outcome["baselines"].values()))
 
 
+@pytest.mark.trained
 def test_a_model_predicts_from_its_partys_raw_columns(dovetail: Any, run_file: Path) -> None:
     dovetail("train", "run.toml", "-q", "--set", "baselines=[]")
     out = run_file.parent / "out" / "run"
@@ -304,6 +306,7 @@ def test_a_stopped_run_resumes_as_if_it_had_not(
 # --- Party files -------------------------------------------------------------------------------
 
 
+@pytest.mark.trained
 def test_party_files_train_on_the_columns_that_all_offer(dovetail: Any, party_files: Path) -> None:
     done = dovetail("train", "parties.toml", "-q", "--set", "baselines=[]")
     assert done.code == 0, done.err

@@ -28,6 +28,7 @@ def table(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize("method", RUNS)
@@ -83,6 +84,7 @@ def costs(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     return {**rows, "sick": [f"{value:.2f}" for value in cost]}
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_predicts_numbers_from_party_files(

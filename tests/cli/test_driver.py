@@ -415,6 +415,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
         )
 
 
+@pytest.mark.trained
 @pytest.mark.network
 def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     federation: Clinics, dovetail: Any

@@ -86,6 +86,7 @@ def table(path: Path, *globs: str, num_rows: int = 60, name: str = "patients.csv
     return path / name
 
 
+@pytest.mark.trained
 def test_a_run_keeps_a_model_for_each_owner(dovetail: Any, folder: Path) -> None:
     models = {path.name for path in (folder / "models").iterdir()}
     assert models == {"clinic", "lab", "registry", "north", "south"}
@@ -99,6 +100,7 @@ def test_a_run_keeps_a_model_for_each_owner(dovetail: Any, folder: Path) -> None
     assert load_bottom(folder / "models" / "lab").party == "lab"
 
 
+@pytest.mark.trained
 def test_a_label_owner_predicts_with_the_data_owners(
     dovetail: Any, folder: Path, tmp_path: Path
 ) -> None:
@@ -321,6 +323,7 @@ def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
     return state
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_party_files_are_aligned_and_train(dovetail: Any, parties: Path) -> None:
     done = dovetail("train", "parties.toml", "--out", "out", "-q")

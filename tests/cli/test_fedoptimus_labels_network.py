@@ -71,6 +71,7 @@ def federation(request: pytest.FixtureRequest, dovetail: Any, tmp_path: Path) ->
         yield made
 
 
+@pytest.mark.trained
 def test_owners_over_sockets_learn_what_one_process_does(federation: Federation) -> None:
     for where in ("", "-here"):
         ran = federation.start("train", f"run{where}.toml", "--out", f"run{where}")

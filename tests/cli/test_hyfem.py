@@ -460,6 +460,7 @@ def test_without_a_common_block_there_is_nothing_for_fedavg(
 # --- From party files ----------------------------------------------------------------------------
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_party_files_learn_together_and_each_predicts_from_its_own_table(
     dovetail: Any, party_files: Path, tmp_path: Path

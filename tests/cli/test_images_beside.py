@@ -72,6 +72,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_a_party_with_pictures_and_a_table_trains_and_predicts_from_both(
     folder: Path, dovetail: Any

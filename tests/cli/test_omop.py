@@ -88,6 +88,7 @@ def test_inspect_tells_of_what_was_not_known_at_the_index_date(
     assert "which has no dates" in dovetail("inspect", "north.toml", "south.toml").err
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_hospitals_train_on_their_own_format(
     hospitals: Path, dovetail: Callable[..., Any], brief_learners: None

@@ -171,6 +171,7 @@ def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
     return task.train("fedoptimus", 0, lambda variant, total, line: lines.append(line)), lines
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_owners_at_home_end_with_the_models_of_one_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -435,6 +436,7 @@ def test_both_kinds_of_owner_are_needed(folder: Path) -> None:
         relay_alignment(driver, where="run", print_line=driver.print)
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_owners_that_noise_what_leaves_write_its_epsilon_into_their_own_books(
     folder: Path,

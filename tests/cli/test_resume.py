@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import forked
 import pytest
+from killing import contents
 
 from dovetail.runs import RunFolder
 
@@ -21,32 +21,6 @@ LONGER = (
     ('method = "apfed-c"', 'method = "apfed-r"'),
 )
 NUM_LINES = 3 * 4  # variants x epochs
-
-
-def without_seconds(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
-    return value
-
-
-def contents(folder: Path) -> dict[str, Any]:
-    """All that a run folder holds, but wall times."""
-    held: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_dir() or name.startswith("checkpoint/"):
-            continue
-        if path.suffix == ".jsonl":
-            held[name] = [
-                without_seconds(json.loads(line)) for line in path.read_text().splitlines()
-            ]
-        elif path.name == "result.json":
-            held[name] = without_seconds(json.loads(path.read_text()))
-        elif path.name in ("card.json", "card.md"):  # the moment that the model was written
-            held[name] = re.sub(r"\d{4}-\d\d-\d\dT[\d:+]+", "then", path.read_text())
-        else:
-            held[name] = path.read_bytes()
-    return held
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, num_lines: int) -> None:

@@ -309,6 +309,7 @@ epochs = 3
 """
 
 
+@pytest.mark.trained
 def test_a_server_may_have_labels_alone(dovetail: Any, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(SERVER)
     assert dovetail("train", "run.toml", "--out", "here", "--quiet").code == 0
@@ -320,6 +321,7 @@ def test_a_server_may_have_labels_alone(dovetail: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.trained
 def test_a_servers_own_file_may_name_a_table_of_ids_and_labels(
     dovetail: Any, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from golden_finished import FINISHED, RUNS, read
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("name", FINISHED)
 def test_a_model_of_before_predicts_what_it_predicted(name: str, tmp_path: Path) -> None:
     record = golden.recorded("finished")

@@ -9,6 +9,7 @@ import pytest
 from golden_cases import CASES, FEDERATIONS
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_computes_what_is_recorded(name: str, tmp_path: Path) -> None:
     golden.run(CASES[name], tmp_path)
@@ -20,6 +21,7 @@ def test_nothing_is_recorded_that_is_not_compared() -> None:
     assert names == CASES.keys() | {"finished", *(f"stream-{each}" for each in FEDERATIONS)}
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_over_a_network_weights_are_those_of_one_process(method: str) -> None:
     apart = golden.recorded(f"stream-{method}")

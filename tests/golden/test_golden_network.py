@@ -15,6 +15,7 @@ from golden_cases import FEDERATIONS
 pytestmark = pytest.mark.network
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_a_federation_of_processes_computes_what_is_recorded(method: str, tmp_path: Path) -> None:
     golden.check(golden.recorded(f"stream-{method}"), golden_stream.run(method, tmp_path))

@@ -129,6 +129,7 @@ def test_what_points_against_the_task_is_left_out() -> None:
         torch.testing.assert_close(weight.grad, each)
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("loss", ["contrastive", "vicreg", "clustering"])
 def test_balanced_partners_train_with_the_party(loss: str) -> None:
     party = active(alignment=full_alignment("lab"), balance=1.0, epochs=8, projection=4)

@@ -105,7 +105,7 @@ def assert_equal(members, expected: dict[str, dict[str, Tensor]]) -> None:
         weights_there = members[name].columns.state_dict()
         assert weights_there.keys() == weights.keys()
         for key, value in weights.items():
-            assert torch.equal(weights_there[key], value), (name, key)
+            torch.testing.assert_close(weights_there[key], value, msg=f"{name} {key}")
 
 
 def test_the_page_is_algorithm_2_bit_for_bit() -> None:

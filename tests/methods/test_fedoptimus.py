@@ -295,6 +295,7 @@ def test_epochs_are_rounded_up_to_whole_rounds() -> None:
     assert coordinator.num_rounds == 3  # 9 steps
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_it_learns() -> None:
     made = owners([120, 80], StripCnn(channels=8, hidden=32))
@@ -350,6 +351,7 @@ def test_a_resnet_runs_as_looped_replicas() -> None:
     assert rounds[0].metrics["loss"] > 0
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_a_number_is_learned_too() -> None:
     made = owners()

@@ -181,6 +181,7 @@ def test_a_label_that_an_owner_lacks_moves_no_weight_of_its_output(
         assert bool(torch.equal(layer[0][..., place], layer[1][..., place])) == (place == 1)
 
 
+@pytest.mark.trained
 def test_gaps_leave_a_run_finite_and_it_learns() -> None:
     labels = {name: drawn(YES_OR_NO, number) for number, name in enumerate(("north", "south"))}
     for number, held in enumerate(labels.values()):

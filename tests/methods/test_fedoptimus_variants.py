@@ -137,6 +137,7 @@ def test_baselines_have_no_momentum_and_all_data_owners():
     assert variant_config(config, "fedoptimus", {}) == config
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_every_stage_is_scored_at_its_label_owners():
     outcomes, lines = trained(setup(baselines=("classic", "alone", "pooled")))
@@ -218,6 +219,7 @@ def test_a_variant_that_was_stopped_ends_as_one_that_was_not(tmp_path, chosen):
     assert resumed.ledger.bytes_by_party() != {}
 
 
+@pytest.mark.trained
 def test_a_number_is_learned_too():
     pooled = table()
     numbers = Column(pooled.labels.values * 10.0, pooled.labels.missing)

@@ -53,6 +53,7 @@ def trained(variant: str, *, overlap: float = 1.0) -> dict[str, dict[str, Any]]:
     return {name: scores["upper"] for name, scores in outcome.scores.items()}
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["party-dropout", "laser"])
 def test_both_are_scored_with_the_partner_and_without(variant: str) -> None:
@@ -62,6 +63,7 @@ def test_both_are_scored_with_the_partner_and_without(variant: str) -> None:
     assert scores[f"{variant}-gone"]["accuracy"] > 0.55
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["party-dropout", "laser"])
 def test_rows_that_the_partner_lacks_train_too(variant: str) -> None:

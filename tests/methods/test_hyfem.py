@@ -493,12 +493,14 @@ def test_classifiers_of_any_depth_and_of_different_widths_are_matched():
     assert parties["surgery"].model().network.classifier[0].out_features == 2
 
 
+@pytest.mark.trained
 def test_linear_classifiers_and_unchanged_blocks_train():
     server = hyfem.Coordinator(TASK, dict.fromkeys(SHAPES, Unchanged()), config(), seed=0)
     played = trained(server, members(widths=()))
     assert played[-1].losses["clinic"] < played[0].losses["clinic"]
 
 
+@pytest.mark.trained
 def test_a_regression_trains():
     task = Regression(0.0, 1.0)
     parties = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dovetail.models.learners import NO_FOLD, Linear
@@ -28,6 +29,7 @@ def test_of_a_partner_that_shares_next_to_nothing_own_outputs_say_nothing() -> N
     assert (inputs.of(local, z)[2:, 3:] == 0).all()
 
 
+@pytest.mark.trained
 def test_rows_that_lack_a_number_do_not_spoil_it_for_the_others() -> None:
     """A partner that has a third of the rows says of these what it says where it has all."""
     rng = torch.Generator().manual_seed(1)
@@ -84,6 +86,7 @@ def few_shared(shared: int) -> tuple[Owner, Fitted, torch.Tensor]:
     return owner, Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0), z
 
 
+@pytest.mark.trained
 def test_where_few_labelled_rows_are_shared_all_of_them_teach() -> None:
     owner, alone, z = few_shared(12)
     filled, without = (fit_teacher(z, owner, alone, fill=fill) for fill in (True, False))

@@ -159,6 +159,7 @@ def test_students_are_kept_whole_by_half_or_not(ahead: float, expected: str) -> 
     assert _gate(losses, "s", StudentConfig(), share_aligned=1.0).choice == expected
 
 
+@pytest.mark.trained
 def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> None:
     owner = made(400, 60)
     outputs = outputs_of(owner, owner.targets_RC * 0.9 + 0.05)
@@ -193,6 +194,7 @@ def test_teachers_of_many_rows_have_the_mean_of_memory(monkeypatch: pytest.Monke
     assert in_parts.temperature == whole.temperature
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> None:
     data = load_digits()
@@ -218,6 +220,7 @@ def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> Non
     assert done.solo.held_out_NC.shape == (80, 10)
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_values_are_distilled_too() -> None:
     rng = torch.Generator().manual_seed(0)

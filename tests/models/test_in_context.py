@@ -79,6 +79,7 @@ def a_plane(seed: int) -> tuple[torch.Tensor, Rows]:
     return x, Rows(x[:24], targets, torch.arange(24) % 3, loss=CLASSES)
 
 
+@pytest.mark.trained
 @pytest.mark.usefixtures("plain_teacher")
 def test_a_student_says_what_its_teacher_showed_it(weights: Path) -> None:
     x, rows = a_plane(seed=1)
@@ -146,6 +147,7 @@ def test_no_teacher_of_a_fold_is_shown_its_labels(
     assert len(shown) == 2
 
 
+@pytest.mark.trained
 @pytest.mark.usefixtures("plain_teacher", "brief_learners")
 def test_a_clinic_whose_file_names_weights_has_one_learner_more(
     weights: Path, tmp_path: Path

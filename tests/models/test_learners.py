@@ -85,6 +85,7 @@ def accuracy(outputs: Tensor, classes: Tensor) -> float:
     return float((outputs.argmax(dim=1) == classes).float().mean())
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @each_learner
 def test_held_out_rows_and_new_rows_are_predicted_above_chance(learner: Learner) -> None:
@@ -165,6 +166,7 @@ def test_rows_of_no_fold_train_and_are_never_held_out(learner: Learner) -> None:
     assert fitted.held_out_NC[50:].isfinite().all()
 
 
+@pytest.mark.trained
 @each_learner
 def test_one_fold_ends_in_a_model_of_all_rows(learner: Learner) -> None:
     x, classes = cancer()
@@ -334,6 +336,7 @@ def test_networks_of_several_rows_learn_from_their_own_only() -> None:
     assert one.held_out_NC[~held_out].isnan().all()
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 def test_best_is_the_mean_that_held_out_rows_weigh() -> None:
     x, classes = digits()

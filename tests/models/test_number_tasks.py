@@ -38,6 +38,7 @@ def learnt(kind: Kind, learner: Learner) -> tuple[Task, torch.Tensor, torch.Tens
     return task, learner.fit(rows, seed=0).outputs(x[400:]), labels[400:], y
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("learner", [Linear(), Boosting(), Network()], ids=lambda each: each.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_learner_does_better_than_the_mean(kind: Kind, learner: Learner) -> None:

@@ -61,6 +61,7 @@ def test_a_model_of_the_algorithm_itself_predicts_raw_columns(
     np.testing.assert_array_equal(loaded.predict_proba(frame), of_frame)
 
 
+@pytest.mark.trained
 def test_predictions_are_a_series_like_the_input_with_its_index(
     model: Model, frame: pd.DataFrame
 ) -> None:

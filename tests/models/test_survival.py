@@ -151,6 +151,7 @@ def test_scores_need_scikit_survival(monkeypatch: pytest.MonkeyPatch) -> None:
         fit_survival(np.array([1.0, 2.0]), label="y")
 
 
+@pytest.mark.trained
 def test_few_events_of_a_small_clinic_order_the_rows_of_others() -> None:
     """In one interval alone nearly all rows would have their event."""
     frame, y = load_veterans_lung_cancer()

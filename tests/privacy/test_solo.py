@@ -66,6 +66,7 @@ def test_uncut_and_hardly_noised_steps_are_those_of_plain_training(
         torch.testing.assert_close(weights[1][name], expected, rtol=1e-2, atol=2e-4)
 
 
+@pytest.mark.trained
 def test_a_run_ends_at_its_budget_with_a_usable_model_and_epsilon_of_weights_and_codes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_network_that_normalises_over_a_batch_is_refused() -> None:
         )  # fmt: skip
 
 
+@pytest.mark.trained
 def test_labels_in_stages_and_codes_pushed_apart_are_settings_of_the_label_owner() -> None:
     models = []
     for settings in ({}, {"label_epsilon": 3.0, "label_stages": 2}, {"spread": 1.0}):

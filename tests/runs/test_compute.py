@@ -86,6 +86,7 @@ def trained(method: str, compute: str, folder: Path) -> list[float]:
     return [each[name] for name in ("accuracy", "log_loss") for each in scores]
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_learns_the_same_in_bfloat16(

@@ -38,6 +38,7 @@ def too_sure(model, factor=4.0):
     return model
 
 
+@pytest.mark.trained
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["temperature", "isotonic"])
 def test_a_model_that_is_too_sure_is_calibrated_on_other_rows(tmp_path, train, held_out, kind):

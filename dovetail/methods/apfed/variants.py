@@ -369,7 +369,9 @@ class Sealed(Helped):
         )
 
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
-        return assisting.rounds(variant_run.driver, variant_run.network, variant_run.checkpoint)
+        # Partners in this process have nothing on a disk: a run that goes on asks them again.
+        saved = None if variant_run.parties else variant_run.checkpoint
+        return assisting.rounds(variant_run.driver, variant_run.network, saved)
 
     def help_of(self, work: Distilling, driver: Any, owner: Owner) -> Help:
         return assisting.help_of(work, driver, owner)
