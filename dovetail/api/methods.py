@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from dovetail import methods
-from dovetail.data.tables import nearest
 from dovetail.errors import ConfigError
+from dovetail.methods.settings.record import FileRecord
 from dovetail.methods.validation import validate
 from dovetail.settings.section import Section
 
@@ -53,13 +53,15 @@ class Method:
     def __init__(self, variant_name: str, **settings: Any) -> None:
         known = methods.variants()
         if variant_name not in known:
+            from dovetail.data.tables import nearest  # reads the libraries of tables
+
             meant = methods.did_you_mean_variant(variant_name, known) or nearest(
                 variant_name, known
             )
             raise ConfigError(f"there is no method {variant_name!r}{meant}")
         self._variant = variant_name
         self._settings = settings
-        validate(self._method.Settings, settings, where=f"dovetail.{self._name_shown}")
+        validate(self._record.Settings, settings, where=f"dovetail.{self._name_shown}")
 
     @property
     def variant_name(self) -> str:
@@ -74,11 +76,11 @@ class Method:
     @property
     def name(self) -> str:
         """Its section of a run file."""
-        return self._method.name
+        return self._record.name
 
     @property
-    def _method(self) -> methods.Method:
-        return methods.method_of(self._variant)
+    def _record(self) -> FileRecord:
+        return methods.record_of(self._variant)
 
     @property
     def _name_shown(self) -> str:
@@ -155,7 +157,7 @@ class APFed(_Paper):
         self.variant = variant
         defaults = {"loss": variant} if variant in LOSSES else {}
         self.passive: dict[str, Any] = {**defaults, **(passive or {})}
-        fields = self._method.PartySettings or Section
+        fields = self._record.PartySettings or Section
         checked = validate(fields, self.passive, where="dovetail.APFed, passive")
         if "encoder" in self.passive:  # a network of one's own, as settings have it
             self.passive["encoder"] = checked.model_dump(mode="json")["encoder"]

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 from torch import Tensor
 
@@ -52,6 +51,8 @@ def epsilon(releases: float, noise: float, delta: float) -> float:
     mu = math.sqrt(releases) / noise
     # Above the exact one: its first term alone is delta there, by the tail of a Gaussian.
     most = mu**2 / 2 + mu * math.sqrt(-2 * wanted)
+    from scipy.optimize import brentq  # a third of a second, for runs with noise alone
+
     return float(brentq(lambda each: _log_delta(each, releases, noise) - wanted, 0.0, most))
 
 
