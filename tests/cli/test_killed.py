@@ -18,7 +18,7 @@ DRAWN = r"models/(joint/keys.safetensors|\w+/bottom\.\w+)"
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_any_point_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
-    CASES["apfed"].write(tmp_path)
+    CASES["apfed-mixed"].write(tmp_path)
     words = ("--set", "method=apfed", "--set", 'baselines=["alone"]')
     done = forked.script(tmp_path, Path(killing.__file__), 5, *words)
     lines = [json.loads(line) for line in done.out.splitlines()]
