@@ -236,9 +236,7 @@ def keep_table(rows: dd.Table, names: Iterable[str], path: Path) -> None:
     """Write these columns to a Parquet file that only the owner reads."""
     columns = {}
     for name in names:
-        column = rows.source.stored(name)
-        if rows.rows is not None:
-            column = column.take(rows.rows)
+        column = rows.stored(name)
         values = column.values
         if column.is_date:  # in days since 1970; a file says when
             values = np.round(values * 86_400e6).astype("datetime64[us]")

@@ -330,6 +330,38 @@ def decide(
     return looks(present).reading(decimal=decimal, missing=missing)
 
 
+_SLASHED = re.compile(r"([0-9]{1,2})([./-])([0-9]{1,2})\2[0-9]{2,4}")
+#: Values that are no numbers, of so small a share, may stand for no value.
+_FEW = 0.2
+
+
+def doubts(reading: Reading, texts: Sequence[str]) -> list[str]:
+    """What could be read in another way, of a column's different texts."""
+    found = looks(texts)
+    if reading.kind == "number" and found.zeros:
+        return ["zeros before digits, as codes have: name it in categorical if it is one"]
+    if reading.kind == "number" and found.points and found.bare:
+        return ['exponents without sign (1E50), as codes have: encode = {kind = "category"}']
+    if reading.kind != "text" or not texts:
+        return []
+    dates = [_SLASHED.fullmatch(text) for text in texts[:1000]]
+    if all(dates):
+        firsts, seconds = ([int(each[at]) for each in dates if each] for at in (1, 3))
+        order = "%m/%d" if max(seconds) > 12 else "%d/%m"
+        either = " (or month first: all fit both)" if max(*firsts, *seconds) <= 12 else ""
+        form = order.replace("/", dates[0][2] if dates[0] else "/")
+        year = "%Y" if len(re.split("[./-]", texts[0])[-1]) == 4 else "%y"
+        form += f"{form[2]}{year}"
+        return [f'seems to be a date{either}: encode = {{kind = "date", format = "{form}"}}']
+    if found.bare == found.number == found.present:
+        return ['if these are numbers: encode = {kind = "number"}']
+    odd = [text for text in texts if number(text) is None]
+    if found.number and len(odd) <= 3 and len(odd) < _FEW * len(texts) + 1:
+        listed = ", ".join(f'"{text}"' for text in odd)
+        return [f"all but {listed} are numbers: encode = {{missing = [{listed}]}}"]
+    return []
+
+
 # --- A column by its kind ---------------------------------------------------------------------
 
 

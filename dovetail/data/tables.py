@@ -162,6 +162,12 @@ class Table:
         column = self.source.by(name, self.reading(name) if reading is None else reading)
         return column if self.rows is None else column.take(self.rows)
 
+    def stored(self, name: str) -> Column:
+        """One column with the types of its source, which nobody has read yet."""
+        self._check_has(name)
+        column = self.source.stored(name)
+        return column if self.rows is None else column.take(self.rows)
+
     def label(self, name: str) -> Column:
         """A column of labels: text that the source calls text stays as it is written.
 
@@ -170,11 +176,9 @@ class Table:
         """
         if (composed(name) is not None and name not in self.names) or self.source.delimiter:
             return self.column(name)
-        self._check_has(name)
+        stored = self.stored(name)
         decided = self.source.decided(name, ())
-        stored = self.source.stored(name)
-        column = kinds.convert(stored, decided) if decided.kind == "boolean" else stored
-        return column if self.rows is None else column.take(self.rows)
+        return kinds.convert(stored, decided) if decided.kind == "boolean" else stored
 
     def has(self, label: str | None) -> bool:
         """Whether the columns of a label are here."""
@@ -202,8 +206,7 @@ class Table:
         """
         columns = {}
         for name in names:
-            stored = self.source.stored(name)
-            columns[name] = stored if self.rows is None else stored.take(self.rows)
+            columns[name] = self.stored(name)
         source = InMemory(columns.__getitem__, self.source.delimiter, decided or {})
         return replace(self, num_read=self.num_rows, source=source, rows=None)
 

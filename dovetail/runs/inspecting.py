@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data import coverage
+from dovetail.data import coverage, kinds
 from dovetail.data.coverage import Overlaps, Part, hides
 from dovetail.data.encode import read_as
 from dovetail.data.partytables import IMAGES
@@ -22,6 +22,8 @@ from dovetail.runs.expected_gain import MAX_ROWS, Expected, expected
 
 #: So many rows say how a column is read.
 _LOOKED_AT = 20_000
+#: Of so many columns each is shown with examples.
+_SHOWN = 40
 
 
 def part_of(site: Site) -> Part:
@@ -58,16 +60,26 @@ def _read_as(site: Site) -> dict[str, str]:
     table = whole.take(np.arange(min(whole.num_rows, _LOOKED_AT)))
     asked = {} if table.asked is None else table.asked.columns
     categorical = set(table.select(party.categorical))
-    return {
-        name: read_as(
-            table.column(name),
+    said: dict[str, str] = {}
+    for name in (name for names in site.table.blocks.values() for name in names):
+        reading = table.reading(name, categorical=name in categorical)
+        column = table.column(name, reading)
+        words = read_as(
+            column,
             asked.get(name),
             categorical=name in categorical,
             max_categories=party.max_categories,
         )
-        for names in site.table.blocks.values()
-        for name in names
-    }
+        stored = table.stored(name)
+        known = dict.fromkeys(kinds.texts_of(stored)[~stored.missing].tolist())
+        shown = ", ".join(each[:20] for each in list(known)[:2])
+        doubts = kinds.doubts(reading, list(known))
+        # Of a wide table, columns that are read alike are one line.
+        is_wide = len(table.names) > _SHOWN
+        said[name] = "; ".join(
+            [words, *([] if is_wide else [f"{reading.rule} ({shown})"]), *doubts]
+        )
+    return said
 
 
 def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
