@@ -79,10 +79,12 @@ class Count:
     Attributes:
         changes: all of them are made, or none.
         back: what undoes them; none: they stay, whatever comes of the answer.
+        survives: whether they are undone, too, where the process is killed meanwhile.
     """
 
     changes: Sequence[Change]
     back: Sequence[Change] = ()
+    survives: bool = True
 
 
 @dataclass
@@ -90,6 +92,7 @@ class _Work:
     """One answer that is computed."""
 
     reserved: list[int] = field(default_factory=list)
+    undo: list[Change] = field(default_factory=list)
     for_good: bool = False
 
 
@@ -208,6 +211,8 @@ class Quota:
         except BaseException:
             with suppress(QuotaError):  # it stays counted until the party starts again
                 self.give_back(work.reserved)
+                if work.undo:
+                    self.write_all(*reversed(work.undo))
             raise
         else:
             self._settle(work.reserved, for_good=work.for_good)
@@ -248,7 +253,7 @@ class Quota:
                 count = decision()
                 for sql, rows in count.changes:
                     self._connection.executemany(sql, rows)
-                if work is not None and count.back:
+                if work is not None and count.back and count.survives:
                     back = json.dumps(count.back)
                     number = execute("INSERT INTO reserved (back) VALUES (?)", [back]).lastrowid
         except sqlite3.Error as error:
@@ -258,6 +263,8 @@ class Quota:
             if for_good:
                 with suppress(sqlite3.Error):
                     execute("PRAGMA synchronous = NORMAL")
+        if work is not None and not count.survives:
+            work.undo.extend(count.back)
         if work is not None and number is not None:
             work.reserved.append(number)
             work.for_good |= for_good

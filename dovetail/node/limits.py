@@ -263,6 +263,7 @@ class RunLimits:
         count = Count(
             [("INSERT INTO uses VALUES (?, ?, ?, ?, NULL)", [(*key, written)])],
             [(f"DELETE FROM uses WHERE rowid = (SELECT max(rowid) FROM uses {_OF_RUN})", [key])],
+            survives=False,  # of many a second; a run goes on from its last state in any case
         )
         self.quota.decide(lambda: count)
         return len(written)
