@@ -128,7 +128,7 @@ def test_a_damaged_file_is_not_answered_from(
         path.unlink()
     damage(path)
     for _ in range(2):
-        with pytest.raises(ConfigError, match=r"site\.sqlite cannot be read .*put it back, or count"):
+        with pytest.raises(ConfigError, match=r"site\.sqlite cannot be read .*put it back, or"):
             Quota(tmp_path)
 
 
