@@ -54,7 +54,6 @@ FORBIDDEN = {
     r"utili[sz]e[sd]?": "use",
     r"leverages?": "use",
     r"simply|obviously|of course|needless to say": "nothing: leave it out",
-    r"very": "nothing: leave it out, or a number",
 }
 
 _FORBIDDEN = [
