@@ -1,26 +1,33 @@
-"""What breaks when, between two machines: two processes, real TLS, the default method."""
+"""What breaks when, between two machines: two processes, real TLS, the table of docs/network.md."""
 
 from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Federation, Process, command, free_port
+from federations import Federation, Process, command, free_port, write_new
 from mailboxes import wait_until
 
 from dovetail.network.quota import Quota
 
 pytest.importorskip("seal")
 
+PAGE = Path(__file__).parents[2] / "docs" / "network.md"
+
 RUN = """
-method = "apfed"
+method = "apfed-s"
 baselines = []
 parties = ["clinic.toml"]
 test = 0.3
@@ -34,13 +41,23 @@ wait_s = 60
 [apfed.distil]
 folds = 3
 students = ["linear"]
+
+[apfed]
+encoder = [8]
+head = [8]
+epochs = 1
+steps_per_epoch = 6
+learning_rate = 0.05
 """
 
 
 def holding_command(
-    folder: Path, output: Path, arguments: Sequence[str], kind: str, after: bool
+    folder: Path, output: Path, arguments: Sequence[str], kind: str, after: bool, full: bool
 ) -> None:
-    """Run a party that stops at a message of this kind, before or after it has handled it."""
+    """Run a party that stops at a message of this kind, before or after it has handled it.
+
+    With ``full`` its disk is full from then on.
+    """
     from dovetail.network.host import Host
 
     real = Host._answer
@@ -48,19 +65,76 @@ def holding_command(
     def answer(self: Host, opened: Any, driver: str) -> Any:
         held = opened.header.type == kind
         done = real(self, opened, driver) if after or not held else None
+        if held and full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         if held:
             (folder / "held").touch()
         while held and (folder / "hold").exists():
             time.sleep(0.01)
         return done or real(self, opened, driver)
 
+    if full:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     Host._answer = answer  # type: ignore[method-assign]
     command(folder, output, arguments)
+
+
+class Cable:
+    """A line through here to a port, that can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self._open, self._ends = port, True, list[socket.socket]()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                if not self._open:
+                    near.close()
+                    continue
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:
+                    near.close()
+                    continue
+                self._ends += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _carry(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        for each in (one, other):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        self._open = False
+        for each in self._ends:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._ends.clear()
+
+    def mend(self) -> None:
+        self._open = True
+
+    def close(self) -> None:
+        self.cut()
+        self._listening.close()
 
 
 @dataclass(eq=False)
 class Two(Federation):
     """A clinic that drives, and a lab; each site has a secret of its own, the same in each test."""
+
+    place: str = ""  # where letters lie; "": the lab dials
+    through: int = 0  # port that the lab dials; 0: the driver's
 
     def change_run(self, *changes: tuple[str, str]) -> None:
         path = self.folder / "network.toml"
@@ -70,8 +144,6 @@ class Two(Federation):
             text = text.replace(old, new, 1)
         path.write_text(text)
 
-    place: str = ""  # where letters lie; "": the lab dials
-
     def by_letter(self) -> None:
         """From here on messages are letters."""
         self.place = "mail"
@@ -79,28 +151,26 @@ class Two(Federation):
         listening = f'kind = "stream"\nlisten = "127.0.0.1:{self.port}"'
         self.change_run((listening, 'kind = "mailbox"\nplace = "mail"\npoll_s = 0.2'))
 
+    def of_method(self, method: str) -> None:
+        """From here on it is of APFed or APFed-S."""
+        if method == "APFed":
+            self.change_run(('method = "apfed-s"', 'method = "apfed"'))
+
     def _joining(self) -> tuple[str, ...]:
         if self.place:
-            return (
-                "join",
-                "lab.toml",
-                "--mailbox",
-                self.place,
-                "--once",
-                "--linger",
-                "60",
-                *self.joining,
-            )
-        return ("join", "lab.toml", "--driver", f"127.0.0.1:{self.port}", *self.joining)
+            looks = ("--mailbox", self.place, "--once", "--linger", "60")
+            return ("join", "lab.toml", *looks, *self.joining)
+        address = f"127.0.0.1:{self.through or self.port}"
+        return ("join", "lab.toml", "--driver", address, *self.joining)
 
     def join_lab(self) -> Process:
         return self.start(*self._joining())
 
-    def join_holding(self, kind: str, *, after: bool = False) -> Process:
+    def join_holding(self, kind: str, *, after: bool = False, full: bool = False) -> Process:
         """A lab that stops at a message of this kind, as long as the file "hold" is there."""
         (self.folder / "hold").touch()
         (self.folder / "held").unlink(missing_ok=True)
-        return self._begin(holding_command, self._joining(), kind, after)
+        return self._begin(holding_command, self._joining(), kind, after, full)
 
     def wait_held(self) -> None:
         """Wait until a party has stopped at its message; all are running till then."""
@@ -111,6 +181,9 @@ class Two(Federation):
             return (self.folder / "held").exists()
 
         wait_until(held, "message held")
+
+    def let_go(self) -> None:
+        (self.folder / "hold").unlink(missing_ok=True)
 
     def train(self, out: str, *more: object) -> Process:
         return self.start("train", "network.toml", "--out", out, *more)
@@ -127,22 +200,20 @@ class Two(Federation):
         return number
 
 
-def written(folder: Path, deal: Any, dovetail: Any, *changes: tuple[str, str]) -> Two:
+def written(folder: Path, deal: Any, dovetail: Any) -> Two:
     """Party files, certificates, secrets and network.toml."""
     dealt = deal(folder)
     named = ("clinic", "lab", "--driver", "clinic", "--host", "127.0.0.1", "-q")
     assert dovetail("certificates", *named, "--out", folder / "certificates").code == 0
     port = free_port()
     for name in ("clinic", "lab"):
-        dealt.change(f"{name}.toml", ('"align", "apfed-mixed", "tvfl"]', '"align", "apfed"]'))
+        dealt.change(f"{name}.toml", ('"apfed", "tvfl"]', '"apfed", "apfed-s"]'))
         site = folder / f"{name}.site"
         site.mkdir(mode=0o700)
         (site / "secret").touch(mode=0o600)
         (site / "secret").write_text(name.encode().hex()[:6].ljust(32, "0"))
-    two = Two(folder, port, ("--name", "clinic"), local_secrets=True)
     (folder / "network.toml").write_text(RUN.format(port=port))
-    two.change_run(*changes)
-    return two
+    return Two(folder, port, ("--name", "clinic"), local_secrets=True)
 
 
 @pytest.fixture
@@ -151,82 +222,184 @@ def two(tmp_path: Path, deal: Any, dovetail: Any) -> Iterator[Two]:
         yield federation
 
 
-@pytest.fixture
-def twin(tmp_path: Path, deal: Any, dovetail: Any) -> Callable[[], bytes]:
-    """Weights of the run that nothing disturbs."""
+_TWINS: dict[str, bytes] = {}
 
-    def undisturbed() -> bytes:
-        with written(tmp_path / "twin", deal, dovetail).ending() as federation:
-            federation.join("lab")
-            driver = federation.train("out")
-            assert driver.ended() == 0, driver.printed()
-            return federation.weights("out")
+
+@pytest.fixture
+def twin(tmp_path: Path, deal: Any, dovetail: Any) -> Callable[[str], bytes]:
+    """Method -> weights of its run that nothing disturbs."""
+
+    def undisturbed(method: str) -> bytes:
+        if method not in _TWINS:
+            with written(tmp_path / f"twin-{method}", deal, dovetail).ending() as federation:
+                assert isinstance(federation, Two)
+                federation.of_method(method)
+                federation.join_lab()
+                driver = federation.train("out")
+                assert driver.ended() == 0, driver.printed()
+                _TWINS[method] = federation.weights("out")
+        return _TWINS[method]
 
     return undisturbed
 
 
-@pytest.mark.network
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_partner_killed_at_the_only_question_is_asked_again_and_counts_once(
-    two: Two, twin: Callable[[], bytes], after: bool
-) -> None:
-    lab = two.join_holding("sealed.Begin", after=after)
-    driver = two.train("out")
-    two.wait_held()
-    lab.signal(signal.SIGKILL)
-    driver.wait_for("lost 'lab'")
-    time.sleep(7)  # longer than the 5 s that a partner's restart once had
-    (two.folder / "hold").unlink()
-    two.join("lab")
-    assert driver.ended() == 0, driver.printed()
-    assert two.weights("out") == twin()
-    assert two.count("SELECT count(*) FROM begins") == 1
+# --- The table ------------------------------------------------------------------------------------
+
+#: When -> the message that is being answered.
+_AT = {
+    "alignment": "psi.GetDoubled",
+    "question": "sealed.Begin",
+    "step": "apfed.Codes",
+    "prediction": "smoothing.Smooth",
+}
+
+#: The driver's process, and the partner's, when all is over or goes on.
+Ended = tuple[Process, Process]
 
 
-@pytest.mark.network
-@pytest.mark.slow
-def test_a_partner_killed_in_alignment_and_started_again_aligns_anew(
-    two: Two, twin: Callable[[], bytes]
-) -> None:
-    lab = two.join_holding("psi.GetDoubled")
-    driver = two.train("out")
-    two.wait_held()
-    lab.signal(signal.SIGKILL)
-    driver.wait_for("lost 'lab'")
-    (two.folder / "hold").unlink()
-    two.join("lab")
-    assert driver.ended() == 0, driver.printed()
-    assert "it was started again in the middle of one" in driver.printed()
-    assert two.weights("out") == twin()
-
-
-@pytest.mark.network
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_partner_that_stays_away_in_alignment_ends_the_run_with_what_to_do(
-    two: Two, number: int
-) -> None:
-    two.change_run(("wait_s = 60", "wait_s = 60\ngrace_s = 1"))
-    lab = two.join_holding("psi.GetDoubled")
-    driver = two.train("out")
+def partner_signalled(
+    two: Two, kind: str, number: int, *, again: bool, after: bool = False
+) -> Ended:
+    """It is killed, stopped or told to end at a message, and comes again, or not."""
+    if not again:
+        two.change_run(("wait_s = 60", "wait_s = 25\ngrace_s = 1"))
+    lab, driver = two.join_holding(kind, after=after), two.train("out")
     two.wait_held()
     lab.signal(number)
-    assert driver.ended() == 2
-    assert re.search(
-        r"party 'lab': has not been connected since \d\d:\d\d:\d\d; start dovetail join there "
-        "again, then give this command again: nothing was aligned$",
-        driver.printed().strip(),
-    ), driver.printed()
+    if not again:
+        return driver, lab
+    if not two.place:
+        driver.wait_for("lost 'lab'")
+    two.let_go()
+    if number == signal.SIGSTOP:
+        lab.signal(signal.SIGCONT)
+        return driver, lab
+    lab.ended()
+    two.join_lab()
+    return driver, lab
+
+
+def driver_killed(two: Two, kind: str, *, resume: bool) -> Ended:
+    lab, driver = two.join_holding(kind, after=True), two.train("out")
+    two.wait_held()
+    driver.signal(signal.SIGKILL)
+    driver.ended()
+    two.let_go()
+    return two.train("out", *(["--resume"] if resume else [])), lab
+
+
+def line_cut(two: Two, kind: str) -> Ended:
+    with ExitStack() as stack:
+        cable = Cable(two.port)
+        stack.callback(cable.close)
+        two.through = cable.port
+        lab, driver = two.join_holding(kind, after=True), two.train("out")
+        two.wait_held()
+        cable.cut()
+        two.let_go()
+        driver.wait_for("lost 'lab'")
+        time.sleep(3)
+        cable.mend()
+        assert driver.ended() == 0, driver.printed()
+        return driver, lab
+
+
+def disk_full(two: Two, kind: str) -> Ended:
+    lab = two.join_holding(kind, full=True)
+    driver = two.train("out")
+    two.wait_held()
+    two.let_go()
+    return driver, lab
+
+
+def clock_back(two: Two, kind: str) -> Ended:
+    """One run a day, and the last one began two days from now."""
+    path = two.folder / "lab.toml"
+    path.write_text(path.read_text().replace("[policy]", "[policy]\nmax_runs_per_day = 1", 1))
+    begun = ("clinic", "before", "sealed", 1, time.time() + 2 * 86400, False, "")
+    Quota(two.folder / "lab.site").write("INSERT INTO begins VALUES (?,?,?,?,?,?,?)", *begun)
+    lab = two.join_lab()
+    return two.train("out"), lab
+
+
+def gone_in_prediction(two: Two, kind: str) -> Ended:
+    lab, driver = two.join_lab(), two.train("out")
+    assert driver.ended() == 0, driver.printed()
+    lab.signal(signal.SIGTERM)
+    lab.ended()
+    lab = two.join_holding(kind)
+    rows = write_new(two.folder, "clinic", "lab")
+    listen = ("--listen", f"127.0.0.1:{two.port}", "--partners", "lab", "--wait", "60")
+    driver = two.start("predict", "out", rows, "--party", "clinic.toml", *listen)
+    two.wait_held()
+    lab.signal(signal.SIGKILL)
+    return driver, lab
+
+
+_KILL, _STOP, _END = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
+
+#: What breaks -> how.
+BREAKS: dict[str, Callable[..., Ended]] = {
+    "partner killed, started again": partial(partner_signalled, number=_KILL, again=True),
+    "partner killed for good": partial(partner_signalled, number=_KILL, again=False),
+    "partner stopped, goes on": partial(partner_signalled, number=_STOP, again=True),
+    "partner stopped for good": partial(partner_signalled, number=_STOP, again=False),
+    "partner told to end, started again": partial(
+        partner_signalled, number=_END, again=True, after=True
+    ),
+    "driver killed, the command again": partial(driver_killed, resume=False),
+    "driver killed, `--resume`": partial(driver_killed, resume=True),
+    "line cut, mended": line_cut,
+    "partner's disk full": disk_full,
+    "partner's clock back two days": clock_back,
+    "partner killed in a prediction": gone_in_prediction,
+}
+
+
+def table() -> list[list[str]]:
+    """Rows of the page: when, what, engine, method, exit code, driver, partner, same bits."""
+    after = PAGE.read_text(encoding="utf-8").partition("<!-- failures -->\n")[2]
+    lines = after.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("row", table(), ids=lambda row: " ".join(row[:4]))
+def test_what_breaks_ends_as_the_page_says(
+    two: Two, twin: Callable[[str], bytes], row: list[str]
+) -> None:
+    when, what, engine, method, code, driver_prints, partner_prints, same = row
+    two.of_method(method)
+    if engine == "letters":
+        two.by_letter()
+    driver, lab = BREAKS[what](two, _AT.get(when, ""))
+    ended = driver.ended()
+    said, heard = (" ".join(each.printed().split()) for each in (driver, lab))
+    assert ended == int(code), (said, heard)
+    for words in re.findall("`([^`]+)`", driver_prints):
+        assert words in said, said
+    for words in re.findall("`([^`]+)`", partner_prints):
+        assert words in heard, heard
+    assert "Traceback" not in said + heard
+    if same == "yes":
+        assert two.weights("out") == twin(method)
+
+
+def test_every_way_to_break_stands_in_the_page() -> None:
+    assert {row[1] for row in table()} == BREAKS.keys()
+
+
+# --- Refused before, counted after ----------------------------------------------------------------
 
 
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("", r"party 'lab': refuses 'apfed': its policy allows align; its owner may add"),
-        (', "apfed"', r"policy\.max_runs_per_day is 1; wait, or ask"),
-        (', "apfed"', r"policy\.sealed\.numbers_per_row is 0; ask its owner to raise it"),
+        ("", r"party 'lab': refuses 'apfed-s': its policy allows align; its owner may add"),
+        (', "apfed-s"', r"policy\.max_runs_per_day is 1; wait, or ask"),
+        (', "apfed-s"', r"policy\.sealed\.numbers_per_row is 0; ask its owner to raise it"),
     ],
     ids=["method", "runs", "numbers"],
 )
@@ -235,7 +408,7 @@ def test_what_a_partner_would_refuse_is_refused_before_ids_are_compared(
 ) -> None:
     path = two.folder / "lab.toml"
     more = "sealed = { numbers_per_row = 0 }" if "sealed" in words else "max_runs_per_day = 1"
-    allowed = path.read_text().replace(', "apfed"]', f"{policy}]\n{more}")
+    allowed = path.read_text().replace(', "apfed", "apfed-s"]', f"{policy}]\n{more}")
     path.write_text(allowed)
     if "runs" in words:
         begun = ("clinic", "before", "sealed", 1, time.time() + 2 * 86400, False, "")
@@ -248,27 +421,6 @@ def test_what_a_partner_would_refuse_is_refused_before_ids_are_compared(
     assert "refuses" in json.dumps(two.refusals("lab"))
     went_back = "the clock here went back: 1 runs and alignments that are later than now count"
     assert (went_back in lab.printed()) == ("runs" in words)
-
-
-@pytest.mark.network
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["told", "killed"])
-def test_an_alignment_by_letter_goes_on_or_begins_anew_by_itself(two: Two, number: int) -> None:
-    two.by_letter()
-    lab = two.join_holding("psi.GetDoubled", after=True)
-    driver = two.train("out")
-    two.wait_held()
-    lab.signal(number)
-    (two.folder / "hold").unlink()
-    told = number == signal.SIGTERM
-    assert lab.ended() == (0 if told else -signal.SIGKILL)
-    left = two.folder / "lab.site" / "mailbox" / "clinic.aligning"
-    assert ("ends in the middle of an alignment" in lab.printed()) == told == left.exists()
-    two.join_lab()
-    assert driver.ended() == 0, driver.printed()
-    assert not left.exists()
-    assert two.count("SELECT count(*) FROM alignments") == (1 if told else 2)
-    assert ("aligning anew" in driver.printed()) == (not told)
 
 
 @pytest.mark.network
