@@ -142,7 +142,7 @@ class Alignments:
         if is_unproven:
             raise AlignmentError(
                 f"{driver!r} has claimed rows that it could not prove to share; this party aligns "
-                "with it no more within 24 hours of that"
+                "with it no more within 24 hours of that: ask its owner"
             )
         if num >= self.max_alignments:
             raise AlignmentError(

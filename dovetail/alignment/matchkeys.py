@@ -241,7 +241,7 @@ def component(text: str) -> Component:
         )
     if not all(columns) or (len(columns) != 1) != (function == "names"):
         several = "two columns or more" if function == "names" else "one column"
-        raise ConfigError(f"match key {text!r}: {function} takes {several}")
+        raise ConfigError(f"match key {text!r}: name {several} for {function}")
     return Component(function, columns)
 
 
@@ -278,7 +278,7 @@ def match_key(parts: Sequence[str]) -> MatchKey:
         ConfigError: it has no components, or one that cannot be.
     """
     if not parts:
-        raise ConfigError("a match key needs one component or more")
+        raise ConfigError("a match key needs one component or more: name a column")
     return MatchKey(tuple(map(component, parts)))
 
 
@@ -378,7 +378,7 @@ def _component_values(
     """(N,) objects that are text; "" where missing."""
     for name in each.columns:
         if name not in columns:
-            raise ConfigError(f"match key {each}: there is no column {name!r}")
+            raise ConfigError(f"match key {each}: there is no column {name!r}; name another")
     if each.function == "names":
         texts = [
             _values_of(columns[name], lambda v: " ".join(name_words(_text_of(v))))

@@ -68,7 +68,7 @@ def align_by_keys(
         PartyError: a partner refused, has other keys, or did not follow the protocol.
     """
     if not keys:
-        raise AlignmentError("there is no match key to align by")
+        raise AlignmentError("there is no match key to align by: list some in party.match")
     num_rows = len(keys[0].values)
     rows_S = random_order(num_rows, engine.driver)  # sample -> own row
     sample_of_row = inverse(rows_S, engine.driver)
@@ -110,7 +110,7 @@ def count_by_keys(
     Arguments and errors are those of ``align_by_keys``.
     """
     if not keys:
-        raise AlignmentError("there is no match key to count by")
+        raise AlignmentError("there is no match key to count by: list some in party.match")
     num_rows = len(keys[0].values)
     everybody = np.ones(num_rows, dtype=bool)
     counts = {}

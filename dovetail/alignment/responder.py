@@ -273,7 +273,7 @@ class Responder:
         if begin.mode not in self._modes:
             raise AlignmentError(
                 f"{begin.initiator!r} asks for mode {begin.mode!r}; this party agrees to "
-                f"{' or '.join(self._modes)}"
+                f"{' or '.join(self._modes)}; its owner may add to policy.align_modes"
             )
         if begin.lower != self._lower:
             raise AlignmentError(
@@ -283,7 +283,7 @@ class Responder:
         if begin.num_ids < max(0, self._min_ids):
             raise AlignmentError(
                 f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
-                f"sets of {self._min_ids} or more"
+                f"sets of {self._min_ids} or more: ask its owner to lower policy.min_ids"
             )
         if begin.num_ids > psi.MAX_TOTAL_IDS:
             raise AlignmentError(
@@ -502,7 +502,8 @@ class Responder:
             size = len(message.values_B16)
             raise AlignmentError(
                 f"refuses the {run.num_shared} places that {begin.initiator!r} claims to share: "
-                f"{num_wrong} of {size} that were checked are not of ids that it has sent"
+                f"{num_wrong} of {size} that were checked are not of ids that it has sent; "
+                "ask its owner why"
             )
         run.num_proven += 1
         if run.num_proven == psi.batches_of(len(asked), begin.batch_size):

@@ -159,7 +159,9 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
                 if name.startswith(_HAS)
             }
     except FileNotFoundError:
-        raise AlignmentError(f"party {party!r} is not aligned yet: there is no {path}") from None
+        raise AlignmentError(
+            f"party {party!r} is not aligned yet: there is no {path}; align first"
+        ) from None
     except (safetensors.SafetensorError, OSError, KeyError) as error:
         raise _spoilt(path, error) from None
     if rows_S.ndim != 1 or rows_S.dtype != torch.int64:

@@ -82,7 +82,9 @@ def check_driver(allowed: Sequence[str] | None, driver: str) -> None:
     """
     if allowed is not None and driver not in allowed:
         names = ", ".join(allowed) or "nobody"
-        raise ConfigError(f"refuses the driver {driver!r}: its policy allows {names}")
+        raise ConfigError(
+            f"refuses the driver {driver!r}: its policy allows {names}; add it to policy.drivers"
+        )
 
 
 def check_address(address: str) -> None:

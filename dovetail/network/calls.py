@@ -185,7 +185,8 @@ class Calls(Lines):
             )
         if party not in (name, ""):
             raise NetworkError(
-                f"its site's party file is that of {party!r}; engine.sites says which site is whose"
+                f"its site's party file is that of {party!r}; say in engine.sites which site is "
+                "whose"
             )
         return Connection(name, "its site", instance)
 

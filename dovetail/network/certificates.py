@@ -140,7 +140,7 @@ def read_file(path: Path, *, what: str) -> bytes:
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}, {what}") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); allow reading it") from None
 
 
 # --- Keys, certificates, requests ---------------------------------------------------------------
@@ -171,7 +171,9 @@ def read_key(data: bytes, *, where: str) -> Key:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Key):
-        raise ConfigError(f"{where} holds no private key that Dovetail made (EC, not encrypted)")
+        raise ConfigError(
+            f"{where} holds no private key that Dovetail made (EC, not encrypted); put it there"
+        )
     return key
 
 
@@ -189,7 +191,9 @@ def read_certificates(data: bytes, *, where: str) -> tuple[x509.Certificate, ...
     try:
         return tuple(x509.load_pem_x509_certificates(data))
     except ValueError:
-        raise ConfigError(f"{where} holds no certificate (PEM)") from None
+        raise ConfigError(
+            f"{where} holds no certificate (PEM); put the one that was issued there"
+        ) from None
 
 
 def certificates_in(path: Path, what: str = "a certificate") -> tuple[x509.Certificate, ...]:
@@ -227,7 +231,10 @@ def read_request(data: bytes, *, where: str) -> tuple[str, PublicKey]:
         whole = request.is_signature_valid
         names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(f"{where} is no certificate request (PEM)") from None
+        raise ConfigError(
+            f"{where} is no certificate request (PEM); make one: dovetail certificates NAME "
+            "--request"
+        ) from None
     if not whole or not isinstance(key, PublicKey) or len(names) != 1:
         raise ConfigError(
             f"{where} is no request that Dovetail made; its party makes one with "
@@ -343,7 +350,9 @@ class Authority:
         certificates = certificates_in(paths[0], "the authority's certificate")
         key = key_in(paths[1], "the authority's key")
         if certificates[0].public_key() != key.public_key():
-            raise ConfigError(f"{paths[1]} is not the key of the first certificate in {paths[0]}")
+            raise ConfigError(
+                f"{paths[1]} is not the key of the first certificate in {paths[0]}; put it there"
+            )
         return cls(certificates, key)
 
     def revoke(

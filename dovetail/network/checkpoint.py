@@ -271,7 +271,7 @@ class Checkpointed:
             _log.warning("%s", error)
             raise CheckpointError(
                 f"its saved state of step {step} cannot be read, written or does not fit; its log "
-                "has the details"
+                "has the details: mend that there, or start anew with --overwrite"
             ) from None
 
     def _restore_newest(self, steps: list[int]) -> int | None:
@@ -342,7 +342,9 @@ class Checkpoint:
         timeout_s: float | None = 60.0,
     ) -> None:
         if every < 1:
-            raise ConfigError(f"a checkpoint is saved every 1 or more steps, got {every}")
+            raise ConfigError(
+                f"checkpoint_every must be 1 or more steps here, got {every}: set it so"
+            )
         self.folder = None if folder is None else Path(folder)
         self.about = dict(about or {})
         self.every = every
@@ -487,7 +489,9 @@ class Checkpoint:
         """The step of a checkpoint that is about this run."""
         done, run = about.get("done"), about.get("run")
         if type(done) is not int or not isinstance(run, dict):
-            raise CheckpointError(f"{path} is no checkpoint of a driver")
+            raise CheckpointError(
+                f"{path} is no checkpoint of a driver; start anew with --overwrite"
+            )
         differences = list(_differences(run, self.about))
         if differences:
             raise ConfigError(
@@ -627,7 +631,10 @@ def _read(path: Path, *, whole: bool) -> tuple[dict[str, str], bytes]:
             header = file.read(length)
             data = start + header + file.read() if whole else b""
     except OSError as error:
-        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from None
+        raise CheckpointError(
+            f"cannot read the checkpoint {path}: {error.strerror}; allow reading it, or start anew "
+            "with --overwrite"
+        ) from None
     try:
         metadata = json.loads(header)["__metadata__"]
         form = metadata["format"]

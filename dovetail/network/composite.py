@@ -60,6 +60,7 @@ class Composite:
         if state.keys() != stateful.keys():
             raise CheckpointError(
                 f"the saved state is of parts {sorted(state)}, this party saves {sorted(stateful)}"
+                "; start anew with --overwrite"
             )
         for index, part in stateful.items():
             part.restore(state[index])

@@ -77,7 +77,10 @@ class Credentials:
         if revoked is not None or list_path.exists():
             listed = read_file(list_path, what="the list of revoked certificates (revoked)")
             if not listed.strip():
-                raise ConfigError(f"{list_path} is empty, and should list revoked certificates")
+                raise ConfigError(
+                    f"{list_path} is empty, and should list revoked certificates; ask its "
+                    "authority for it again"
+                )
         loaded = cls(
             read_file(ca_path, what=f"the authority that {name!r} believes; {get}"),
             read_file(certificate_path, what=f"the certificate of {name!r}; {get}"),
@@ -116,7 +119,9 @@ class Credentials:
         leaf, *between = read_certificates(self.certificate, where=str(certificate_path))
         key = read_key(self.key, where=str(key_path))
         if name_of(leaf) != name:
-            raise ConfigError(f"{certificate_path} is of {name_of(leaf)!r}, not of {name!r}")
+            raise ConfigError(
+                f"{certificate_path} is of {name_of(leaf)!r}, not of {name!r}; put its own there"
+            )
         if leaf.public_key() != key.public_key():
             raise ConfigError(
                 f"{key_path} is not the key of {certificate_path}; put the certificate that was "

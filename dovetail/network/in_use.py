@@ -52,7 +52,9 @@ def in_use(folder: Path, advice: str, *, lock: str = LOCK, wait_s: float = 0.0) 
     except Timeout:
         raise ConfigError(f"{_user(path)}; wait until it ends, or {advice}") from None
     except OSError as error:
-        raise ConfigError(f"cannot write to the folder {folder}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot write to the folder {folder}: {error.strerror}; allow it, or name another"
+        ) from None
     with acquired:
         owner = path.with_name(f"{lock}.json")
         try:

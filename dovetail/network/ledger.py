@@ -326,7 +326,7 @@ class LedgerFile:
     def _add_line(self, text: str) -> None:
         """One more line: JSON, of which the hashes and the end are still to come."""
         if not self._close.alive:
-            raise NetworkError(f"{self.path}: this ledger is closed")
+            raise NetworkError(f"{self.path}: this ledger is closed; open it again")
         body = f'{text},"previous":"{self.last_hash}"'.encode()
         digest = hashlib.sha256(body).hexdigest()
         line = b'%b%b%b"}\n' % (body, _HASH, digest.encode())
@@ -334,7 +334,7 @@ class LedgerFile:
             if os.fstat(self._file).st_size != self._size:
                 raise NetworkError(
                     f"{self.path}: somebody else has written to it since it was opened; "
-                    "one process at a time keeps a ledger"
+                    "one process at a time keeps a ledger: end the other, and start again"
                 )
             patiently(partial(self._write, line))
         except OSError as error:

@@ -179,7 +179,7 @@ class _LinesEngine(Engine):
         super().__init__(lines.driver)
         unknown = [name for name in parties if name not in lines.links]
         if unknown:
-            raise ConfigError(f"no such parties: {unknown}; there are {list(lines.links)}")
+            raise ConfigError(f"no such parties: {unknown}; name some of {list(lines.links)}")
         self._lines = lines
         self.run = run
         self._parties = parties

@@ -194,7 +194,9 @@ class Agreements:
                     write_text(folder / f"{_SIGNATURE}{party}.json", signature.text)
         except OSError as error:
             _log.error("%s: %s", folder, error)
-            raise ConfigError("it cannot write down what was proposed; its log says why") from None
+            raise ConfigError(
+                "it cannot write down what was proposed; see its log, and show it again"
+            ) from None
 
     def _check(self, proposal: Proposal, signature: Signature, *, is_new: bool) -> None:
         """Refuse what its party has not said.
@@ -242,7 +244,8 @@ class Agreements:
         if proposal.driver != driver or self._party not in proposal.parties:
             raise ConfigError(
                 f"refuses the proposal {proposal.name[:12]} of {proposal.driver!r} for "
-                f"{', '.join(proposal.parties)}: {driver!r} shows it to {self._party!r}"
+                f"{', '.join(proposal.parties)}: {driver!r} shows it to {self._party!r}; "
+                "propose the run anew, with all its parties"
             )
         signatures = [parse_signature(each, where="what was shown") for each in message.signatures]
         self.keep(proposal, {each.party: each for each in signatures})
@@ -274,7 +277,9 @@ class Agreements:
         short = agreed[:12]
         signature = signatures.get(self._party)
         if signature is not None and signature.decision == "refused":
-            raise ConfigError(f"refuses the proposal {short}, as it has said: {signature.why}")
+            raise ConfigError(
+                f"refuses the proposal {short}, as it has said: {signature.why}; propose another"
+            )
         if self._required:
             missing = [
                 party
@@ -287,26 +292,31 @@ class Agreements:
                     "review FILE --party PARTY.toml at each, and its answer beside the driver's)"
                 )
         if proposal.driver != driver:
-            raise ConfigError(f"refuses {driver!r}: the proposal {short} is {proposal.driver!r}'s")
+            raise ConfigError(
+                f"refuses {driver!r}: the proposal {short} is {proposal.driver!r}'s: propose one"
+            )
         if datetime.now(UTC) > proposal.expires:
             raise ConfigError(
-                f"refuses the proposal {short}: it ended on {proposal.expires:%Y-%m-%d %H:%M} UTC"
+                f"refuses the proposal {short}: it ended on {proposal.expires:%Y-%m-%d %H:%M} UTC; "
+                "propose the run anew"
             )
         if policy not in proposal.algorithms:
             raise ConfigError(
-                f"refuses {policy!r}: the proposal {short} is of {', '.join(proposal.algorithms)}"
+                f"refuses {policy!r}: the proposal {short} is of {', '.join(proposal.algorithms)}; "
+                "propose the run anew"
             )
         if self._num_rows < proposal.least_rows:
             raise ConfigError(
                 f"refuses the proposal {short}: it says that each party brings in "
-                f"{proposal.least_rows:,} rows or more, and its table has fewer"
+                f"{proposal.least_rows:,} rows or more, and its table has fewer; "
+                "propose the run anew with fewer"
             )
         variant = _variant(proposal, run)
         if variant is None and policy != "align" and not is_predicting(run):
             raise ConfigError(
                 f"refuses the run {run!r}: the proposal {short} is of the variants "
                 f"{', '.join(proposal.variants)} and the seeds "
-                f"{', '.join(map(str, proposal.seeds))}"
+                f"{', '.join(map(str, proposal.seeds))}; propose the run anew"
             )
         self._begin(proposal, run, variant or "", driver, samples)
         return Approved(proposal, variant or "")

@@ -141,7 +141,7 @@ def sign(folder: Folder, names: tuple[str, ...], path: Path, terms: Terms) -> di
     authority = _authority(folder)
     asked, public_key = made.read_request(made.read_file(path, what="the request"), where=str(path))
     if asked != name:
-        raise ConfigError(f"{path} is a request of {asked!r}, not of {name!r}")
+        raise ConfigError(f"{path} is a request of {asked!r}, not of {name!r}; name {asked!r}")
     _check_taken(folder, {name: None if terms.force else made.fingerprint(public_key)})
     made.make_folder(folder.of(name))
     issued = _write_certificate(folder, authority, name, public_key, terms)
@@ -175,11 +175,12 @@ def revoke(
         if not serials:
             raise ConfigError(
                 f"{folder.authority} has given {name!r} no certificate; it has given some to "
-                f"{', '.join(sorted({line['name'] for line in issued})) or 'nobody'}"
+                f"{', '.join(sorted({line['name'] for line in issued})) or 'nobody'}: name these"
             )
         if serial is not None and serial not in serials:
             raise ConfigError(
-                f"{name!r} has no certificate with serial {serial}; it has {', '.join(serials)}"
+                f"{name!r} has no certificate with serial {serial}; name one of "
+                f"{', '.join(serials)}"
             )
         fresh += [
             {

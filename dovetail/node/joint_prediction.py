@@ -125,7 +125,9 @@ class Asker(Listener):
                 continue
             held = {name: aligned[name] >= 0 for name in here}
             return _Agreed(engine, held, aligned[self.name].argsort(), missed)
-        raise NetworkError(f"no data owner answers: {missing_text(missed)}")
+        raise NetworkError(
+            f"no data owner answers: {missing_text(missed)}; ask again once one is there"
+        )
 
     def _come(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Who came in time, and who did not."""
@@ -182,7 +184,7 @@ def check_asks(site: Site, model: Model, section: ElsewhereSection) -> str:
             if name not in model.spec.partners:
                 raise ConfigError(
                     f"--partners names {name!r}, and the joint model was trained with "
-                    f"{', '.join(model.spec.partners)}"
+                    f"{', '.join(model.spec.partners)}: name these"
                 )
     if model.party != site.name:
         raise ModelError(

@@ -324,7 +324,7 @@ class Guard:
         if isinstance(message, Restore) and self.heard:
             raise LimitError(
                 "refuses to go back to an earlier state in the middle of a run; a driver that fell "
-                "does so when it resumes, first of all"
+                "does so first of all: start it again with --resume"
             )
         one_of_few: int | None = None
         with ExitStack() as counted:

@@ -60,5 +60,5 @@ def party_values(path: Path) -> dict[str, Any]:
     """
     values = read_toml(path)
     if "party" not in values:
-        raise ConfigError(f"{path} is no party file: it has no [party] table")
+        raise ConfigError(f"{path} is no party file: it has no [party] table; add one")
     return values

@@ -341,7 +341,7 @@ def read_signatures(path: Path, proposal: Proposal) -> dict[str, Signature]:
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path} is larger than any proposal ({MAX_BYTES:,} bytes)")
+            raise ConfigError(f"{path} is larger than any proposal ({MAX_BYTES:,} bytes); name one")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
@@ -349,7 +349,7 @@ def _read(path: Path) -> str:
 
 def _parse(kind: type[S], text: str, *, where: str) -> S:
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"{where} is larger than any proposal ({MAX_BYTES:,} bytes)")
+        raise ConfigError(f"{where} is larger than any proposal ({MAX_BYTES:,} bytes); name one")
     try:
         return kind.model_validate_json(text)
     except (ValidationError, RecursionError) as error:

@@ -425,7 +425,9 @@ class Runs:
 
     def _open(self, run: str, algorithm: str, driver: str, proposal: str) -> Party:
         if algorithm not in self._site.policy.algorithms:
-            raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
+            raise ConfigError(
+                f"refuses {algorithm[:100]!r}: it is unknown here; use the same version"
+            )
         known = self._site.policy.algorithms[algorithm]
         self._site.policy.check(known.policy, driver)
         if is_predicting(run) and algorithm != "psi" and not known.predicts:
@@ -572,7 +574,7 @@ class Runs:
         except (AlignmentError, ConfigError, OSError) as error:  # names files of this machine
             _log.error("run %s: %s", run, error)
             raise AlignmentError(
-                "it cannot save its rows of the alignment; its log has the details"
+                "it cannot save its rows of the alignment; see its log, and align again"
             ) from None
         if replaced != run:
             self._forget(driver, replaced)

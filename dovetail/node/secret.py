@@ -33,7 +33,9 @@ def site_secret(site_folder: Path) -> bytes:
             write_private(path, f"{secrets.token_hex(SECRET_BYTES)}\n".encode())
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: the secret of this site cannot be kept ({error})") from None
+        raise ConfigError(
+            f"{path}: the secret of this site cannot be kept ({error}); allow writing there"
+        ) from None
     if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
         raise ConfigError(
             f"{path} is not the secret of this site, which has {2 * SECRET_BYTES} hexadecimal "

@@ -92,7 +92,7 @@ def test_a_letter_tells_its_carrier_names_times_and_length_alone(post: Post) -> 
     label = json.loads(letter[22 : 22 + int.from_bytes(letter[18:22], "big")])
     assert label.keys() == {
         *("sender", "receiver", "conversation", "number", "attempt", "kind", "sent", "key"),
-        *("process", "answered", "num_bytes"),
+        *("process", "answered", "num_bytes", "poll_s"),
     }
     assert b"Question" not in letter  # the message's type is sealed
 
