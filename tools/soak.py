@@ -2,9 +2,9 @@
 
     python -m tools.soak --minutes 10 --runs 200
 
-Each run is of the default method on a small table, at sites that are new and have the same secrets:
-so a run that ended has the weights of the one that nothing disturbs. Prints a line a run, and in the
-end how many ended, hung, or printed a traceback; exit code 1 if one hung, or differs.
+Each run is of the default method on a small table, at new sites that have the same secrets:
+so a run that ended has the weights of the one that nothing disturbs. Prints a line a run, and in
+the end how many ended, hung, or printed a traceback; exit code 1 if one hung, or differs.
 """
 
 from __future__ import annotations
