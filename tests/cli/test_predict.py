@@ -680,3 +680,16 @@ def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
     done = dovetail("drift", trained, "few.csv")
     assert (done.code, done.out) == (2, "")
     assert "few.csv has 9 rows, and drift is seen in 50 or more" in done.err
+
+
+def test_a_terminal_gets_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dovetail.cli.predict import _print_csv
+
+    columns = {"id\x1b[2J": np.array(["a\x1b]0;x\x07", "b"], dtype=object)}
+    _print_csv(columns)
+    assert "\x1b" in capsys.readouterr().out  # into a file it goes as it is
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _print_csv(columns)
+    assert "\x1b" not in capsys.readouterr().out

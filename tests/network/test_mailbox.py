@@ -25,6 +25,7 @@ from dovetail.companions.mailbox.keys import GRACE_S, RENEW_S, Keys, private_key
 from dovetail.companions.mailbox.letters import SUITE, Label, read_letter, read_name, seal
 from dovetail.companions.mailbox.places import MAX_NAMES, PlaceError
 from dovetail.companions.mailbox.sending import MOST_ATTEMPTS
+from dovetail.companions.mailbox.watching import Watch
 from dovetail.errors import MessageError, NetworkError, PartyError
 from dovetail.network.renewal import Certified
 
@@ -499,3 +500,31 @@ def test_a_place_that_shows_an_old_card_is_not_believed(
     post.place.place.put("cards/shop", old)
     with pytest.raises(MessageError, match="or an old card is shown"):
         read_card(post.place, "shop", post.bank)
+
+
+def test_a_folder_that_was_made_a_link_is_not_followed(tmp_path: Path) -> None:
+    elsewhere, mail = tmp_path / "elsewhere", tmp_path / "place" / "mail"
+    elsewhere.mkdir()
+    mail.mkdir(parents=True)
+    (elsewhere / "a").write_bytes(b"none of its business")
+    (mail / "bank").symlink_to(elsewhere)
+    place = Folder(tmp_path / "place")
+    for use in (
+        lambda: place.put("mail/bank/b", b"x"),
+        lambda: place.get("mail/bank/a", 100),
+        lambda: place.names("mail/bank/"),
+        lambda: place.remove("mail/bank/a"),
+    ):
+        with pytest.raises(PlaceError, match="mail/bank is a link that somebody has put there"):
+            use()
+    assert [path.name for path in elsewhere.iterdir()] == ["a"]
+
+
+def test_since_when_a_letter_is_torn_outlives_the_process(tmp_path: Path) -> None:
+    def is_torn(torn_s: float) -> bool:
+        return Watch("here", print, torn_s=torn_s, kept=tmp_path / "torn.json").is_torn("a letter")
+
+    assert not is_torn(3600.0)
+    time.sleep(0.02)
+    assert is_torn(0.01)
+    assert not is_torn(3600.0)  # another of that name
