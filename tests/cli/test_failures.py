@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import resource
+import shutil
 import signal
 import socket
 import threading
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Federation, Process, command, free_port, write_new
+from federations import Federation, Process, command, free_port
 from mailboxes import wait_until
 
 from dovetail.network.quota import Quota
@@ -52,12 +52,9 @@ learning_rate = 0.05
 
 
 def holding_command(
-    folder: Path, output: Path, arguments: Sequence[str], kind: str, after: bool, full: bool
+    folder: Path, output: Path, arguments: Sequence[str], kind: str, after: bool
 ) -> None:
-    """Run a party that stops at a message of this kind, before or after it has handled it.
-
-    With ``full`` its disk is full from then on.
-    """
+    """Run a party that stops at a message of this kind, before or after it has handled it."""
     from dovetail.network.host import Host
 
     real = Host._answer
@@ -65,16 +62,12 @@ def holding_command(
     def answer(self: Host, opened: Any, driver: str) -> Any:
         held = opened.header.type == kind
         done = real(self, opened, driver) if after or not held else None
-        if held and full:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         if held:
             (folder / "held").touch()
         while held and (folder / "hold").exists():
             time.sleep(0.01)
         return done or real(self, opened, driver)
 
-    if full:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     Host._answer = answer  # type: ignore[method-assign]
     command(folder, output, arguments)
 
@@ -166,11 +159,11 @@ class Two(Federation):
     def join_lab(self) -> Process:
         return self.start(*self._joining())
 
-    def join_holding(self, kind: str, *, after: bool = False, full: bool = False) -> Process:
+    def join_holding(self, kind: str, *, after: bool = False) -> Process:
         """A lab that stops at a message of this kind, as long as the file "hold" is there."""
         (self.folder / "hold").touch()
         (self.folder / "held").unlink(missing_ok=True)
-        return self._begin(holding_command, self._joining(), kind, after, full)
+        return self._begin(holding_command, self._joining(), kind, after)
 
     def wait_held(self) -> None:
         """Wait until a party has stopped at its message; all are running till then."""
@@ -219,26 +212,45 @@ def written(folder: Path, deal: Any, dovetail: Any) -> Two:
 @pytest.fixture
 def two(tmp_path: Path, deal: Any, dovetail: Any) -> Iterator[Two]:
     with written(tmp_path / "two", deal, dovetail).ending() as federation:
+        assert isinstance(federation, Two)
         yield federation
 
 
-_TWINS: dict[str, bytes] = {}
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests of this file share: an aligned pair, and the weights of undisturbed runs."""
+    return {"folder": tmp_path_factory.mktemp("aligned") / "pair"}
 
 
 @pytest.fixture
-def twin(tmp_path: Path, deal: Any, dovetail: Any) -> Callable[[str], bytes]:
-    """Method -> weights of its run that nothing disturbs."""
+def aligned(
+    two: Two, twins: dict[str, Any], tmp_path: Path, deal: Any, dovetail: Any
+) -> Callable[[str], bytes]:
+    """Has two begin aligned; method -> weights of its undisturbed run on that alignment."""
+    folder = twins["folder"]
+    if not folder.exists():
+        with written(folder, deal, dovetail).ending() as pair:
+            assert isinstance(pair, Two)
+            lab, driver = pair.join_lab(), pair.start("align", "network.toml")
+            assert driver.ended() == 0, driver.printed()
+            lab.signal(signal.SIGTERM)
+            lab.ended()
+    for name in ("clinic", "lab"):
+        shutil.copytree(folder / f"{name}.site", two.folder / f"{name}.site", dirs_exist_ok=True)
 
     def undisturbed(method: str) -> bytes:
-        if method not in _TWINS:
-            with written(tmp_path / f"twin-{method}", deal, dovetail).ending() as federation:
-                assert isinstance(federation, Two)
-                federation.of_method(method)
-                federation.join_lab()
-                driver = federation.train("out")
+        if method not in twins:
+            copied = shutil.copytree(folder, tmp_path / f"twin-{method}")
+            with Two(copied, free_port(), two.joining, local_secrets=True).ending() as pair:
+                assert isinstance(pair, Two)
+                (copied / "network.toml").write_text(RUN.format(port=pair.port))
+                pair.of_method(method)
+                pair.join_lab()
+                driver = pair.train("out")
                 assert driver.ended() == 0, driver.printed()
-                _TWINS[method] = federation.weights("out")
-        return _TWINS[method]
+                twins[method] = pair.weights("out")
+        weights: bytes = twins[method]
+        return weights
 
     return undisturbed
 
@@ -250,7 +262,6 @@ _AT = {
     "alignment": "psi.GetDoubled",
     "question": "sealed.Begin",
     "step": "apfed.Codes",
-    "prediction": "smoothing.Smooth",
 }
 
 #: The driver's process, and the partner's, when all is over or goes on.
@@ -279,13 +290,13 @@ def partner_signalled(
     return driver, lab
 
 
-def driver_killed(two: Two, kind: str, *, resume: bool) -> Ended:
+def driver_killed(two: Two, kind: str) -> Ended:
     lab, driver = two.join_holding(kind, after=True), two.train("out")
     two.wait_held()
     driver.signal(signal.SIGKILL)
     driver.ended()
     two.let_go()
-    return two.train("out", *(["--resume"] if resume else [])), lab
+    return two.train("out", "--resume"), lab
 
 
 def line_cut(two: Two, kind: str) -> Ended:
@@ -304,14 +315,6 @@ def line_cut(two: Two, kind: str) -> Ended:
         return driver, lab
 
 
-def disk_full(two: Two, kind: str) -> Ended:
-    lab = two.join_holding(kind, full=True)
-    driver = two.train("out")
-    two.wait_held()
-    two.let_go()
-    return driver, lab
-
-
 def clock_back(two: Two, kind: str) -> Ended:
     """One run a day, and the last one began two days from now."""
     path = two.folder / "lab.toml"
@@ -320,20 +323,6 @@ def clock_back(two: Two, kind: str) -> Ended:
     Quota(two.folder / "lab.site").write("INSERT INTO begins VALUES (?,?,?,?,?,?,?)", *begun)
     lab = two.join_lab()
     return two.train("out"), lab
-
-
-def gone_in_prediction(two: Two, kind: str) -> Ended:
-    lab, driver = two.join_lab(), two.train("out")
-    assert driver.ended() == 0, driver.printed()
-    lab.signal(signal.SIGTERM)
-    lab.ended()
-    lab = two.join_holding(kind)
-    rows = write_new(two.folder, "clinic", "lab")
-    listen = ("--listen", f"127.0.0.1:{two.port}", "--partners", "lab", "--wait", "60")
-    driver = two.start("predict", "out", rows, "--party", "clinic.toml", *listen)
-    two.wait_held()
-    lab.signal(signal.SIGKILL)
-    return driver, lab
 
 
 _KILL, _STOP, _END = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
@@ -347,12 +336,9 @@ BREAKS: dict[str, Callable[..., Ended]] = {
     "partner told to end, started again": partial(
         partner_signalled, number=_END, again=True, after=True
     ),
-    "driver killed, the command again": partial(driver_killed, resume=False),
-    "driver killed, `--resume`": partial(driver_killed, resume=True),
+    "driver killed, `--resume`": driver_killed,
     "line cut, mended": line_cut,
-    "partner's disk full": disk_full,
     "partner's clock back two days": clock_back,
-    "partner killed in a prediction": gone_in_prediction,
 }
 
 
@@ -367,9 +353,10 @@ def table() -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("row", table(), ids=lambda row: " ".join(row[:4]))
 def test_what_breaks_ends_as_the_page_says(
-    two: Two, twin: Callable[[str], bytes], row: list[str]
+    two: Two, request: pytest.FixtureRequest, row: list[str]
 ) -> None:
     when, what, engine, method, code, driver_prints, partner_prints, same = row
+    twin = request.getfixturevalue("aligned") if same else None
     two.of_method(method)
     if engine == "letters":
         two.by_letter()
@@ -382,7 +369,7 @@ def test_what_breaks_ends_as_the_page_says(
     for words in re.findall("`([^`]+)`", partner_prints):
         assert words in heard, heard
     assert "Traceback" not in said + heard
-    if same == "yes":
+    if twin is not None:
         assert two.weights("out") == twin(method)
 
 

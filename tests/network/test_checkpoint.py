@@ -503,7 +503,8 @@ def test_a_state_that_does_not_fit_is_told_without_torchs_traceback(
         Checkpointed(Wide(), tmp_path).handle(Restore("toy", 1, exactly=True))
     # What the driver hears; the log at its site has the rest.
     assert str(raised.value) == (
-        "its saved state of step 1 cannot be read, written or does not fit; its log has the details"
+        "its saved state of step 1 cannot be read, written or does not fit; its log has the "
+        "details: mend that there, or start anew with --overwrite"
     )
     assert "1.safetensors does not fit" in caplog.text
     assert "size mismatch" in caplog.text
