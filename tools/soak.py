@@ -29,7 +29,7 @@ from dovetail.network.quota import Quota
 HANG_S = 240.0
 
 RUN = """
-method = "apfed-s"
+method = "apfed"
 baselines = []
 parties = ["bank.toml"]
 test = 0.3
@@ -52,7 +52,7 @@ table = "{name}.csv"
 id = "customer"
 {label}
 [policy]
-algorithms = ["align", "apfed-s"]
+algorithms = ["align", "apfed"]
 drivers = ["bank"]
 min_rows = 1
 """

@@ -27,7 +27,7 @@ pytest.importorskip("seal")
 PAGE = Path(__file__).parents[2] / "docs" / "network.md"
 
 RUN = """
-method = "apfed-s"
+method = "apfed"
 baselines = []
 parties = ["clinic.toml"]
 test = 0.3
@@ -147,7 +147,7 @@ class Two(Federation):
     def of_method(self, method: str) -> None:
         """From here on it is of APFed or APFed-S."""
         if method == "APFed":
-            self.change_run(('method = "apfed-s"', 'method = "apfed"'))
+            self.change_run(('method = "apfed"', 'method = "apfed-mixed"'))
 
     def _joining(self) -> tuple[str, ...]:
         if self.place:
@@ -200,7 +200,7 @@ def written(folder: Path, deal: Any, dovetail: Any) -> Two:
     assert dovetail("certificates", *named, "--out", folder / "certificates").code == 0
     port = free_port()
     for name in ("clinic", "lab"):
-        dealt.change(f"{name}.toml", ('"apfed", "tvfl"]', '"apfed", "apfed-s"]'))
+        dealt.change(f"{name}.toml", ('"apfed-mixed", "tvfl"]', '"apfed-mixed", "apfed"]'))
         site = folder / f"{name}.site"
         site.mkdir(mode=0o700)
         (site / "secret").touch(mode=0o600)
@@ -384,9 +384,9 @@ def test_every_way_to_break_stands_in_the_page() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("", r"party 'lab': refuses 'apfed-s': its policy allows align; its owner may add"),
-        (', "apfed-s"', r"policy\.max_runs_per_day is 1; wait, or ask"),
-        (', "apfed-s"', r"policy\.sealed\.numbers_per_row is 0; ask its owner to raise it"),
+        ("", r"party 'lab': refuses 'apfed': its policy allows align; its owner may add"),
+        (', "apfed"', r"policy\.max_runs_per_day is 1; wait, or ask"),
+        (', "apfed"', r"policy\.sealed\.numbers_per_row is 0; ask its owner to raise it"),
     ],
     ids=["method", "runs", "numbers"],
 )
@@ -395,7 +395,7 @@ def test_what_a_partner_would_refuse_is_refused_before_ids_are_compared(
 ) -> None:
     path = two.folder / "lab.toml"
     more = "sealed = { numbers_per_row = 0 }" if "sealed" in words else "max_runs_per_day = 1"
-    allowed = path.read_text().replace(', "apfed", "apfed-s"]', f"{policy}]\n{more}")
+    allowed = path.read_text().replace(', "apfed-mixed", "apfed"]', f"{policy}]\n{more}")
     path.write_text(allowed)
     if "runs" in words:
         begun = ("clinic", "before", "sealed", 1, time.time() + 2 * 86400, False, "")
