@@ -22,7 +22,7 @@ UNIX_NAMES = {
 }
 
 #: The federation of NVFlare on this machine, a tool of tests, runs on Unix alone.
-UNIX_ONLY = {"flare/federation.py"}
+UNIX_ONLY = {"companions/flare/federation.py"}
 
 #: Trains on built-in data in a process without the modules, and predicts.
 SCRIPT = """

@@ -49,7 +49,9 @@ def patiently(write: Callable[[], R]) -> R:
 def since_start_s() -> float:
     """Seconds that this process has run; where the system does not say, since this was read."""
     try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(
+            Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
+        )
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         return time.monotonic() - _IMPORTED
