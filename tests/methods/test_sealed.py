@@ -28,7 +28,7 @@ from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed_numbers import Reader, lasting
 from dovetail.methods.settings.shared import SealedLimits
-from dovetail.models import load_bottom
+from dovetail.models import Bottom, load_bottom
 from dovetail.models.kept_smoothing import SmoothingSpec
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, targets
@@ -427,10 +427,12 @@ def asked_again(
     quota = Quota(folder)
     given = NumbersGiven(quota, "bank", ids, "run-1")
     party = partner_of("shop", partner, everyone, limits, given)
+    kept: list[Bottom] = []
+    party.finished = lambda whole: kept.append(whole.bottom_model())
     active = active_of(owner, {"shop": everyone[: len(owner.x_RF)]})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
     assert active.partners == ("shop",), active.lost
-    bottom = party.bottom_model()
+    (bottom,) = kept  # as soon as it has answered
     asks = sealed_inference.Smoother(
         everyone,
         lambda trained: (bottom, partner),

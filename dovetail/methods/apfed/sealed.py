@@ -105,7 +105,7 @@ class Partner(Party):
             or "flat" pixels.
     """
 
-    goes_on = False  # a run is one question
+    goes_on, finish_with = False, Begin  # a run is one question
 
     def __init__(
         self, shared: SharedRows, test: SharedRows | None, local: Local,
