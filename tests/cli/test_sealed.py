@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from federations import PATIENCE_S, Federation, free_port, write_new
+from same_secrets import as_in_one_process
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -171,14 +172,19 @@ def federation(dealt: Any, dovetail: Callable[..., Any]) -> Iterator[Federation]
     assert dovetail("certificates", *named, "-q").code == 0
     made = Federation(dealt.folder, free_port(), ("--name", "clinic"))
     (dealt.folder / "network.toml").write_text(NETWORK.format(port=made.port) + SECTION)
+    for name in ("lab", "registry"):  # who is asked about rows of training once more
+        dealt.change(
+            f"{name}.toml", (AGREED[1], f"{AGREED[1]}\nsealed = {{ numbers_per_row = 2 }}")
+        )
     with made.ending():
         yield made
 
 
 @pytest.mark.network
 def test_parties_on_machines_of_their_own_learn_the_same_model_bit_for_bit(
-    federation: Federation, dovetail: Callable[..., Any]
+    federation: Federation, dovetail: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    as_in_one_process(monkeypatch.setattr)
     folder = federation.folder
     lab, registry = federation.join("lab"), federation.join("registry")
     driver = federation.start("train", "network.toml", "--out", "apart")

@@ -71,8 +71,9 @@ def active_of(
     rows: Mapping[str, Tensor],
     *,
     tested: bool = False,
+    bank_rows: Tensor | None = None,
 ) -> sealed.Active:
-    bank_rows = torch.arange(len(owner.x_RF))
+    bank_rows = torch.arange(len(owner.x_RF)) if bank_rows is None else bank_rows
     table = Table.of(owner.x_RF, "bank", Alignment({"bank": bank_rows, **rows}))
     test = table if tested else None
     return sealed.Active(owner, table, test, Local("bank"), seed=3)
@@ -144,20 +145,23 @@ def test_the_same_question_has_the_same_answer_in_another_run_and_counts_once(
     everyone, ids = torch.arange(len(partner)), np.arange(len(partner))
     limits = SealedLimits()
 
-    def asked(labels: Owner, run: str, columns: Tensor = partner) -> Tensor | str:
+    def asked(
+        labels: Owner, run: str, columns: Tensor = partner, order: Tensor = everyone
+    ) -> Tensor | str:
         given = NumbersGiven(Quota(tmp_path), "bank", ids, run)
         local = Local("shop", secret=lambda: run.encode() * 8, lasting=b"of the site" * 2)
-        test = SharedRows("shop", columns, everyone)
+        test = SharedRows("shop", columns, order)
         party = sealed.Partner(test, None, local, limits, given=given)
-        active = active_of(labels, {"shop": everyone})
+        active = active_of(labels, {"shop": order}, bank_rows=order)
         list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
         return active.numbers.get("shop", active.lost.get("shop", ""))
 
     first = asked(owner, "run-1")
     assert isinstance(first, Tensor)
-    again = asked(owner, "run-2")
-    assert isinstance(again, Tensor)
-    assert torch.equal(first, again)
+    for order in (everyone, everyone.roll(7)):  # aligned again, samples have other numbers
+        again = asked(owner, "run-2", order=order)
+        assert isinstance(again, Tensor), again
+        assert torch.equal(first, again)
     other = replace(owner, targets_RC=owner.targets_RC.roll(1, 0))
     assert "write sealed = { numbers_per_row = 2 } below [policy]" in str(asked(other, "run-3"))
     assert "has given 1 of a row before" in str(asked(owner, "run-4", partner + 1))

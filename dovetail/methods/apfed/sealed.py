@@ -226,22 +226,24 @@ class Active(Driver):
                 f"only {len(rows_L)} labelled rows are shared with {party!r}; align or label more"
             )
         rng = self.local.generator("asked about")
-        samples_N = samples_R[rows_asked(samples_R, rows_L, self.max_rows, rng)]
-        test_R = samples_N[:0] if self.test is None else self.test.samples[party]
-        tested_U = test_R[test_R >= 0]
-        tested_U = tested_U[torch.randperm(len(tested_U), generator=rng)[: self.max_rows]]
+        rows_N = rows_asked(samples_R, rows_L, self.max_rows, rng)
+        test_R = samples_R[:0] if self.test is None else self.test.samples[party]
+        rows_U = (test_R >= 0).nonzero().flatten()
+        rows_U = rows_U[torch.randperm(len(rows_U), generator=rng)[: self.max_rows]].sort().values
+        folds_L = self.owner.folds_R[rows_L]
         asked = {
             "labelled_L": samples_R[rows_L],
-            "folds_L": self.owner.folds_R[rows_L],
-            "samples_N": samples_N,
-            "tested_U": tested_U.sort().values,
+            "folds_L": folds_L,
+            "samples_N": samples_R[rows_N],
+            "tested_U": test_R[rows_U].sort().values,
         }
+        own = rows_L, folds_L, rows_N, rows_U  # samples may have other numbers when aligned again
         sealing = Sealing.of(
             targets(self.owner, rows_L),
-            len(samples_N) + len(tested_U),
+            len(rows_N) + len(rows_U),
             regression=self.owner.regression,
             secret=bytes_of(lasting(self.local, "sealing")).numpy().tobytes(),
-            asked=b"".join([party.encode(), *(each.numpy().tobytes() for each in asked.values())]),
+            asked=b"".join([party.encode(), *(each.numpy().tobytes() for each in own)]),
         )
         fields: dict[str, Any] = {**sealing.wire, **asked}
         return Begin(seed=self.local.seed, **fields), sealing
