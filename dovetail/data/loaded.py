@@ -31,6 +31,9 @@ MANY_COLUMNS, MAX_WHOLE_VALUES = 50, 10_000_000
 #: its own for each row would take eight times the memory.
 _LONG, _FEW_TEXTS = 100_000, 1000
 
+#: ASCII without blanks around it.
+_PLAIN = "[!-~]([ -~]*[!-~])?"
+
 #: Rows that are looked at before all are.
 _SAMPLE = 1000
 
@@ -250,7 +253,10 @@ class Loaded:
 
 def _plain(name: str) -> str:
     """What reads a text as ``kinds.plain`` does, NULL where it is missing."""
-    trimmed = f"nfc_normalize(trim({quoted(name)}::VARCHAR, {literal(kinds.BLANKS)}))"
+    cell = f"{quoted(name)}::VARCHAR"
+    trimmed = f"nfc_normalize(trim({cell}, {literal(kinds.BLANKS)}))"
+    # Most texts are as they are to be: to look takes a tenth of the time that to do so takes.
+    trimmed = f"CASE WHEN regexp_full_match({cell}, '{_PLAIN}') THEN {cell} ELSE {trimmed} END"
     return f"nullif(nullif({trimmed}, ''), '?')"
 
 
