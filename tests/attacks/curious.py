@@ -79,9 +79,9 @@ class Driver:
     def part(self, batch: int) -> slice:
         return slice(batch * self.batch_size, (batch + 1) * self.batch_size)
 
-    def begin(self, num_ids: int, mode: str = "intersection", kind: str = "string") -> int:
+    def begin(self, num_ids: int, mode: str = "intersection") -> int:
         """Phase 1: how many ids the victim has."""
-        message = psi.Begin(self.engine.driver, mode, (kind,), False, num_ids, self.batch_size)
+        message = psi.Begin(self.engine.driver, mode, False, num_ids, self.batch_size)
         self.num_ids = num_ids
         self.num_theirs = self.ask(message, psi.Ready).num_ids
         return self.num_theirs
