@@ -154,7 +154,7 @@ def test_rows_of_weight_0_teach_nothing() -> None:
     np.testing.assert_allclose(
         weighed.predict_proba(X), few.predict_proba(X), atol=0.1
     )  # features are scaled by all rows
-    assert weighed.score(X, y) > 0.88
+    assert weighed.score(X, y) > 0.8  # 0.883, of a linear learner
 
 
 @pytest.mark.trained
