@@ -54,7 +54,7 @@ def test_a_partner_that_knows_more_helps(heart: tuple[pd.DataFrame, np.ndarray])
     here, there = rng.normal(size=(2, 300))
     time = np.exp(-there) * rng.exponential(size=300)
     y = Surv.from_arrays(np.ones(300, bool), time)
-    x = pd.DataFrame({"a": here, "b": there + rng.normal(size=300)})
+    x = pd.DataFrame({"a": here, "b": there + rng.normal(size=300)}).rename_axis("id")
     lab = dt.Party("lab", pd.DataFrame({"id": x.index, "z": there}), id="id")
     model = SoloSurvival([lab], learners=["linear"]).fit(x, y)
     assert model.run_.result["distilled"]["partners"] == ["lab"]
