@@ -16,7 +16,8 @@ RUNS = Path(__file__).parents[2] / "runs"
 #: Run file or cell -> digest of all that it says, recipes too. Tables were once written with one
 #: file a cell; these are digests of what those files said, so a run of then is the same run now.
 #: Taken anew when users' defaults changed: what the files say besides are the defaults of then. And
-#: HyFEM's when each method's rate was chosen apart, CIFAR-100's when all its images were to be had.
+#: HyFEM's when each method's rate was chosen apart, CIFAR-100's when all its images were to be had,
+#: FedOptimus' Table 1 with the recipe of the printed regime, APFed's by their methods' names.
 DIGESTS: dict[str, str] = json.loads(Path(__file__).with_name("run_files.json").read_text())
 
 GRID = """
