@@ -357,7 +357,7 @@ class Runs:
             self._run_limits.look_at_clock()
             self._run_limits.admit_day(driver, plan.runs)
             for method in methods.every().values():
-                method.proposed.check_numbers(site, self._quota, driver, plan.numbers)
+                method.proposed.check_numbers(site, plan.numbers)
         except ConfigError as refusal:
             self._refusals.record(driver, Plan.wire_name(), "", str(refusal))
             raise

@@ -430,4 +430,4 @@ def test_a_store_behind_its_ledger_answers_nothing_until_it_is_counted_anew(two:
     assert two.count("SELECT count(*) FROM alignments") == 1
     lab, driver = two.join_lab(), two.train("again")
     assert driver.ended() == 2
-    assert "ask its owner to raise it" in driver.printed()
+    assert "its owner may write sealed = { numbers_per_row = 2 }" in driver.printed()

@@ -52,19 +52,6 @@ class NumbersGiven:
         )
         return int(most)
 
-    def least(self) -> int:
-        """The fewest numbers that were given of any row.
-
-        Raises:
-            QuotaError: the count cannot be read.
-        """
-        ids = json.dumps(self._digests.tolist())
-        ((num, least),) = self.quota.read(
-            f"SELECT count(*), min(times) FROM numbers WHERE driver = ? AND id IN {_THESE}",
-            *(self.driver, ids),
-        )
-        return int(least) if num and num == len(self.ids_N) else 0
-
     def is_new(self, run: str, rows_R: Tensor, contents_R: Sequence[bytes]) -> Tensor:
         """(R,) bool: rows whose numbers of this run, by these columns, were not given before.
 

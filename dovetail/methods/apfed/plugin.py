@@ -160,19 +160,17 @@ class ApfedProposed(Proposed):
         """Those of APFed-S, of two classes; of more there are more."""
         return int("apfed" in (run.method, *run.baselines))
 
-    def check_numbers(self, site: Site, quota: Quota, driver: str, numbers: int) -> None:
-        """Refuse what no row has left.
+    def check_numbers(self, site: Site, numbers: int) -> None:
+        """Refuse what the policy never gives; what was given may be asked for again.
 
         Raises:
             ConfigError: naming the policy's key.
         """
-        policy = site.policy.section
-        least = NumbersGiven(quota, policy.counted(driver), site.table.ids).least()
-        if least + numbers > policy.sealed.numbers_per_row:
+        most = site.policy.section.sealed.numbers_per_row
+        if numbers > most:
             raise ConfigError(
-                f"refuses {numbers} more numbers a row: it has given {least} of each row, and its "
-                f"policy.sealed.numbers_per_row is {policy.sealed.numbers_per_row}; ask its owner "
-                "to raise it"
+                f"refuses {numbers} number{'s' * (numbers > 1)} a row: its "
+                f"policy.sealed.numbers_per_row is {most}; ask its owner to raise it"
             )
 
     def use_up(self, site: Site, quota: Quota, driver: str, answered: Mapping[str, int]) -> None:

@@ -27,8 +27,8 @@ class Proposed:
         """The fewest numbers of a row that a run of it asks for, where these are counted."""
         return 0
 
-    def check_numbers(self, site: Site, quota: Quota, driver: str, numbers: int) -> None:
-        """Refuse so many more numbers of every row.
+    def check_numbers(self, site: Site, numbers: int) -> None:
+        """Refuse so many numbers of every row.
 
         Raises:
             ConfigError: naming the policy's key.
