@@ -109,7 +109,8 @@ def fit(
             f"{WHERE}: a method is dovetail.APFed(...), CHFL, HyFEM, FedOptimus or a name, got "
             f"{type(chosen).__name__}"
         )
-    if chosen.variant_name in LOSSES.values() and not isinstance(parties, Simulation):
+    named = isinstance(method, str) and chosen.variant_name in LOSSES.values()
+    if named and not isinstance(parties, Simulation):
         # Each party sets its own loss: those in this process that set none have the method's.
         variant = next(
             name for name, variant_name in LOSSES.items() if variant_name == chosen.variant_name
