@@ -75,7 +75,7 @@ def method(encoder, **more):
 def test_a_class_makes_a_network_a_seed_and_it_learns(frames):
     own = dt.fit(method(Residual), parties(frames), baselines=["majority"], seeds=2, quiet=True)
     scores = own.scores.to_dict()
-    assert scores["APFed, predicts alone"]["accuracy"] > 0.6
+    assert scores["APFed-C, predicts alone"]["accuracy"] > 0.6
     one, other = (own.models_of(seed)["ours"] for seed in (0, 1))
     assert isinstance(one.network.encoder.network, Residual)
     assert not torch.equal(
@@ -91,7 +91,7 @@ def test_figure_1s_graph_network_and_a_deep_one_help_each_other(frames, ours, th
     helped = dt.APFed("partners", encoder=ours, epochs=16, learning_rate=0.01, projection=4)
     run = dt.fit(helped, both, baselines=["majority"], quiet=True)
     assert isinstance(run.models["ours"].network.encoder.network, ours)
-    assert run.scores.to_dict()["APFed, predicts alone"]["accuracy"] > 0.6
+    assert run.scores.to_dict()["APFed with mixed losses, predicts alone"]["accuracy"] > 0.6
 
 
 def test_a_module_begins_from_its_weights_and_stays_as_it_was(frames):
