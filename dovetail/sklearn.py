@@ -578,11 +578,15 @@ def _free(name: str, taken: Collection[str]) -> str:
     return name
 
 
+#: In fewer rows a column says what the label says by chance, once in a while.
+_LEAST_COPIES = 20
+
+
 def _warn_of_copies(frame: Any, labels_N: np.ndarray, kind: Kind) -> None:
     """Warn of columns that say the label of every row."""
     import pandas as pd
 
-    if labels_N.ndim > 1:
+    if labels_N.ndim > 1 or len(labels_N) < _LEAST_COPIES:
         return
     for name in frame.columns:
         if kind == "classification":

@@ -164,7 +164,9 @@ def test_the_page_on_python_in_one_session(installed: Path, tmp_path: Path) -> N
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 8
     (tmp_path / "session.py").write_text("\n".join(blocks))
-    reported = paste(installed, tmp_path, "python -W error session.py")
+    reported = paste(
+        installed, tmp_path, "python -W error -W 'default:partners changed' session.py"
+    )
     assert "('benign', 'malignant')" in reported
     assert "2" in reported.splitlines()  # epochs in the log
     assert (tmp_path / "out" / "clinic" / "given" / "lab.parquet").exists()

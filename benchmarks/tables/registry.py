@@ -156,7 +156,7 @@ def _apfed_losses() -> Iterator[Cell]:
                     'baselines=["alone"]',
                 ),
                 labels={"data": data, "labels": labels, "a partner's loss": LOSSES[loss]},
-                scores={"alone": "alone", "apfed": "helped"},
+                scores={"alone": "alone", "apfed-mixed": "helped"},
                 score="auc",
                 kind=f"{data}-losses",
             )
@@ -792,7 +792,7 @@ _EVERY = (
         title="APFed, section 6.3: a partner's loss, where labels are few",
         cells=tuple(_apfed_losses()),
         against="alone",
-        wide=("apfed",),
+        wide=("apfed-mixed",),
         note="In % of the area under the ROC curve. The clustering loss is that of "
         "COMPLETER (Lin et al., CVPR 2021); the paper names the kind alone.",
     ),

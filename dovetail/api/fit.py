@@ -109,7 +109,7 @@ def fit(
             f"{WHERE}: a method is dovetail.APFed(...), CHFL, HyFEM, FedOptimus or a name, got "
             f"{type(chosen).__name__}"
         )
-    named = isinstance(method, str) and chosen.variant_name in LOSSES.values()
+    named = chosen.variant_name in LOSSES.values() and not isinstance(chosen, APFed)
     if named and not isinstance(parties, Simulation):
         # Each party sets its own loss: those in this process that set none have the method's.
         variant = next(

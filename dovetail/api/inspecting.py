@@ -535,11 +535,12 @@ def _read_lines(parts: Sequence[Part]) -> Iterator[str]:
     """How columns are read, of those that are read alike a line."""
     for part in parts:
         alike: dict[str, list[str]] = {}
-        for name, how in part.read.items():
-            alike.setdefault(how, []).append(name)
+        for name, said in part.read.items():
+            how, _, examples = said.partition(" (") if said.endswith(")") else (said, "", "")
+            alike.setdefault(how, []).append(f"{name} ({examples}" if examples else name)
         for how, names in alike.items():
             if how != "number":
-                yield f"  {part.name} reads {few(names)} as {how}"
+                yield f"  {part.name} reads {few(names, 4)} as {how}"
 
 
 def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:

@@ -20,4 +20,6 @@ def reported() -> dict[str, Reported]:
 def reported_of(variant: str) -> Reported:
     """What is told of a variant, or else of its method."""
     known = reported()
+    alike = {other: each for each in known.values() for other in each.also}
+    known = {**known, **alike}
     return known.get(variant) or known.get(methods.method_of(variant).name, NOTHING)

@@ -45,7 +45,7 @@ def in_use(folder: Path, advice: str, *, lock: str = LOCK, wait_s: float = 0.0) 
         ConfigError: another process uses it: which, since when, and what to do.
     """
     path = folder / lock
-    made = not folder.exists()
+    made = _missing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         acquired = lock_of(path).acquire(timeout=wait_s, poll_interval=0.05)
@@ -65,15 +65,20 @@ def in_use(folder: Path, advice: str, *, lock: str = LOCK, wait_s: float = 0.0) 
             if lock != LOCK:  # beside a user's files nothing is left
                 with suppress(OSError):
                     path.unlink()
-            if made:
-                _remove_if_unused(folder, path)
+            _remove_if_unused(made, path)
 
 
-def _remove_if_unused(folder: Path, lock: Path) -> None:
-    """A folder that was made for nothing, as where a run file is refused."""
+def _missing(folder: Path) -> list[Path]:
+    """The folders that are to be made, innermost first."""
+    return [each for each in (folder, *folder.parents) if not each.exists()]
+
+
+def _remove_if_unused(made: list[Path], lock: Path) -> None:
+    """Folders that were made for nothing, as where a run file is refused."""
     with suppress(OSError):
-        if list(folder.iterdir()) == [folder / lock.name]:
+        if made and list(lock.parent.iterdir()) == [lock]:
             lock.unlink()
+        for folder in made:
             folder.rmdir()
 
 

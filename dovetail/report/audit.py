@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dovetail.audit.measured import reported
+from dovetail.audit.measured import reported_of
 from dovetail.audit.verdict import HIGH_FROM, LOW_FROM
 from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
 from dovetail.report.views import COLOURS, TableView, render
@@ -223,14 +223,8 @@ _SECTIONS = {
 def defences(run: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a resolved run that bound what messages tell -> value, "off" where not set."""
     method = str(run.get("method", ""))
-    bounds = {name: each.bounds for name, each in reported().items()}
-    family = method if method in bounds else method.split("-")[0]
-    keys = [
-        key
-        for section in _SECTIONS.get(method, (family,))
-        for key in bounds.get(section, ())
-        if section == family or section in run
-    ]
+    sections = [each for each in _SECTIONS.get(method, ()) if each in run]
+    keys = [key for each in sections or [method] for key in reported_of(each).bounds]
     settings: dict[str, str] = {}
     for key in keys:
         section, _, rest = key.partition(".")

@@ -83,8 +83,8 @@ def test_a_column_alone_means_what_its_name_says() -> None:
     assert [component(name).function for name in names] == ["date", "name", "name", "phone", "text"]
     for wrong, sentence in {
         "soundz(x)": "there is no function 'soundz'",
-        "names(x)": "names takes two columns or more",
-        "name(x, y)": "name takes one column",
+        "names(x)": "name two columns or more for names",
+        "name(x, y)": "name one column for name",
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             component(wrong)

@@ -57,7 +57,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a folder that cannot be": (
         lambda: fit(party(), dt.Party("lab", LAB, id="patient"), out="/proc/here"),
-        "cannot write to /proc/here .* name another folder with out=",
+        "cannot write to the folder /proc/here: .*; allow it, or name another",
     ),
     "no table": (lambda: party(42), "party 'clinic': expected a path, a SELECT or a DataFrame"),
     "an array": (lambda: party(np.ones((3, 3))), "got numpy.ndarray"),

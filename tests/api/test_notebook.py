@@ -137,7 +137,10 @@ def test_a_fit_logs_its_epochs_and_warnings_by_pythons_logging(
     records = [each for each in caplog.records if each.name == "dovetail.train"]
     assert [each.levelname for each in records][:1] == ["WARNING"]
     epochs = [each.getMessage() for each in records if each.levelname == "INFO"]
-    assert [text.split(",")[0] for text in epochs][:2] == ["apfed: epoch 1", "apfed: epoch 2"]
+    assert [text.split(",")[0] for text in epochs][:2] == [
+        "apfed-mixed: epoch 1",
+        "apfed-mixed: epoch 2",
+    ]
     assert capsys.readouterr().err.count("WARNING") == 1
 
 

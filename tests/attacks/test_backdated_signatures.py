@@ -33,7 +33,7 @@ def proposed(created, expires):
         driver="bank",
         parties=("bank", "shop"),
         method="apfed-mixed",
-        variants=("apfed",),
+        variants=("apfed-mixed",),
         seeds=(0,),
         algorithms=("apfed-mixed",),
         messages=(),
@@ -59,7 +59,9 @@ def show(shop, proposal, *signatures):
 
 
 def approved(shop, proposal):
-    return shop.approve("1/apfed/seed-0", proposal.name, "apfed", "bank", samples=str).variant
+    return shop.approve(
+        "1/apfed-mixed/seed-0", proposal.name, "apfed-mixed", "bank", samples=str
+    ).variant
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_what_was_seen_in_time_holds_when_its_certificate_has_expired(shop, monk
         earlier.setattr("dovetail.node.proposal.datetime", Then)
         show(shop, proposal, *signatures)
     show(shop, proposal, *signatures)  # the driver shows the same again
-    assert approved(shop, proposal) == "apfed"
+    assert approved(shop, proposal) == "apfed-mixed"
     changed = signed_by(proposal, "shop", OLD, then + timedelta(seconds=1))
     with pytest.raises(MessageError, match="expired on"):
         show(shop, proposal, changed)

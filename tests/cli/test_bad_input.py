@@ -324,7 +324,7 @@ def test_a_folder_of_other_files_is_left_alone(
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
     words = r"letter\.txt is a file; name a folder with --out"
     assert_refused(dovetail("train", "run.toml", "--out", "mine/letter.txt"), words)
-    words = r"cannot write the run folder mine/letter\.txt/run: Not a directory"
+    words = r"cannot write to the folder mine/letter\.txt/run: Not a directory; allow it, or name"
     assert_refused(dovetail("train", "run.toml", "--out", "mine/letter.txt/run", "-q"), words)
 
 

@@ -116,7 +116,7 @@ def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_part
 def test_a_gate_that_stays_closed_keeps_the_best_model_alone_bit_for_bit(
     dealt: Any, dovetail: Callable[..., Any]
 ) -> None:
-    settings = ("--set", "apfed.distil.gate=1e6", "-q")
+    settings = ("--set", "apfed.distil.gate=1e6", "--set", "apfed.refit=false", "-q")
     assert dovetail("train", "run.toml", "--out", "closed", *settings).code == 0
     result = json.loads((dealt.folder / "closed" / "result.json").read_text())
     assert result["distilled"]["pays"] is False

@@ -206,7 +206,6 @@ def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
         "certificates": str(tmp_path / "certificates" / "clinic"),
         "precision": "float32",
         "wait_s": 180.0,
-        "grace_s": None,
         "max_message_mb": 256.0,
         "timeout_s": 30.0,
     }

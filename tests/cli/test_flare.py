@@ -333,5 +333,5 @@ def test_a_job_that_is_waited_for_is_told_of_at_growing_distances(
         look()
     assert printed == [
         "after 10 s: no epoch or round is done yet",
-        *(f"after {number} s: epoch 7 of apfed is done" for number in (20, 40, 80, 160)),
+        *(f"after {number} s: epoch 7 of apfed-mixed is done" for number in (20, 40, 80, 160)),
     ]

@@ -495,6 +495,12 @@ def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
         assert all(width is not None for holder in seen[:-1] for width in holder)
         assert seen[-1] == [None] * len(seen[-1])
         assert all(one != other for one, other in zip(*seen[:-1], strict=True))
+        # So are a column's limits, and how its values are written.
+        for column in (column for each in inputs for column in each["columns"]):
+            column.pop("limits", None)
+        readings = [each.pop("schema") for each in inputs]
+        assert all(each == readings[0] for each in readings[:-1])
+        assert readings[-1] == {}
         assert all(each == inputs[0] for each in inputs)
         name = inputs[0]["columns"][0]["name"]
         raw = [

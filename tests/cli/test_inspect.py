@@ -230,7 +230,7 @@ def test_a_run_file_of_party_files_stands_for_them(dovetail: Any, deal: Any) -> 
     assert report["recommended"] == "apfed"
     assert report["overlaps"]["shared"] == {"lab": 60, "registry": 90}
     assert report["overlaps"]["common"] == 40
-    assert report["next_command"] == "dovetail train run.toml --set method=apfed-mixed"
+    assert report["next_command"] == "dovetail train run.toml"
     assert report["overlaps"] == inspected_json(dovetail, *dealt.files)["overlaps"]
     assert inspected_json(dovetail, "run.toml", "--private")["overlaps"]["shared"] == {
         "lab": 60,

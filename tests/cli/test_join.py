@@ -453,7 +453,7 @@ def test_algorithms_are_checked_again_when_a_run_is_opened(joined: Any) -> None:
     shop = joined('algorithms = ["align"]')
     for algorithm, words in (
         ("apfed", "refuses 'apfed-mixed'"),
-        ("os", "refuses 'os': no such algorit"),
+        ("os", "refuses 'os': it is unknown here"),
     ):
         with pytest.raises(ConfigError, match=words):
             shop.runs.open("a1/x", algorithm, "bank")
@@ -499,7 +499,7 @@ def test_no_message_has_a_field_that_the_party_file_has() -> None:
     for message in accepted:
         assert not settings & {field.name for field in fields(message)}, message
     begins = {
-        apfed.Begin: {"code_shape", "projected_width", "seed"},
+        apfed.Begin: {"code_shape", "projected_width", "seed", "run_loss"},
         vertical.Open: {"seed"},
     }
     for message, names in begins.items():
@@ -599,7 +599,7 @@ def test_it_is_said_what_is_agreed_to_and_nothing_of_the_table_but_its_size(join
     for words in (
         "'shop' joins 'bank' at bank.example.org:7443",
         "40 rows, 3 columns",
-        "agrees to  align, apfed, tvfl",
+        "agrees to  align, apfed-mixed, tvfl",
         "intersection, with sets of 1,000 ids or more",
         "contrastive loss, rate 0.03",
         "all else, and messages above 8 MB or 100,000 rows",

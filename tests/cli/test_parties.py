@@ -549,7 +549,8 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "registry.toml",
         "[apfed]",
         '[policy]\ndrivers = ["bank", "shop"]\n[apfed]',
-        r"party 'registry' refuses the driver 'clinic': its policy allows bank, shop \(.*registry",
+        r"party 'registry' refuses the driver 'clinic': its policy allows bank, shop; add it "
+        r"to policy\.drivers \(.*registry",
     ),
     "sets too small to compare": (
         "lab.toml",
@@ -803,7 +804,7 @@ def test_nothing_shared_is_told(dovetail: Any, deal: Any) -> None:
 
 def test_ids_of_two_kinds_are_told(dovetail: Any, deal: Any) -> None:
     deal().change("lab.csv", *[(f"P-{row:03d}", f"{row}") for row in range(100, 200)])
-    words = "party 'lab': .*string.*integer"
+    words = "ids of 'clinic' are text of 5 characters.*ids of 'lab' are integers of 3 digits"
     assert_refused(dovetail("train", "run.toml", "-q"), words)
 
 

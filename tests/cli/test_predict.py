@@ -532,11 +532,18 @@ def test_ids_are_written_as_they_are_read(
 ) -> None:
     table = dd.read_table(patients)
     columns = {name: table.column(name).values for name in table.names}
-    columns["patient"] = np.arange(table.num_rows) + 12345678.0  # a NULL once made it a DOUBLE
+    columns["patient"] = np.arange(table.num_rows) + 12345678
     dd.write_table(tmp_path / "numbers.parquet", columns)
     done = dovetail("predict", trained, tmp_path / "numbers.parquet", "--id", "patient")
+    assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert [line.split(",")[0] for line in lines[1:4]] == ["12345678", "12345679", "12345680"]
+    columns["patient"] = columns["patient"] + 0.0  # as pandas has them where one is missing
+    dd.write_table(tmp_path / "numbers.parquet", columns)
+    done = dovetail("predict", trained, tmp_path / "numbers.parquet", "--id", "patient")
+    assert done.code == 2
+    assert "'patient' of" in done.err
+    assert "such as 12345678.0, which are no ids" in done.err
 
 
 # --- Several blocks -------------------------------------------------------------------------------

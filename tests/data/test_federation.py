@@ -47,9 +47,9 @@ def test_two_parties_of_one_name_are_refused():
         Federation([party("bank", [1]), party("bank", [2])])
 
 
-def test_ids_of_two_kinds_are_refused():
-    with pytest.raises(DataError, match=r"got integers at \['bank'\] and strings at \["):
-        Federation([party("bank", [1]), party("shop", ["a"])])
+def test_an_id_in_digits_is_the_one_as_text():
+    federation = Federation([party("bank", [1, 2]), party("shop", ["2", "a"])])
+    assert federation.align(to="bank").rows["shop"].tolist() == [-1, 0]
 
 
 def test_an_unknown_party_is_named_with_those_there_are():

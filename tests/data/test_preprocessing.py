@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.data import Column, Table, TableEncoder, input_from_json, table_from_arrays
+from dovetail.data.kinds import DATES
+from dovetail.data.tables import InMemory
 from dovetail.errors import DataError, ModelError
 
 
@@ -117,7 +119,7 @@ def test_an_unseen_category_is_refused_or_taken_as_missing():
         ({"a": [1]}, r"people lacks the columns \['b', 'c'\]"),
         (
             {"a": ["1", "old"], "b": [1, 1], "c": ["x", "x"]},
-            "column 'a' of people: row 0 has 'old', expected a number",
+            "column 'a' of people: row 1 has 'old', expected a number",
         ),
         ({"a": [1.0, np.inf], "b": [1, 1], "c": ["x", "x"]}, "'a' of people has 1 infinite values"),
         ({"a": [1.0, 1], "b": [1, 1e300], "c": ["x", "x"]}, r"1e\+300, too far from the training"),
@@ -225,8 +227,8 @@ def test_a_value_a_thousand_spreads_away_is_clipped_and_remarked():
     # 5000 lies in the middle of what is not 0, so it is no stranger there.
     assert encoder.far(table(a=[1], b=[5000])) == []
     days = np.array([18262, 18293, 18322, 2932896])  # in 2020, and 9999-12-31
-    column = Column(days, np.zeros(4, dtype=bool), "date")
-    dates = Table("people", ("d",), 4, {"d": column}.__getitem__)
+    column = Column(days, np.zeros(4, dtype=bool), DATES)
+    dates = Table("people", ("d",), 4, InMemory({"d": column}.__getitem__, readings={"d": DATES}))
     assert "such as 9999-12-31, and are read as 2020-0" in fit(dates).far(dates)[0]
 
 

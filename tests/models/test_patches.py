@@ -48,8 +48,8 @@ def test_kernels_of_patches_know_a_digit_wherever_it_stands() -> None:
         rng = torch.Generator().manual_seed(0)
         view, kernels = kernels_of(x, torch.Size((1, 14, 14)), rng, pictures)
         folds = torch.arange(300) % 4
-        smoothing = Smoothing(kernels, [Smoother("mean", 1.0)], view(x[:300]), folds, view=view)
-        said = smoothing.weights(x[300:], 0) @ t
+        smoothing = Smoothing(kernels, Smoother("mean", 1.0), view(x[:300]), folds, view=view)
+        said = smoothing.weights(x[300:]) @ t
         right[pictures] = float((said.argmax(dim=1) == classes[300:]).float().mean())
     assert right["patches"] > right["flat"] + 0.1
 

@@ -556,5 +556,5 @@ def test_requests_name_the_drivers_file(tmp_path: Path) -> None:
 
 
 def test_every_must_be_a_step_or_more() -> None:
-    with pytest.raises(ConfigError, match="every 1 or more steps, got 0"):
+    with pytest.raises(ConfigError, match="checkpoint_every must be 1 or more steps here, got 0"):
         Checkpoint("anywhere", every=0)

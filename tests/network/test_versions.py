@@ -32,7 +32,7 @@ import dovetail as dt
 print(dt.__file__, dt.__version__, flush=True)
 lab = dt.Party(
     "lab", "lab.parquet", id="patient", apfed={"encoder": (8,)},
-    policy={"drivers": ["clinic"], "min_ids": 10},
+    policy={"drivers": ["clinic"], "min_ids": 10, "algorithms": ["align", "apfed-mixed"]},
 )
 dt.join(lab, sys.argv[1])
 """

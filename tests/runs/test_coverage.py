@@ -253,10 +253,10 @@ def test_no_party_is_an_error():
         coverage.group([])
 
 
-def test_ids_of_two_kinds_are_an_error():
-    text = PartyData("shop", np.array(["1", "2"]), {"x": torch.zeros(2, 1)})
-    with pytest.raises(DataError, match="all integers or all strings"):
-        coverage.group([part("bank", [1, 2], {"y": ["y"]}), Part(text, {"x": ("x",)})])
+def test_an_id_in_digits_is_the_one_as_text():
+    text = PartyData("shop", np.array(["2", "3"]), {"x": torch.zeros(2, 1)})
+    parts = [part("bank", [1, 2], {"y": ["y"]}), Part(text, {"x": ("x",)})]
+    assert drawn(parts) == drawn([parts[0], part("shop", [2, 3], {"x": ["x"]})])
 
 
 def test_a_simulation_of_a_table_has_its_raw_columns():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from typing import Any
 
 from starlette.requests import Request
@@ -113,10 +114,12 @@ class DriverPages:
 
         def values() -> dict[str, Any]:
             room, prediction, why = self._room, None, ""
+            remarks: list[warnings.WarningMessage] = []
             columns = room.columns(name, model)
             if rows:
                 try:
-                    prediction = room.predict(name, model, rows)
+                    with warnings.catch_warnings(record=True, action="always") as remarks:
+                        prediction = room.predict(name, model, rows)
                 except DovetailError as error:
                     why = str(error)
             return {
@@ -129,6 +132,7 @@ class DriverPages:
                 "rows": rows or ",".join(columns) + "\n",
                 "said": None if prediction is None else _table(prediction.columns()),
                 "why": why,
+                "remarks": [str(each.message) for each in remarks],
             }
 
         return await rendered("model.html", values)

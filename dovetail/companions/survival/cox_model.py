@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dovetail.data.fitted import NumberColumn
+from dovetail.data.kinds import NUMBERS
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.survival import Survival
 from dovetail.models.learners.linear_model import LinearSpec
@@ -37,7 +38,7 @@ def cox_model(found: Mapping[str, Any], *, party: str, about: Mapping[str, Any])
         NumberColumn(name, mean, mean, baseline["spread"][name], flag=False)
         for name, mean in baseline["at"].items()
     ]
-    encoder = TableEncoder(party, columns)
+    encoder = TableEncoder(party, columns, schema={each.name: NUMBERS for each in columns})
     member = LinearSpec(len(columns), 1)
     with torch.random.fork_rng(devices=[]):
         module = member.build()

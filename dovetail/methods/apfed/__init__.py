@@ -99,14 +99,14 @@ class Begin(Message):
     """Active -> passive: training starts; what codes will look like.
 
     ``projected_width`` is 0 where codes are not projected. ``seed`` makes the run repeatable, if
-    the passive party's site mixes the same secret in. ``loss`` names the one of APFed-R or APFed-C;
-    it is "" where each party has its own.
+    the passive party's site mixes the same secret in. ``run_loss`` is that of APFed-R or APFed-C;
+    "" where each party has its own.
     """
 
     code_shape: tuple[int, ...]
     projected_width: int
     seed: int
-    loss: str = ""
+    run_loss: str = ""
 
 
 class Ready(Message):
@@ -184,7 +184,7 @@ class Passive(Party):
     @handles
     def begin(self, begin: Begin) -> Ready:
         """Make its network."""
-        bound.check_kind(begin.loss, self.config.loss)
+        bound.check_kind(begin.run_loss, self.config.loss)
         contrasts, shape = self.config.loss != "reconstruction", tuple(self.shared.x.shape[1:])
         codes = begin.code_shape, begin.projected_width
         self.random = self.local.stream("passive")

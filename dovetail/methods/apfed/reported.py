@@ -38,6 +38,7 @@ REPORTED = {
             "apfed.projection", "apfed.codes", *_LABELS, "apfed.decorrelate", "apfed.spread",
             "apfed.private", "passive.gradients",
         ),
+        also=("apfed-r", "apfed-c"),
     ),
     "tvfl": Reported(
         shows=(

@@ -15,9 +15,11 @@ class Reported:
         bounds: keys of a run file that bound what its messages tell.
         letters: letters to each partner beside those of rounds, and letters a round, where it can
             be trained by letter.
+        also: other variants of which the same is told.
     """
 
     shows: tuple[str, ...] = ()
     gain: str = ""
     bounds: tuple[str, ...] = ()
     letters: tuple[int, int] | None = None
+    also: tuple[str, ...] = ()
