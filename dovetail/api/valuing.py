@@ -39,6 +39,9 @@ _TITLES: Mapping[str, str] = {
     "joint_shapley": "joint: Shapley",
 }
 
+#: Of fewer, no interval is told: of two, Student's t makes 12.7 standard errors.
+_LEAST_SEEDS = 3
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Values(Shown):
@@ -146,7 +149,7 @@ class Values(Shown):
     def _tied(self) -> list[str]:
         """Partners beside each other in the order whose intervals overlap, or are unknown."""
         by, rows = self.result["by"], list(self.result["partners"].items())
-        if len(self.result["seeds"]) == 1 and by != "mi":
+        if len(self.result["seeds"]) < _LEAST_SEEDS and by != "mi":
             return [name for name, _ in rows]
         bounds = [_bounds(values[by], len(self.result["seeds"])) for _, values in rows]
         tied = []
@@ -159,15 +162,17 @@ class Values(Shown):
 
     def _caption(self) -> str | None:
         result, parts = self.result, []
-        if len(result["seeds"]) > 1:
-            parts.append(f"mean of {len(result['seeds'])} seeds, and its 95 % interval")
+        num_seeds = len(result["seeds"])
+        if num_seeds >= _LEAST_SEEDS:
+            parts.append(f"mean of {num_seeds} seeds, and its 95 % interval")
         elif result["by"] != "mi":
-            parts.append("one seed: how far chance moves these is unknown; --seeds 5 tells")
-        if (tied := self._tied()) and len(result["seeds"]) > 1:
+            seeds = "one seed" if num_seeds == 1 else f"mean of {num_seeds} seeds"
+            parts.append(f"{seeds}: how far chance moves these is unknown; --seeds 5 tells")
+        if (tied := self._tied()) and num_seeds >= _LEAST_SEEDS:
             parts.append(f"no order is known of {' and '.join(tied)}, whose intervals overlap")
         if "random orders" in result.get("shapley", ""):
             parts.append(f"Shapley of {result['shapley']}")
-            if len(result["seeds"]) == 1:
+            if num_seeds == 1:
                 parts[-1] += ", 95 % interval of the orders"
         return "; ".join(parts) or None
 
@@ -270,7 +275,7 @@ def _cell(values: Mapping[str, float], num_seeds: int, sign: str = "+") -> str:
 
 def _bounds(values: Mapping[str, float], num_seeds: int) -> tuple[float, float]:
     """The 95 % interval of a mean: over seeds by Student's t, else over orders."""
-    half = 1.96 * values.get("error", 0.0)
-    if num_seeds > 1:
+    half = 1.96 * values.get("error", 0.0) if num_seeds == 1 else 0.0
+    if num_seeds >= _LEAST_SEEDS:
         half = float(student_t.ppf(0.975, num_seeds - 1)) * values["std"] / num_seeds**0.5
     return values["mean"] - half, values["mean"] + half

@@ -608,8 +608,8 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
     "one loss for all": (
         "run.toml",
         'method = "apfed-mixed"',
-        'method = "apfed-c"',
-        r"party 'lab': .*loss = 'reconstruction' below \[apfed\], and the run is of 'contrastive'",
+        'method = "apfed-r"',
+        r"party 'lab': its own loss is 'contrastive' .*, and the run is of 'reconstruction'; write",
     ),
     "both kinds of data": (
         "run.toml",

@@ -73,7 +73,7 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
     assert "apfed.clip" not in done.out + done.err  # its helper is honest
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     files = {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models"}
-    assert names == {*files, "new-patients.csv"}
+    assert names == {*files, "new-patients.csv", ".lock"}
     first, *names, last = dd.read_table(tmp_path / "demo" / "new-patients.csv").names
     assert (first, last) == ("id", "diagnosis")
     assert len(names) == 10

@@ -97,7 +97,7 @@ def test_two_drivers_train_with_one_process_as_each_would_alone(
     for name, driver in drivers.items():
         assert driver.ended() == 0, driver.printed()
         assert result(folder / name)["missed"] == {}
-        assert f"(apfed) begins, of '{name}'" in lab.printed()
+        assert f"(apfed-mixed) begins, of '{name}'" in lab.printed()
 
     # Each is what it is with nobody else there.
     as_in_one_process(monkeypatch.setattr)
