@@ -397,6 +397,7 @@ class Driver(Listener):
             self.align()
         else:  # a table that changed is told before anyone is waited for
             self._stored = stored.load_rows(self.stored_path, self.site.name, self.site.table.ids)
+            self._plan = None  # no ids are compared, so what refuses the plan refuses the run
         assert self._stored is not None
         known = self._stored.alignment()
         missing = [name for name in self.partners if name not in known.rows]

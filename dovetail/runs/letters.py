@@ -8,8 +8,8 @@ from typing import Any
 from dovetail import methods
 from dovetail.data.wording import count_text
 
-#: Of up to 16,384 ids: once, and then kept.
-ALIGNMENT = 8
+#: Of up to 16,384 ids, and what is planned with them: once, and then kept.
+ALIGNMENT = 9
 
 #: More letters than this are for a connection.
 MANY = 2000

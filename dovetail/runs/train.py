@@ -132,7 +132,7 @@ def train_seeds(
             driver = stack.enter_context(drive(run, talk=talk))
             if agreed is not None and driver is not None:
                 driver.agreed(*agreed)
-            if driver is not None:
+            if driver is not None and methods.method_of(run.method).proposed.aligns:
                 driver.planned(_plan(run, resume=resume))
             loaded = load_data(run, driver=driver, given=given, talk=talk)
             stack.enter_context(threads_for(loaded))

@@ -196,15 +196,15 @@ def written(
 
 def eager_command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
     """``dovetail ARGUMENTS`` that looks for answers ten times a second and not every ten."""
-    from dovetail.node import reach
+    from dovetail.companions.mailbox import opening
 
-    real = reach.Mailbox
+    real = opening.Mailbox
 
     def eager(*given: Any, poll_s: float, **named: Any) -> Any:
         assert poll_s == 10
         return real(*given, poll_s=0.1, **named)
 
-    reach.Mailbox = eager  # type: ignore[assignment,misc]
+    opening.Mailbox = eager  # type: ignore[assignment,misc]
     command(folder, output, arguments, local_secrets=False)
 
 

@@ -101,6 +101,10 @@ def test_new_rows_are_predicted_by_letter_as_over_a_connection(write: Write) -> 
     letters = write("apfed", "letters", "place")
     (letters.folder / "place").mkdir()
     federation = letters.federation
+    # Its rows were asked about in training, too.
+    lab = letters.folder / "lab.toml"
+    more = "[policy]\nsealed = { numbers_per_row = 2 }"
+    lab.write_text(lab.read_text().replace("[policy]", more))
     joined, driver = letters.join("lab"), letters.train()
     assert driver.ended() == 0, driver.printed()
     joined.signal(signal.SIGTERM)
