@@ -193,11 +193,20 @@ def main() -> None:
     except OSError as error:  # a full disk, a folder that may not be written
         if error.errno is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"dovetail: {where}{not_written(error, Path(error.filename or '.'))}", file=sys.stderr
-        )
+        name = error.filename or _full_output()
+        where = f"{name}: " if name else ""
+        print(f"dovetail: {where}{not_written(error, Path(name or '.'))}", file=sys.stderr)
+        if not error.filename:  # else what is left of the output would fail again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
+
+
+def _full_output() -> str:
+    """The file that the output goes to, if its disk has no room; else ""."""
+    number = sys.stdout.fileno()
+    path = Path(f"/proc/self/fd/{number}").resolve()
+    is_full = path.is_file() and not os.fstatvfs(number).f_bavail
+    return str(path) if is_full else ""
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,32 @@ from golden_cases import CASES
 DRAWN = r"models/(joint/keys.safetensors|\w+/bottom\.\w+)"
 
 
+#: Moments at which runs of each method are killed; there are 20.
+MOMENTS = int(os.environ.get("DOVETAIL_KILLS", "5"))
+
+
+def check(done: forked.Ended, num_lines: int) -> None:
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert len(lines) == num_lines, done.err
+    assert "Traceback" not in done.err
+    for line in lines:
+        assert line["code"] == 0, (line, done.err)
+        assert not [each for each in line["differing"] if not re.fullmatch(DRAWN, each)], line
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_any_point_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     CASES["apfed-mixed"].write(tmp_path)
     words = ("--set", "method=apfed", "--set", 'baselines=["alone"]')
-    done = forked.script(tmp_path, Path(killing.__file__), 5, *words)
-    lines = [json.loads(line) for line in done.out.splitlines()]
-    assert len(lines) == 5, done.err
-    for line in lines:
-        assert line["code"] == 0, (line, done.err)
-        assert not [each for each in line["differing"] if not re.fullmatch(DRAWN, each)], line
+    check(forked.script(tmp_path, Path(killing.__file__), "changes", 5, *words), 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", killing.METHODS)
+def test_a_run_that_is_killed_at_any_moment_goes_on_as_if_it_had_not(
+    tmp_path: Path, method: str
+) -> None:
+    check(forked.script(tmp_path, Path(killing.__file__), "moments", MOMENTS, method), MOMENTS)
 
 
 def test_a_run_goes_on_by_the_file_that_its_folder_kept(

@@ -10,11 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -517,6 +518,36 @@ def test_an_output_that_cannot_be_written_is_named(
         done = dovetail("predict", model, patients, "--out", out)
         assert done.code == 2
         assert words in done.err
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder of 4 KiB."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no disk may be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["said.csv", "said.parquet", None])
+def test_a_disk_that_is_full_is_named_with_the_file(
+    model: Path, patients: Path, tmp_path: Path, full_disk: Path, name: str | None
+) -> None:
+    (full_disk / "takes").write_bytes(bytes(4096))
+    out, err = full_disk / "printed.csv", tmp_path / "err"
+    more = () if name is None else ("--out", full_disk / name)
+    words = ("predict", model, patients, "-q", *more)
+    with forked.begin(tmp_path, None, *words, stdout=out, stderr=err) as process:
+        assert process.wait() == 2
+    where = f"{out}" if name is None else f"cannot write {full_disk / name}"
+    assert err.read_text() == (
+        f"dovetail: {where}: no space left on the disk at {full_disk}; free some of it and run the "
+        "command again\n"
+    )
 
 
 def test_an_unknown_device_is_named(dovetail: Any, model: Path, patients: Path) -> None:

@@ -416,8 +416,8 @@ class Active(Driver):
     """
 
     saved = (
-        "lost", "why_not", "begins", "copies", "code_widths", "taught", "step_number", "uses",
-        "keep", "teacher_outputs",
+        "number", "lost", "why_not", "begins", "copies", "code_widths", "taught", "step_number",
+        "uses", "keep", "teacher_outputs",
     )  # fmt: skip
 
     def __init__(
