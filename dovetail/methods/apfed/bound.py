@@ -28,8 +28,9 @@ def check_kind(asked: str, kind: str) -> None:
     """
     if asked not in ("", kind):
         raise ConfigError(
-            f"its own loss is {kind!r} (loss below [apfed] in its file), and the run is of {asked!r}; "
-            f'write loss = "{asked}" there, or train method = "apfed-mixed", of each party\'s own loss'
+            f"its own loss is {kind!r} (loss below [apfed] in its file), and the run is of "
+            f'{asked!r}; write loss = "{asked}" there, or train method = "apfed-mixed", of each '
+            "party's own loss"
         )
 
 
