@@ -156,7 +156,7 @@ class Inspection(Shown):
             yield ""
         yield _party_table(self.parts)
         yield from map(terminal_text, _class_lines(self.parts))
-        yield from map(terminal_text, _read_lines(self.parts))
+        yield from _read_lines(self.parts)
         yield ""
         if self.overlaps.shared or self.overlaps.withheld:
             yield from _overlap_lines(self.overlaps)
@@ -531,16 +531,20 @@ def _class_lines(parts: Sequence[Part]) -> Iterator[str]:
             yield f"  {part.name} has the classes {shares}"
 
 
-def _read_lines(parts: Sequence[Part]) -> Iterator[str]:
-    """How columns are read, of those that are read alike a line."""
+def _read_lines(parts: Sequence[Part]) -> Iterator[Text]:
+    """How columns are read, of those that are read alike a line; and what is in doubt."""
     for part in parts:
         alike: dict[str, list[str]] = {}
-        for name, said in part.read.items():
+        doubts: list[str] = []
+        for name, text in part.read.items():
+            said, *doubted = text.splitlines()
             how, _, examples = said.partition(" (") if said.endswith(")") else (said, "", "")
             alike.setdefault(how, []).append(f"{name} ({examples}" if examples else name)
+            doubts += [f"    {name}: {doubt}" for doubt in doubted]
         for how, names in alike.items():
             if how != "number":
-                yield f"  {part.name} reads {few(names, 4)} as {how}"
+                yield terminal_text(f"  {part.name} reads {few(names, 4)} as {how}")
+        yield from map(_unwrapped, doubts)
 
 
 def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:

@@ -376,6 +376,8 @@ class Encode(TypedDict, total=False):
     format: str | None
     decimal: Literal['.', ','] | None
     missing: Sequence[str]
+    without: Sequence[str]
+    lowercase: bool
     model: str | None
     arguments: Mapping[str, str | int | float | bool]
     size: int

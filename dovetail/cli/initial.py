@@ -15,9 +15,11 @@ from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
 from dovetail.data.fitted import counts_of
+from dovetail.data.other_kinds import refuse_workbook
 from dovetail.data.survey import (
     EVENTS_FROM,
     Surveyed,
+    lost_in,
     propose_id,
     propose_label,
     propose_per,
@@ -33,6 +35,7 @@ from dovetail.methods.validation import validate
 from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
+from dovetail.settings.encode import Asked, Encode
 from dovetail.settings.sources import is_query
 
 
@@ -66,7 +69,9 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     source = asking.answer("table", "Your table (.csv, .parquet, a SELECT or a database URL)")
     source = _beside(source, answers.out)
     table = _read(source, answers.query, answers.out)
-    columns = survey(table)
+    lost = dict(lost_in(table, table.names))
+    read_so = {name: Encode(**doubt.encode) for name, doubt in lost.items()}
+    columns = survey(table.asking(Asked(read_so)))
     print_line(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
     role = asking.role()
     proposed_id = propose_id(columns, propose_per(columns, table))
@@ -77,7 +82,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     if role == "owner":
         label = asking.answer("label", "Column to predict", propose_label(columns, besides=id))
         _there("--label", (label,), columns)
-        (target_column,) = (column for column in columns if column.name == label)
+        (target_column,) = survey(table.only([label]))
         proposed_task = propose_task(target_column)
         task = asking.answer("task", "classification or regression", proposed_task)
         if task not in ("classification", "regression"):
@@ -92,6 +97,10 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     stem = Path(source).stem if is_table_path(Path(source)) else role
     name = asking.answer("name", "Your party's name", stem)
     left_out = [] if events else _left_out(columns, {*id, label}, print_line)
+    apart = {*id, label, *(column.name for column in left_out)}
+    lost = {} if events else {name: lost[name] for name in lost if name not in apart}
+    for column_name, doubt in lost.items():
+        print_line(f"  read so:  {column_name!r} {doubt.says}: {doubt.line(column_name)}")
     start = Start(
         name=name,
         table=source,
@@ -101,6 +110,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         task=task or "classification",
         events=events,
         columns=("*", *(f"-{column.name}" for column in left_out)),
+        encode={doubt.line(each): doubt.says for each, doubt in lost.items()},
         why_not={column.name: column.why_not for column in left_out},
         **asking.others(role),
     )
@@ -196,6 +206,7 @@ def _read(source: str, query: str | None, folder: Path) -> dd.Table:
     if query is not None:
         raise ConfigError("--query is for a database URL; write the SELECT as --table instead")
     if not is_query(source) and not is_table_path(Path(source)):
+        refuse_workbook(Path(source))
         raise ConfigError(
             f"{source} is no table: dovetail init reads .csv, .tsv, .csv.gz and .parquet files, "
             "queries and databases; how .npz files and folders of images are described is told in "

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from dovetail.data.kinds import Column
+from dovetail.data.other_kinds import refuse_workbook
 from dovetail.data.saving import Saved
 from dovetail.errors import DataError
 
@@ -169,6 +170,7 @@ def read_image_samples(
 @contextmanager
 def _archive(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz file; each is read when it is asked for, if memory has room."""
+    refuse_workbook(path)
     try:
         with path.open("rb") as file:
             stored = np.load(file, allow_pickle=False)

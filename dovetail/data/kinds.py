@@ -17,9 +17,10 @@ without sign and point (1E50) may be a code, and is a number only beside numbers
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -28,6 +29,8 @@ from unicodedata import is_normalized, normalize
 
 import numpy as np
 from pydantic import ConfigDict, Field
+
+from dovetail.data.wording import share_text
 
 if TYPE_CHECKING:
     from dovetail.settings.encode import Encode
@@ -80,6 +83,8 @@ class Reading:
         format: of dates, as ``strptime`` has it; None: ISO 8601.
         decimal: what stands before a number's fraction.
         missing: texts that stand for no value, besides "" and "?".
+        without: what is taken out of a number's text: marks between thousands, units.
+        lowercase: whether texts that differ in capitals alone are one.
         rule: why the kind is what it is, in words.
     """
 
@@ -89,7 +94,14 @@ class Reading:
     format: Annotated[str, Field(max_length=100)] | None = None
     decimal: Literal[".", ","] = "."
     missing: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    lowercase: bool = False
     rule: str = field(default="", compare=False)
+
+    @property
+    def as_written(self) -> bool:
+        """Whether each text is read as it stands."""
+        return not (self.missing or self.without or self.lowercase)
 
     @property
     def expects(self) -> str:
@@ -231,6 +243,7 @@ def one_text(text: str, reading: Reading) -> str:
         return ""
     if reading.kind == "boolean":
         return _word(text)
+    text = text.lower() if reading.lowercase else text
     return _whole(text) if reading.kind == "category" else text
 
 
@@ -240,8 +253,15 @@ def one_number(text: str, reading: Reading) -> float | None:
     if text in MISSING_TEXTS or text in reading.missing:
         return math.nan
     if reading.kind == "number":
-        return number(text, reading.decimal)
+        return _bare(text, reading)
     return days(text) if reading.format is None else dated([text], reading.format)[0]
+
+
+def _bare(text: str, reading: Reading) -> float | None:
+    """A plain text as a number, without its marks of thousands and its unit."""
+    for mark in reading.without:
+        text = text.replace(mark, "")
+    return number(text.strip(), reading.decimal)
 
 
 # --- A column of a training table -------------------------------------------------------------
@@ -331,35 +351,146 @@ def decide(
 
 
 _SLASHED = re.compile(r"([0-9]{1,2})([./-])([0-9]{1,2})\2[0-9]{2,4}")
-#: Values that are no numbers, of so small a share, may stand for no value.
-_FEW = 0.2
+#: Values that are no numbers, of so few rows and so few kinds, may stand for no value.
+_FEW_ROWS, _FEW_TEXTS = 0.2, 5
+#: So many different numbers may be codes, of which a letter is one more.
+_CODES = 10
+#: Ways to write numbers: the fraction's mark, and what stands between thousands.
+_WRITTEN: tuple[tuple[Literal[".", ","], str], ...] = (
+    *((".", ""), (".", ","), (",", ""), (",", ".")),
+    *((decimal, mark) for mark in (" ", "\xa0", "\u202f", "'", "’") for decimal in (".", ",")),
+)
+_UNITS = "%€$£¥"
 
 
-def doubts(reading: Reading, texts: Sequence[str]) -> list[str]:
-    """What could be read in another way, of a column's different texts."""
+@dataclass(frozen=True)
+class Doubt:
+    """What could be read in another way.
+
+    Attributes:
+        says: what was seen.
+        encode: what reads it that way: keys of the column in ``[party.encode]``.
+        loses: whether numbers or dates become categories as it is.
+    """
+
+    says: str
+    encode: Mapping[str, Any]
+    loses: bool = False
+
+    def line(self, name: str) -> str:
+        """The line of ``[party.encode]``.
+
+        >>> Doubt("", {"missing": ["NA", "\\\\N"]}).line("net income")
+        '"net income" = { missing = ["NA", "\\\\\\\\N"] }'
+        """
+        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+        keys = ", ".join(f"{each} = {_toml(value)}" for each, value in self.encode.items())
+        return f"{key} = {{ {keys} }}"
+
+    def sentence(self, name: str, *, python: bool = False) -> str:
+        """What was seen, and what to write where to have the column read that way."""
+        if python:
+            return f"{self.says}: dovetail.Party(..., encode={ {name: dict(self.encode)} })"
+        return f"{self.says}: write below [party.encode]: {self.line(name)}"
+
+
+def _toml(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+
+
+def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
+    """What could be read in another way, of a column's different texts and the rows of each."""
+    texts = [text for text in rows_of if text not in reading.missing]
     found = looks(texts)
-    if reading.kind == "number" and found.zeros:
-        return ["zeros before digits, as codes have: name it in categorical if it is one"]
-    if reading.kind == "number" and found.points and found.bare:
-        return ['exponents without sign (1E50), as codes have: encode = {kind = "category"}']
-    if reading.kind != "text" or not texts:
+    codes = {"kind": "category"}
+    if reading.kind == "number":
+        if found.zeros:
+            return [Doubt("zeros before digits, as codes have; if it is one", codes)]
+        if found.points and found.bare:
+            return [Doubt("exponents without sign (1E50), as codes have; if it is one", codes)]
+        parted = [re.fullmatch(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}|[^,]*", text) for text in texts]
+        if reading.decimal == "," and found.commas > 1 and all(parted):
+            says = f"three digits follow each comma; if {texts[0]} is a thousand or more"
+            return [Doubt(says, {"kind": "number", "decimal": ".", "without": [","]})]
+    if reading.kind == "text" and texts:
+        dates = [_SLASHED.fullmatch(text) for text in texts[:1000]]
+        if all(dates):
+            return [_date_doubt(texts[0], [each for each in dates if each])]
+        if found.bare == found.number == found.present:
+            return [Doubt("if these are numbers", {"kind": "number"}, loses=True)]
+        as_numbers = _number_doubt(reading, {text: rows_of[text] for text in texts})
+        if as_numbers is not None:
+            return [as_numbers]
+    return _capitals_doubt(reading, texts)
+
+
+def _date_doubt(text: str, dates: Sequence[re.Match[str]]) -> Doubt:
+    firsts, seconds = ([int(each[at]) for each in dates] for at in (1, 3))
+    order = "%m/%d" if max(seconds) > 12 else "%d/%m"
+    either = " (or month first: all fit both)" if max(*firsts, *seconds) <= 12 else ""
+    form = order.replace("/", dates[0][2])
+    form += form[2] + ("%Y" if len(re.split("[./-]", text)[-1]) == 4 else "%y")
+    return Doubt(f"seems to be a date{either}", {"kind": "date", "format": form}, loses=True)
+
+
+def _number_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
+    """Numbers beside few other texts, or written with units or marks between thousands."""
+    units = [unit for unit in _UNITS if any(unit in text for text in rows_of)]
+    best: tuple[list[str], Literal[".", ","], list[str]] | None = None
+    for decimal, mark in _WRITTEN:
+        marks = [mark] if mark and any(mark in text for text in rows_of) else []
+        if mark and not marks:
+            continue
+        how = Reading("number", decimal=decimal, without=(*marks, *units))
+        between = f"[1-9][0-9]{{0,2}}({re.escape(mark)}[0-9]{{3}})+|" if mark else ""
+        shape = re.compile(
+            rf"[^0-9]*({between}[0-9]+)?([{decimal}][0-9]*)?([eE][+-]?[0-9]+)?[^0-9]*"
+        )
+        odd = [t for t in rows_of if _bare(t, how) is None or not shape.fullmatch(t)]
+        if best is None or len(odd) < len(best[0]):
+            best = odd, decimal, [*marks, *units]
+    assert best is not None
+    odd, decimal, without = best
+    num_rows = sum(rows_of.values())
+    num_odd = sum(rows_of[text] for text in odd)
+    few = len(odd) <= _FEW_TEXTS and num_odd <= max(1, _FEW_ROWS * num_rows)
+    if len(odd) == len(rows_of) or not few or len(rows_of) - len(odd) < 2:
+        return None
+    encode: dict[str, Any] = {}
+    if without or decimal != reading.decimal:
+        encode = {"kind": "number"} | ({"decimal": decimal} if decimal == "," else {})
+    if without:
+        encode["without"] = without
+    if odd or reading.missing:
+        encode["missing"] = [*reading.missing, *odd]
+    listed = ", ".join(map(_toml, odd))
+    says = (
+        f"{share_text(num_odd, num_rows)} of it is text: {listed}; the others are"
+        if odd
+        else "seems to be"
+    )
+    says += " numbers" + (f" with {', '.join(map(_toml, without))}" if without else "")
+    says += " with a decimal comma" if decimal == "," and decimal != reading.decimal else ""
+    return Doubt(says, encode, loses=not odd or len(rows_of) - len(odd) > _CODES)
+
+
+def _capitals_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
+    """Categories that differ in capitals alone."""
+    if reading.kind not in ("text", "category") or reading.lowercase:
         return []
-    dates = [_SLASHED.fullmatch(text) for text in texts[:1000]]
-    if all(dates):
-        firsts, seconds = ([int(each[at]) for each in dates if each] for at in (1, 3))
-        order = "%m/%d" if max(seconds) > 12 else "%d/%m"
-        either = " (or month first: all fit both)" if max(*firsts, *seconds) <= 12 else ""
-        form = order.replace("/", dates[0][2] if dates[0] else "/")
-        year = "%Y" if len(re.split("[./-]", texts[0])[-1]) == 4 else "%y"
-        form += f"{form[2]}{year}"
-        return [f'seems to be a date{either}: encode = {{kind = "date", format = "{form}"}}']
-    if found.bare == found.number == found.present:
-        return ['if these are numbers: encode = {kind = "number"}']
-    odd = [text for text in texts if number(text) is None]
-    if found.number and len(odd) <= 3 and len(odd) < _FEW * len(texts) + 1:
-        listed = ", ".join(f'"{text}"' for text in odd)
-        return [f"all but {listed} are numbers: encode = {{missing = [{listed}]}}"]
-    return []
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(text.lower(), []).append(text)
+    most = max(alike.values(), key=len, default=[])
+    if len(most) < 2:
+        return []
+    listed = ", ".join(map(_toml, most[:3]))
+    encode: dict[str, Any] = {"kind": "category"} if reading.kind == "category" else {}
+    if reading.missing:
+        encode["missing"] = list(reading.missing)
+    says = f"{listed} differ in capitals alone and are {len(most)} categories; to have them as one"
+    return [Doubt(says, {**encode, "lowercase": True})]
 
 
 # --- A column by its kind ---------------------------------------------------------------------
@@ -378,6 +509,8 @@ def convert(column: Column, reading: Reading) -> Column:
         whole = column.values.dtype.kind == "i"
         return Column(column.values, column.missing, reading) if whole else column
     read = Column(texts_of(column), column.missing, reading)
+    if reading.lowercase:
+        read = mapped(read, str.lower)
     if reading.kind == "boolean":
         return mapped(read, _word)
     if reading.kind == "category" and column.is_text:
@@ -423,7 +556,7 @@ def _numbers(column: Column, reading: Reading) -> Column:
         return Column(column.values, column.missing, reading)
     if column.is_date:
         return _all_unfit(column, reading)
-    return _parsed(column, reading, [number(text, reading.decimal) for text in _unique(column)])
+    return _parsed(column, reading, [_bare(text, reading) for text in _unique(column)])
 
 
 def _dates(column: Column, reading: Reading) -> Column:
@@ -491,7 +624,9 @@ def declared(asked: Encode, decided: Reading) -> Reading:
         kind = "date"  # of a date its days alone
     form = asked.format if kind == "date" else None
     decimal = asked.decimal or decided.decimal
-    return Reading(kind, form, decimal, asked.missing, "the party's file says so")
+    without = asked.without if kind == "number" else ()
+    rule = "the party's file says so"
+    return Reading(kind, form, decimal, asked.missing, without, asked.lowercase, rule)
 
 
 def marked(column: Column, reading: Reading, delimiter: str) -> Column:
@@ -500,7 +635,7 @@ def marked(column: Column, reading: Reading, delimiter: str) -> Column:
     A file with another delimiter than the comma may have decimal commas, one with commas has
     points.
     """
-    if not delimiter or reading.kind != "number" or not column.is_text:
+    if not delimiter or reading.kind != "number" or reading.without or not column.is_text:
         return column
     here, due = (",", ".") if delimiter != "," else (".", ",")
     if reading.decimal != due:

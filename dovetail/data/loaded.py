@@ -114,7 +114,8 @@ class Loaded:
             chosen = {name: (f"{quoted(name)}::BIGINT", reading)}
         elif (
             reading.kind in ("number", "date")
-            and not (reading.format or reading.missing)
+            and not reading.format
+            and reading.as_written
             and self._is_text(name)
             and self._fits(name, _pattern_of(reading)) is not None
         ):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.data.encode import is_free_text
-from dovetail.data.kinds import Column
+from dovetail.data.kinds import Column, Doubt, doubts, texts_of
 from dovetail.data.tables import Table
 
 #: Columns with these words in their names are likelier to be what they say.
@@ -65,6 +66,31 @@ class Surveyed:
     why_not: str = ""
     advice: str = ""
     rows_of_value: tuple[int, int] = (1, 1)
+
+
+#: So many rows say how a column is read.
+LOOKED_AT = 20_000
+
+
+def texts_in(table: Table, name: str) -> Counter[str]:
+    """The texts of a column as they are stored, in the first rows, and how many have each."""
+    stored = table.take(np.arange(min(table.num_rows, LOOKED_AT))).stored(name)
+    return Counter(texts_of(stored)[~stored.missing].tolist())
+
+
+def lost_in(
+    table: Table, names: Iterable[str], *, categorical: Collection[str] = ()
+) -> Iterator[tuple[str, Doubt]]:
+    """Columns that are read as categories, and what reads the numbers or dates in them."""
+    asked = {} if table.asked is None else table.asked.columns
+    for name in names:
+        if name in asked and asked[name].kind is not None:
+            continue
+        reading = table.reading(name, categorical=name in categorical)
+        if reading.kind == "text":
+            for doubt in doubts(reading, texts_in(table, name)):
+                if doubt.loses:
+                    yield name, doubt
 
 
 def survey(table: Table) -> tuple[Surveyed, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 import re
@@ -24,6 +23,7 @@ from dovetail.data.judged import run_judged
 from dovetail.data.kinds import Column, Reading
 from dovetail.data.labels import read_label
 from dovetail.data.loaded import Loaded
+from dovetail.data.other_kinds import refuse_other_kind, refuse_workbook
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.files import not_written
 from dovetail.settings.labels import composed, label_columns
@@ -387,7 +387,7 @@ def read_table(
         return _loaded(data, description, names, columns)
     except (duckdb.Error, UnicodeDecodeError) as error:
         if not is_query(source):
-            _refuse_other_kind(Path(source))
+            refuse_other_kind(Path(source))
         raise DataError(
             f"cannot read {_shortened(str(source))}: {first_line(error)}; "
             "check that it is a whole CSV or Parquet file or a query that DuckDB can run"
@@ -595,6 +595,7 @@ def _pattern(path: Path) -> str:
         DataError: no such file, another ending, or nothing in it.
     """
     if not is_table_path(path):
+        refuse_workbook(path)
         raise DataError(
             f"cannot read {path}: a table's name ends in {', '.join(_SUFFIXES)} "
             "(or give a SELECT ... query)"
@@ -605,41 +606,6 @@ def _pattern(path: Path) -> str:
         raise DataError(f"{path} is empty; give a table with column names and at least one row")
     # A name with these in it would be taken for a pattern of several files.
     return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
-
-
-def _refuse_other_kind(path: Path) -> None:
-    """Say what a file that could not be read is, by how it begins, if that is known.
-
-    Raises:
-        DataError: naming the file, what it is and what to do.
-    """
-    if path.name.lower().endswith(".gz") or not path.is_file():
-        return
-    with path.open("rb") as file:
-        begins = file.read(1 << 16)
-    if begins.startswith(b"PK\x03\x04"):
-        what = "is an Excel workbook or another zip archive; save the sheet as CSV (UTF-8)"
-    elif begins.startswith((b"\xff\xfe", b"\xfe\xff")):
-        what = "is text in UTF-16; save it as UTF-8"
-    elif begins.startswith(b"PAR1") != (path.suffix.lower() == ".parquet"):
-        kind = "a" if begins.startswith(b"PAR1") else "no"
-        what = f"is {kind} Parquet file; give it the ending of what it is"
-    elif path.suffix.lower() != ".parquet" and not _is_utf8(begins):
-        what = (
-            "is not UTF-8 text; save it as UTF-8, or, if it is Latin-1, name the query "
-            f"SELECT * FROM read_csv({literal(str(path))}, encoding = 'latin-1')"
-        )
-    else:
-        return
-    raise DataError(f"cannot read {path}: it {what}")
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(text)  # whose last character may be cut
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,13 +15,12 @@ from dovetail.data import coverage, kinds
 from dovetail.data.coverage import Overlaps, Part, hides
 from dovetail.data.encode import read_as
 from dovetail.data.partytables import IMAGES
+from dovetail.data.survey import LOOKED_AT, texts_in
 from dovetail.methods.facets.fits import Fit
 from dovetail.methods.party import Site
 from dovetail.runs import situations as methods
 from dovetail.runs.expected_gain import MAX_ROWS, Expected, expected
 
-#: So many rows say how a column is read.
-_LOOKED_AT = 20_000
 #: Of so many columns each is shown with examples.
 _SHOWN = 40
 
@@ -53,11 +52,11 @@ def part_of(site: Site) -> Part:
 
 
 def _read_as(site: Site) -> dict[str, str]:
-    """Column -> what becomes of it, by the first rows."""
+    """Column -> what becomes of it, by the first rows; below, a line each, what is in doubt."""
     whole, party = site.table.x, site.party
     if not isinstance(whole, dd.Table):
         return {}
-    table = whole.take(np.arange(min(whole.num_rows, _LOOKED_AT)))
+    table = whole.take(np.arange(min(whole.num_rows, LOOKED_AT)))
     asked = {} if table.asked is None else table.asked.columns
     categorical = set(table.select(party.categorical))
     said: dict[str, str] = {}
@@ -70,15 +69,14 @@ def _read_as(site: Site) -> dict[str, str]:
             categorical=name in categorical,
             max_categories=party.max_categories,
         )
-        stored = table.stored(name)
-        known = dict.fromkeys(kinds.texts_of(stored)[~stored.missing].tolist())
+        known = texts_in(table, name)
         shown = ", ".join(each[:20] for each in list(known)[:2])
-        doubts = kinds.doubts(reading, list(known))
+        python = not site.path.is_file()
+        doubts = [doubt.sentence(name, python=python) for doubt in kinds.doubts(reading, known)]
         # Of a wide table, columns that are read alike are one line.
         is_wide = len(table.names) > _SHOWN
-        said[name] = "; ".join(
-            [words, *([] if is_wide else [f"{reading.rule} ({shown})"]), *doubts]
-        )
+        how = [words, *([] if is_wide else [f"{reading.rule} ({shown})"])]
+        said[name] = "\n".join(["; ".join(how), *doubts])
     return said
 
 

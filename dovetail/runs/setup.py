@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.data.survey import lost_in
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Driver, Loaded, Progress
 from dovetail.methods.party import Site
@@ -80,7 +81,7 @@ def load_data(
         loaded = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():
         _warn_of_index(site.table.x, f"party {name!r}", talk)
-        for clause in far_of(site):
+        for clause in (*lost_of(site), *far_of(site)):
             talk.warn(clause)
     parties = loaded.data.train.parties
     labelled = [name for name, party in parties.items() if party.labels is not None]
@@ -94,6 +95,19 @@ _TRUSTING = {
     "min_rows": 1,
     "sealed": SealedLimits(numbers_per_row=10**9),
 }
+
+
+def lost_of(site: Site) -> list[str]:
+    """A sentence for each column of numbers or dates that would be read as categories."""
+    table, names = site.table.x, [name for each in site.table.blocks.values() for name in each]
+    if not isinstance(table, dd.Table):
+        return []
+    python = not site.path.is_file()
+    lost = lost_in(table, names, categorical=table.select(site.party.categorical))
+    return [
+        f"party {site.name!r}: {name!r}: {doubt.sentence(name, python=python)}"
+        for name, doubt in lost
+    ]
 
 
 def far_of(site: Site) -> list[str]:

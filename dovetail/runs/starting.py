@@ -18,6 +18,7 @@ class Start:
         name, table, query, id, label, task, columns: keys of its [party].
         events: of its [party.events]; None: a row is a sample.
         why_not: column that is left out -> why.
+        encode: line of its [party.encode] -> why.
         driver: who may ask; of a partner.
         partners: of a label owner.
         here: whether their party files stand beside its own.
@@ -32,6 +33,7 @@ class Start:
     task: str = "classification"
     columns: tuple[str, ...] = ("*",)
     why_not: Mapping[str, str] = field(default_factory=dict)
+    encode: Mapping[str, str] = field(default_factory=dict)
     driver: str | None = None
     partners: tuple[str, ...] = ()
     here: bool = False
@@ -87,12 +89,24 @@ def party_text(start: Start) -> str:
             "[party]",
             *why,
             *_lines(_part(parts, "[party]"), values),
+            *_encode_lines(start),
             *_events_lines(parts, start),
             "# What others may ask of this party; anything else is refused, and kept in a record.",
             "[policy]",
             *_lines(_part(parts, "[policy]"), policy),
         ]
     )
+
+
+def _encode_lines(start: Start) -> Iterator[str]:
+    """Its [party.encode], where columns are not what they look like."""
+    if start.encode:
+        yield "# How columns are read that rules would take for text."
+        yield "[party.encode]"
+        for line, why in start.encode.items():
+            yield f"# {why}"
+            yield line
+        yield ""
 
 
 def _events_lines(parts: list[Part], start: Start) -> Iterator[str]:

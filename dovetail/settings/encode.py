@@ -23,6 +23,8 @@ class Encode(Section):
     format: str | None = Field(default=None, max_length=100)  # of dates, such as "%m/%d/%Y"
     decimal: Literal[".", ","] | None = None  # what stands before a number's fraction
     missing: tuple[str, ...] = ()  # texts that stand for no value, besides "" and "?"
+    without: tuple[str, ...] = ()  # taken out of a number's text: marks of thousands, units
+    lowercase: bool = False  # of categories: those that differ in capitals alone are one
     # a frozen encoder: an .onnx file, or package.module:Name of an installed package
     model: str | None = None
     # what the class or function that is named is called with
@@ -44,6 +46,11 @@ class Encode(Section):
             raise ValueError(
                 'format is for kind = "date" and says how it is written, such as "%m/%d/%Y"; got '
                 f"{self.format!r} for kind = {self.kind!r}"
+            )
+        if self.without and (self.kind != "number" or "" in self.without):
+            raise ValueError(
+                'without is for kind = "number" and says what is taken out of its text, such as '
+                f'["%"]; got {list(self.without)} for kind = {self.kind!r}'
             )
         return self
 

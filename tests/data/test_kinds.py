@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -378,15 +379,16 @@ def test_a_model_of_an_earlier_version_warns_of_its_dates(model: Any) -> None:
         (["01", "02"], "zeros before digits"),
         (["1E50", "1E17"], "if these are numbers"),
         (["1.5", "1E5"], "exponents without sign"),
-        (["1", "2", "3", "NA"], 'all but "NA" are numbers: encode = {missing = ["NA"]}'),
+        (["1", "2", "3", "NA"], '[party.encode]: a = { missing = ["NA"] }'),
+        (["a", "A", "b"], "differ in capitals alone"),
     ],
 )
 def test_what_can_be_read_in_two_ways_is_remarked(
     tmp_path: Path, values: list[str], words: str
 ) -> None:
     table = column_csv(tmp_path, *values)
-    (doubt,) = kinds.doubts(table.reading("a"), values)
-    assert words in doubt
+    (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
+    assert words in doubt.sentence("a")
 
 
 # --- Files as they come ---------------------------------------------------------------------------

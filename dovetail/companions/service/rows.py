@@ -268,7 +268,7 @@ class Reader:
         categories: Sequence[str] = ()  # the only ones that there may be
         if isinstance(column, CategoryColumn) and not column.other:
             categories = column.categories
-        is_plain = len(cells) > _MANY and {*map(type, cells)} == {str} and not reading.missing
+        is_plain = len(cells) > _MANY and {*map(type, cells)} == {str} and reading.as_written
         if is_plain and known.issuperset(cells):
             return np.array(cells, dtype=object)[:, None]
         texts = np.empty((len(cells), 1), dtype=object)
@@ -280,7 +280,7 @@ class Reader:
                     wanted = "a text or null"
                     bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
                 text = text_of or ""
-            if text not in known or reading.missing:
+            if text not in known or not reading.as_written:
                 text = kinds.one_text(text, reading)
                 if text and text not in known and categories and not allow_unseen:
                     wanted = ", ".join(map(repr, categories[:8]))

@@ -1,0 +1,255 @@
+"""Files as people have them: what is said of each is pasted as it stands, and then it works."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import data as dd
+from dovetail.data.kinds import Doubt
+from dovetail.errors import DataError
+from dovetail.node.partyfile import open_site
+
+NUM_ROWS = 60
+
+
+def write(path: Path, *, encoding: str = "utf-8", delimiter: str = ",", **columns: Any) -> None:
+    """A CSV file with ids, a label, a number that tells it, and these columns."""
+    draw = np.random.default_rng(0)
+    signal = draw.normal(size=NUM_ROWS)
+    table = {
+        "id": [f"C{row}" for row in range(NUM_ROWS)],
+        "signal": [f"{each:.4f}" for each in signal],
+        **columns,
+        "bought": ["yes" if each > 0 else "no" for each in signal],
+    }
+    text = io.StringIO()
+    rows = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    rows.writerow(table)
+    rows.writerows(zip(*table.values(), strict=True))
+    path.write_bytes(text.getvalue().encode(encoding))
+
+
+def mostly(number: Callable[[int], str], *others: str) -> list[str]:
+    """A column of numbers, of which one in twenty is another text."""
+    return [
+        others[row // 20 % len(others)] if others and row % 20 == 7 else number(row)
+        for row in range(NUM_ROWS)
+    ]
+
+
+def paste(folder: Path, printed: str) -> None:
+    """Run the command that a sentence ends with."""
+    (command,) = re.findall(r"python -c .*", printed)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path}
+    subprocess.run(["bash", "-c", command], cwd=folder, env=env, check=True)
+
+
+def paste_encode(party: Path, printed: str, column: str) -> None:
+    """Write the line for a column where the sentence says, into a file without the section."""
+    (line,) = {
+        each.strip()
+        for each in re.findall(r"write below \[party\.encode\]: (.*)", printed)
+        if re.match(rf'"?{re.escape(column)}"? =', each)
+    }
+    party.write_text(f"{party.read_text()}\n[party.encode]\n{line}\n", encoding="utf-8")
+
+
+PARTY = """
+[party]
+name = "{name}"
+table = "{name}.csv"
+id = "id"
+label = "bought"
+[policy]
+algorithms = ["align", "apfed"]
+drivers = ["{name}"]
+"""
+
+
+def write_party(folder: Path, name: str = "bank") -> Path:
+    (folder / f"{name}.toml").write_text(PARTY.format(name=name))
+    return folder / f"{name}.toml"
+
+
+def predicted(dovetail: Any, folder: Path, table: str) -> list[dict[str, str]]:
+    """The predictions of a party's own model for its own file."""
+    (folder / "run.toml").write_text('method = "best-alone"\nparties = ["bank.toml"]\ntest = 0\n')
+    done = dovetail("train", "run.toml", "-q")
+    assert done.code == 0, done.err
+    model = folder / "out" / "run" / "models" / "bank"
+    done = dovetail("predict", model, table, "--id", "id", "--out", "said.csv", "-q")
+    assert done.code == 0, done.err
+    return list(csv.DictReader((folder / "said.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+@pytest.mark.usefixtures("brief_learners")
+def test_a_file_of_a_windows_desk_is_read_after_the_command_that_is_printed(
+    dovetail: Any, tmp_path: Path, encoding: str
+) -> None:
+    write(tmp_path / "bank.csv", town=["Zürich €"] * 30 + ["Genève"] * 30, encoding=encoding)
+    refused = dovetail("init", "--table", "bank.csv", "--yes")
+    assert refused.code == 2
+    assert ("'Zürich'" in refused.err) == (encoding == "cp1252")
+    paste(tmp_path, refused.err)
+    made = dovetail("init", "--table", "bank-utf8.csv", "--name", "bank", "--yes")
+    assert made.code == 0, made.err
+    assert len(predicted(dovetail, tmp_path, "bank-utf8.csv")) == NUM_ROWS
+
+
+def test_a_file_that_is_neither_is_to_be_saved_anew(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,a\n1,\x81\x8d\n")
+    with pytest.raises(DataError, match="not UTF-8 text, nor Windows-1252; save it as CSV"):
+        dd.read_table(tmp_path / "a.csv")
+
+
+_MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+
+
+def write_workbook(path: Path, rows: list[list[str]]) -> None:
+    """A workbook of texts, in as few parts as Excel's format has."""
+    head = '<?xml version="1.0"?>'
+    main = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    cells = "".join(
+        "<row>" + "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in row) + "</row>"
+        for row in rows
+    )
+    link = (
+        '<Relationships xmlns="{}/relationships"><Relationship Id="r1" Type="{}/{}" Target="{}"/>'
+    )
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types">'
+        '<Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        f'<Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>'
+        f'<Override PartName="/xl/sheet.xml" ContentType="{kind}.worksheet+xml"/></Types>',
+        "_rels/.rels": link.format(package, main, "officeDocument", "xl/workbook.xml")
+        + "</Relationships>",
+        "xl/_rels/workbook.xml.rels": link.format(package, main, "worksheet", "sheet.xml")
+        + "</Relationships>",
+        "xl/workbook.xml": f'<workbook {_MAIN} xmlns:r="{main}"><sheets>'
+        '<sheet name="a" sheetId="1" r:id="r1"/></sheets></workbook>',
+        "xl/sheet.xml": f"<worksheet {_MAIN}><sheetData>{cells}</sheetData></worksheet>",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, head + text)
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_a_workbook_is_read_after_the_command_that_is_printed(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    write(tmp_path / "rows.csv", zip=[f"{row:05d}" for row in range(NUM_ROWS)])
+    rows = list(csv.reader((tmp_path / "rows.csv").read_text().splitlines()))
+    write_workbook(tmp_path / "bank.xlsx", rows)
+    write_party(tmp_path)
+    party = (tmp_path / "bank.toml").read_text()
+    (tmp_path / "bank.toml").write_text(party.replace("bank.csv", "bank.xlsx"))
+    for command in (["init", "--table", "bank.xlsx", "--yes"], ["inspect", "bank.toml"]):
+        refused = dovetail(*command)
+        assert refused.code == 2
+        assert "it is an Excel workbook or another archive; save the sheet as CSV" in refused.err
+    pytest.importorskip("openpyxl")
+    paste(tmp_path, refused.err)
+    write_party(tmp_path)
+    assert dd.read_table(tmp_path / "bank.csv").stored("zip").values[1] == "00001"
+    assert len(predicted(dovetail, tmp_path, "bank.csv")) == NUM_ROWS
+
+
+NUMBERS: dict[str, tuple[list[str], str]] = {
+    "NA": (mostly(lambda row: f"{row * 7.5}", "NA"), 'is text: "NA"; the others are numbers'),
+    "#N/A": (mostly(str, "#N/A"), 'is text: "#N/A"'),
+    "backslash": (mostly(str, r"\N"), r'is text: "\\N"'),
+    "-": (mostly(str, "-"), 'is text: "-"'),
+    "unknown": (mostly(str, "unknown", "n.a."), '5.0 % of it is text: "unknown", "n.a."'),
+    "thousands": (mostly(lambda row: f"{row + 1},234.5"), 'seems to be numbers with ","'),
+    "thousands alone": (mostly(lambda row: f"{row + 1},234"), 'seems to be numbers with ","'),
+    "points": (mostly(lambda row: f"{row + 1}.234,5"), 'numbers with "." with a decimal comma'),
+    "blanks": (mostly(lambda row: f"{row + 1} 234,5"), 'numbers with " " with a decimal comma'),
+    "no-break": (mostly(lambda row: f"{row + 1}\xa0234"), r'numbers with "\u00a0"'),
+    "Swiss": (mostly(lambda row: f"{row + 1}'234.5"), 'numbers with "\'"'),
+    "per cent": (mostly(lambda row: f"{row} %"), 'numbers with "%"'),
+    "euros": (mostly(lambda row: f"€ {row + 1},234.50", "n/a"), '5.0 % of it is text: "n/a"'),
+    "decimal comma": (mostly(lambda row: f"{row},5", "NA"), "numbers with a decimal comma"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_beside_texts_or_with_marks_are_numbers_once_the_line_is_pasted(
+    dovetail: Any, tmp_path: Path, name: str
+) -> None:
+    values, words = NUMBERS[name]
+    write(tmp_path / "bank.csv", **{"net income": values})
+    party = write_party(tmp_path)
+    done = dovetail("inspect", "bank.toml")
+    assert words in done.out
+    assert 'write below [party.encode]: "net income" = {' in done.out
+    paste_encode(party, done.out, "net income")
+    table = open_site(party).table.x
+    assert isinstance(table, dd.Table)
+    column = table.column("net income")
+    assert not column.is_text
+    others = sum(not any(map(str.isdigit, text)) for text in values)
+    assert column.missing.sum() == others
+    first = table.column("net income").values[1]
+    digits = re.sub(r"[^0-9]", "", values[1])
+    assert re.sub(r"[^0-9]", "", f"{first:g}") == digits.rstrip("0") or f"{first:g}" == digits
+    made = dovetail("init", "--table", "bank.csv", "--yes", "--out", "made")
+    assert f"read so:  'net income' {words.split(' is text')[0]}" in made.out or words in made.out
+    site = open_site(tmp_path / "made" / "bank.toml")
+    assert isinstance(site.table.x, dd.Table)
+    np.testing.assert_array_equal(site.table.x.column("net income").values, column.values)
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_training_says_so_too_and_predicts_the_same_texts(dovetail: Any, tmp_path: Path) -> None:
+    rate = mostly(lambda row: f"{row * 37 % 100} %", "-")
+    write(tmp_path / "bank.csv", rate=rate, kind=["Retail", "retail ", "RETAIL"] * 20)
+    party = write_party(tmp_path)
+    predicted(dovetail, tmp_path, "bank.csv")
+    said = dovetail("train", "run.toml", "--overwrite").err
+    assert "party 'bank': 'rate': 5.0 % of it is text" in said
+    paste_encode(party, said, "rate")
+    done = dovetail("inspect", "bank.toml").out
+    assert '"Retail", "retail", "RETAIL" differ in capitals alone and are 3 categories' in done
+    (line,) = re.findall(r"write below \[party\.encode\]: (kind = .*)", done)
+    party.write_text(f"{party.read_text()}{line}\n")
+    assert "differ in capitals" not in dovetail("inspect", "bank.toml").out
+    assert dovetail("train", "run.toml", "--overwrite", "-q").code == 0
+    model = tmp_path / "out" / "run" / "models" / "bank"
+    new = (tmp_path / "bank.csv").read_text().replace("retail ", "ReTaIl")
+    (tmp_path / "new.csv").write_text(new)
+    done = dovetail("predict", model, "new.csv", "--id", "id", "--out", "new-said.csv", "-q")
+    assert done.code == 0, done.err
+    done = dovetail("predict", model, "bank.csv", "--id", "id", "--out", "said.csv", "-q")
+    assert (tmp_path / "new-said.csv").read_text() == (tmp_path / "said.csv").read_text()
+
+
+def test_a_line_of_encode_is_toml_whatever_the_names_are() -> None:
+    import tomllib
+
+    doubt = Doubt("", {"missing": ["\\N", 'a"b', "\xa0", "é"]})
+    assert tomllib.loads(doubt.line("a b.c")) == {"a b.c": dict(doubt.encode)}
+
+
+def test_a_comma_before_three_digits_may_part_thousands(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;a\n" + "".join(f"{n};{n},234\n" for n in range(1, 30)))
+    table = dd.read_table(tmp_path / "a.csv")
+    (doubt,) = dd.kinds.doubts(table.reading("a"), {"1,234": 1, "2,234": 1})
+    assert doubt.line("a") == 'a = { kind = "number", decimal = ".", without = [","] }'
