@@ -18,6 +18,7 @@ from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, line
 from dovetail.data.coverage import hides, shown
 from dovetail.errors import ConfigError
+from dovetail.methods.aligning import zeros_apart
 from dovetail.methods.party import Site
 from dovetail.node.driver import Driver
 from dovetail.node.overlaps import aligned_here, counted_here, rated, starter_of, with_driver
@@ -220,8 +221,10 @@ def align(
     starter = initiator or starter_of(sites)
     if starter not in sites:
         raise ConfigError(f"--initiator is {starter!r}; parties are {sorted(sites)}")
-    act = counted_here if count else aligned_here
-    return Matched(act(sites, starter, workers=workers, talk=talk_of(shown=not quiet)), hide_below)
+    act, talk = counted_here if count else aligned_here, talk_of(shown=not quiet)
+    for sentence in zeros_apart(sites):
+        talk.warn(f"WARNING: {sentence}")
+    return Matched(act(sites, starter, workers=workers, talk=talk), hide_below)
 
 
 def align_with(

@@ -31,7 +31,7 @@ from dovetail.data.leaks import leaks
 from dovetail.data.wording import bytes_text, class_shares, count_text
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
-from dovetail.methods.aligning import count_sites
+from dovetail.methods.aligning import count_sites, zeros_apart
 from dovetail.methods.base import Progress
 from dovetail.methods.facets.fits import Fit, MessageSize, Sizes
 from dovetail.methods.party import Site
@@ -296,6 +296,7 @@ def inspect(
         *lacking.values(),
         *(warning for site in sites.values() for warning in warnings_of(site)),
         *(sentence for site in sites.values() for sentence in far_of(site)),
+        *(f"WARNING: {sentence}" for sentence in ([] if private else zeros_apart(sites))),
         *(f"WARNING: {sentence}" for sentence in copies_of_sites(sites)),
         *(f"WARNING: {sentence}" for site in sites.values() for sentence in leaks(site.table)),
     ):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
 from dovetail.data.fitted import counts_of
+from dovetail.data.kinds import ID, texts_of
 from dovetail.data.other_kinds import refuse_workbook
 from dovetail.data.survey import (
     EVENTS_FROM,
@@ -29,13 +31,16 @@ from dovetail.data.survey import (
 )
 from dovetail.data.tables import is_table_path, read_table
 from dovetail.data.wording import class_shares
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, DovetailError
 from dovetail.files import did_you_mean, toml_tables
+from dovetail.methods.aligning import zeros_apart
 from dovetail.methods.validation import validate
+from dovetail.node.partyfile import open_site
 from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
 from dovetail.settings.encode import Asked, Encode
+from dovetail.settings.mending import repeated_text
 from dovetail.settings.sources import is_query
 
 
@@ -77,7 +82,9 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     proposed_id = propose_id(columns, propose_per(columns, table))
     id = answers.id or (asking.answer("id", "Column that names each row", proposed_id),)
     events = _events(id, columns, table, asking, print_line)
-    _there("--id", id, columns, repeats=events is not None)
+    _there("--id", id, columns)
+    if events is None:
+        _name_rows(id, columns, table, source)
     label = task = None
     if role == "owner":
         label = asking.answer("label", "Column to predict", propose_label(columns, besides=id))
@@ -124,8 +131,20 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     _write(answers.out, files, force=force)
     print_line("")
     print_line("\n".join(f"Wrote {answers.out / each}, with every key explained" for each in files))
+    others = start.partners if start.driver is None else (start.driver,)
+    for sentence in _apart([answers.out / f"{each}.toml" for each in (name, *others)]):
+        print_line(f"WARNING: {sentence}")
     if not quiet:
         output.print_text("next.txt", start=start, address=answers.address, out=answers.out)
+
+
+def _apart(files: Sequence[Path]) -> list[str]:
+    """What is to be said of the ids of parties whose files are here; others are not looked at."""
+    sites = []
+    for file in files:
+        with suppress(DovetailError):
+            sites.append(open_site(file))
+    return zeros_apart({site.name: site for site in sites}) if len(sites) > 1 else []
 
 
 def _hushed(text: str) -> None: ...
@@ -243,9 +262,7 @@ def _events(
     return {"per": per, "time": time}
 
 
-def _there(
-    option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...], *, repeats: bool = False
-) -> None:
+def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -> None:
     known = [column.name for column in columns]
     for name in names:
         if name not in known:
@@ -253,15 +270,23 @@ def _there(
             raise ConfigError(
                 f"{option}: there is no column {name!r}{did_you_mean(name, known) or there}"
             )
-    if option == "--id" and len(names) == 1:
-        (column,) = (each for each in columns if each.name == names[0])
-        if not column.unique and not repeats:
-            raise ConfigError(
-                f"--id: column {names[0]!r} does not name each row: it has {column.distinct:,} "
-                f"different values, {column.missing:,} rows have none; name another, or several "
-                "that do so together; several rows a sample, each with a day, are events: "
-                "[party.events] of docs/parties.md"
-            )
+
+
+def _name_rows(
+    id: tuple[str, ...], columns: tuple[Surveyed, ...], table: dd.Table, source: str
+) -> None:
+    """Refuse an id of one column that does not name each row."""
+    (column, *_) = (each for each in columns if each.name == id[0])
+    if len(id) > 1 or column.unique:
+        return
+    ids = texts_of(table.column(id[0], ID))
+    repeated = repeated_text(ids.tolist(), source, id).replace("table = ", "--table ", 1)
+    raise ConfigError(
+        f"--id: column {id[0]!r} does not name each row: it has {column.distinct:,} different "
+        f"values, {column.missing:,} rows have none; name another, or several that do so together; "
+        "several rows a sample, each with a day, are events: [party.events] of docs/parties.md"
+        f"{'; ' * bool(repeated)}{repeated}"
+    )
 
 
 def _left_out(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.files import read_run
+from dovetail.settings.mending import repeated_text
 
 if TYPE_CHECKING:
     from dovetail.node.partysections import PartyFile
@@ -60,7 +61,7 @@ def check_party(path: Path, *, table: bool = True) -> PartyFile:
     if table and _is_file_name(party.table):
         ids = (party.id,) if isinstance(party.id, str) else party.id
         label = () if party.label is None else label_columns(party.label)
-        _check_table(f"party {party.name!r}", path.parent / party.table, ids, label)
+        _check_table(f"party {party.name!r}", path.parent, party.table, ids, label)
     return file
 
 
@@ -170,8 +171,11 @@ def _is_file_name(table: str) -> bool:
     return is_file and len(table.split()) == 1
 
 
-def _check_table(party: str, path: Path, ids: Sequence[str], others: Sequence[str]) -> None:
+def _check_table(
+    party: str, folder: Path, table: str, ids: Sequence[str], others: Sequence[str]
+) -> None:
     """Refuse a table that is not there, is empty, lacks a column that is named or repeats ids."""
+    path = folder / table
     if path.is_dir():
         raise DataError(
             f"{party}: {path} is a folder, and a {path.suffix} file is expected; name a file in "
@@ -194,11 +198,8 @@ def _check_table(party: str, path: Path, ids: Sequence[str], others: Sequence[st
     if not columns or len(ids) != 1 or path.stat().st_size > _MAX_BYTES:
         return
     values = _plain_values(path, header.index(ids[0].lower()), len(columns))
-    if repeated := len(values) - len(set(values)):
-        raise DataError(
-            f"{party}: column {ids[0]!r} of {path}: {repeated} of {len(values)} ids are repeated; "
-            "each row must be one sample"
-        )
+    if repeated := repeated_text(values, table, ids):
+        raise DataError(f"{party}: column {ids[0]!r} of {path}: {repeated}")
 
 
 #: The longest first line of a .csv file that is looked at here, and the largest file.

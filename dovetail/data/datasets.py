@@ -21,6 +21,7 @@ from dovetail.data.many_rows import num_repeated
 from dovetail.data.tables import Table
 from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError
+from dovetail.settings.mending import repeated_text
 from dovetail.settings.sources import is_database_url, is_query
 
 BUILT_IN = ("breast-cancer", "digits", "digits-images")
@@ -346,13 +347,14 @@ def _from_table(
     return pooled.take(np.flatnonzero(~is_test)), pooled.take(np.flatnonzero(is_test))
 
 
-def read_ids(name: str, id: str, column: Column) -> np.ndarray:
+def read_ids(name: str, id: str, column: Column, *, parts: Sequence[str] = ()) -> np.ndarray:
     """(N,) int64 or strings, each once.
 
     Args:
         name: what the table is called in errors.
         id: the column's name.
         column: its values.
+        parts: the columns that it joins; none: it is one.
 
     Raises:
         DataError: missing or repeated ids, or values that are no ids.
@@ -364,11 +366,9 @@ def read_ids(name: str, id: str, column: Column) -> np.ndarray:
             "each row must have one"
         )
     ids = ids_of(name, id, column)
-    repeated = num_repeated(ids)
-    if repeated:
+    if num_repeated(ids):
         raise DataError(
-            f"column {id!r} of {name}: {repeated} of {len(ids)} ids are repeated; "
-            "each row must be one sample"
+            f"column {id!r} of {name}: {repeated_text(ids.tolist(), name, parts or (id,))}"
         )
     return ids
 

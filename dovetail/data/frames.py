@@ -12,6 +12,7 @@ import numpy as np
 from dovetail.data.kinds import CATEGORY, Column, convert, stored
 from dovetail.data.tables import InMemory, Table, check_rows, repeated_name
 from dovetail.errors import DataError
+from dovetail.settings.mending import DATAFRAME
 
 if TYPE_CHECKING:
     import narwhals as nw
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 else:
     Frame = Any
 
-#: What a DataFrame is called in errors.
-NAME = "the DataFrame"
+NAME = DATAFRAME
 
 
 def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:

@@ -15,6 +15,7 @@ from dovetail.data.many_rows import num_repeated
 from dovetail.data.stored import put_away, put_tensor_away
 from dovetail.data.tables import Table
 from dovetail.errors import DataError
+from dovetail.settings.mending import repeated_text
 
 #: The class index that marks a row without a label; for regression the mark is NaN.
 UNLABELLED = -1
@@ -66,12 +67,8 @@ class PartyData:
         ids = np.asarray(self.ids)
         if ids.ndim != 1:
             raise DataError(f"party {self.name!r}: ids must be one column, got shape {ids.shape}")
-        repeated = num_repeated(ids)
-        if repeated:
-            raise DataError(
-                f"party {self.name!r}: {repeated} of {len(ids)} ids are repeated; "
-                "each row must be one sample"
-            )
+        if num_repeated(ids):
+            raise DataError(f"party {self.name!r}: {repeated_text(ids.tolist())}")
         lengths = {f"block {name!r}": len(block) for name, block in self.blocks.items()}
         lengths |= {f"block {name!r}": table.num_rows for name, table in self.tables.items()}
         if self.labels is not None:

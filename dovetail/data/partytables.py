@@ -414,4 +414,6 @@ def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:
     for part in texts[1:]:
         # A separator no id has, so that ("a", "bc") and ("ab", "c") stay apart.
         joined = np.char.add(np.char.add(joined, "\x1f"), part)
-    return read_ids(table.description, " + ".join(names), Column(joined.astype(object), missing))
+    return read_ids(
+        table.description, " + ".join(names), Column(joined.astype(object), missing), parts=names
+    )

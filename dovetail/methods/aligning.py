@@ -13,6 +13,10 @@ from dovetail.errors import AlignmentError, ConfigError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.network import InProcess
+from dovetail.settings.mending import changing
+
+#: Ids of larger tables are not compared as texts.
+_MOST_ROWS = 1_000_000
 
 
 def label_owner(sites: Mapping[str, Site], chosen: str | None, *, where: str) -> str:
@@ -67,6 +71,35 @@ def align_sites(
     return aligned, psi.with_rows_of(aligned, partners.values())
 
 
+def zeros_apart(sites: Mapping[str, Site]) -> list[str]:
+    """A sentence for each party of whose ids more are another's without zeros before them."""
+    first, *others = sorted(sites.values(), key=lambda site: site.table.labels is None)
+    found = (_zeros_of(site, first) or _zeros_of(first, site) for site in others)
+    return [sentence for sentence in found if sentence]
+
+
+def _zeros_of(site: Site, other: Site) -> str:
+    """That its ids are written with zeros, which the other's are without, and what takes them
+    off; "" if not."""
+    column, source = site.party.id, site.party.table
+    is_large = max(site.table.num_rows, other.table.num_rows) > _MOST_ROWS
+    if is_large or site.party.match or not isinstance(column, str):
+        return ""
+    ours, theirs = ({*each.table.ids.astype(str).tolist()} for each in (site, other))
+    bare = {each.lstrip("0") for each in ours}
+    now, then = len(ours & theirs), len(bare & {each.lstrip("0") for each in theirs})
+    if then <= now or "" in bare or not len(bare) == len(ours) > len(ours & bare):
+        return ""
+    how = changing(source, column, "ltrim({}, '0')")
+    if source == "a DataFrame":
+        how = f'df[{column!r}] = df[{column!r}].str.lstrip("0")'
+    filled = min(ours - bare)
+    return (
+        f"party {site.name!r}: ids such as {filled!r} begin with zeros, and {now:,} of "
+        f"{len(ours):,} are ids of {other.name!r}; without the zeros {then:,} are: {how}"
+    )
+
+
 def check_shared(alignment: dd.Alignment, sites: Mapping[str, Site], initiator: str) -> None:
     """Refuse to train with a party that shares no sample with the initiator.
 
@@ -75,6 +108,8 @@ def check_shared(alignment: dd.Alignment, sites: Mapping[str, Site], initiator: 
     """
     for name in sites.keys() - {initiator}:
         if not len(alignment.shared(initiator, name)) and not sites[name].party.match:
+            for sentence in zeros_apart({each: sites[each] for each in (initiator, name)}):
+                raise AlignmentError(sentence)
             looks_here, other = (looks(sites[each].table.ids) for each in (initiator, name))
             raise AlignmentError(
                 f"party {name!r} shares no sample with {initiator!r}; ids of {initiator!r} are "

@@ -13,6 +13,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.data.survey import lost_in
 from dovetail.errors import ConfigError
+from dovetail.methods.aligning import zeros_apart
 from dovetail.methods.base import SILENT, Driver, Loaded, Progress
 from dovetail.methods.party import Site
 from dovetail.methods.settings.shared import SealedLimits
@@ -76,7 +77,7 @@ def load_data(
             sites = open_sites(tuple(Path(file) for file in run.parties))
         _check_nobody_must_sign(sites.values())
         sites = {name: _trusting(site) for name, site in sites.items()}
-        for sentence in copies_of_sites(sites):
+        for sentence in (*zeros_apart(sites), *copies_of_sites(sites)):
             talk.warn(f"WARNING: {sentence}")
         loaded = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():

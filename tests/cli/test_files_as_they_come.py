@@ -253,3 +253,133 @@ def test_a_comma_before_three_digits_may_part_thousands(tmp_path: Path) -> None:
     table = dd.read_table(tmp_path / "a.csv")
     (doubt,) = dd.kinds.doubts(table.reading("a"), {"1,234": 1, "2,234": 1})
     assert doubt.line("a") == 'a = { kind = "number", decimal = ".", without = [","] }'
+
+
+# --- Ids ------------------------------------------------------------------------------------------
+
+
+def write_shop(path: Path, ids: list[str], **columns: list[str]) -> None:
+    """A partner's CSV file of these ids."""
+    rows = {"id": ids, "visits": [str(len(each) % 3 + row) for row, each in enumerate(ids)]}
+    lines = zip(*{**rows, **columns}.values(), strict=True)
+    path.write_text("\n".join([",".join({**rows, **columns}), *map(",".join, lines)]) + "\n")
+
+
+def paste_table(party: Path, printed: str) -> None:
+    """Put the query that a sentence ends with into the party file, in the place of its table."""
+    (line,) = set(re.findall(r"table = .*", printed))
+    text, num = re.subn(r"(?m)^table = .*$", lambda _: line, party.read_text())
+    assert num == 1
+    party.write_text(text)
+
+
+def partner_file(name: str) -> str:
+    return (
+        PARTY.format(name=name)
+        .replace('label = "bought"\n', "")
+        .replace(f'drivers = ["{name}"]', 'drivers = ["bank"]')
+    )
+
+
+@pytest.mark.parametrize("command", ["inspect", "align", "train"])
+@pytest.mark.usefixtures("brief_learners", "brief_expectation")
+def test_repeated_ids_are_listed_and_one_row_of_each_is_kept_by_the_query(
+    dovetail: Any, tmp_path: Path, command: str
+) -> None:
+    write(tmp_path / "bank.csv")
+    write_party(tmp_path)
+    ids = [f"C{row}" for row in range(NUM_ROWS)]
+    write_shop(tmp_path / "shop.csv", [*ids, "C3", "C3", "C7 "])
+    party = tmp_path / "shop.toml"
+    party.write_text(partner_file("shop"))
+    (tmp_path / "run.toml").write_text('method = "tvfl"\nparties = ["bank.toml", "shop.toml"]\n')
+    files = ["run.toml"] if command == "train" else ["bank.toml", "shop.toml"]
+    refused = dovetail(command, *files)
+    assert refused.code == 2
+    assert "3 of 63 ids are repeated, such as 'C3', 'C7'; each row must be one" in refused.err
+    paste_table(party, refused.err)
+    site = open_site(party)
+    assert sorted(site.table.ids.tolist()) == sorted(ids)
+    assert isinstance(site.table.x, dd.Table)
+    assert not site.table.x.column("visits").is_text
+    if command != "train":
+        done = dovetail(command, *files)
+        assert done.code == 0, done.err
+
+
+def test_init_lists_repeated_ids_and_takes_the_query_that_it_prints(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    write_shop(tmp_path / "my shop.csv", ["C1", "C2", "C1", "C3"] * 5)
+    refused = dovetail("init", "--table", "my shop.csv", "--id", "id", "--role", "partner")
+    assert refused.code == 2
+    assert "17 of 20 ids are repeated, such as 'C1', 'C2', 'C3'" in refused.err
+    (option,) = re.findall(r"--table (\".*\")", refused.err)
+    shell = f"printf %s {option}"
+    query = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
+    made = dovetail("init", "--table", query, "--id", "id", "--driver", "bank", "--name", "shop")
+    assert made.code == 0, made.err
+    assert open_site(tmp_path / "shop.toml").table.ids.tolist() == ["C1", "C2", "C3"]
+
+
+def test_a_dataframe_with_repeated_ids_is_told_what_keeps_one_row_of_each() -> None:
+    import pandas as pd
+
+    import dovetail as dt
+
+    df = pd.DataFrame({"id": [1, 2, 1], "a": [1.0, 2.0, 3.0]})
+    with pytest.raises(DataError, match=r"such as 1; .* of each: (df\.drop_\S+)$") as refused:
+        dt.Party("a", df, id="id")
+    advice = str(refused.value).rpartition(": ")[2]
+    assert dt.Party("a", eval(advice, {"df": df}), id="id").site.table.num_rows == 2
+
+
+@pytest.mark.usefixtures("brief_learners", "brief_expectation")
+def test_zeros_before_ids_are_one_sentence_in_every_command_and_its_query_takes_them_off(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    people = range(9_970, 9_970 + NUM_ROWS)
+    write(tmp_path / "bank.csv", id=[str(each) for each in people])
+    made = dovetail("init", "--table", "bank.csv", "--id", "id", "--label", "bought", "-y")
+    assert made.code == 0
+    assert "WARNING" not in made.out
+    write_shop(tmp_path / "shop.csv", [f"{each:05d}" for each in people])
+    partner = ["init", "--table", "shop.csv", "--id", "id", "--role", "partner", "--driver", "bank"]
+    made = dovetail(*partner)
+    sentence = (
+        "party 'shop': ids such as '09970' begin with zeros, and 30 of 60 are ids of 'bank'; "
+        "without the zeros 60 are: table = "
+    )
+    assert sentence in made.out
+    owner = dovetail(
+        *["init", "--table", "bank.csv", "--id", "id", "--label", "bought"],
+        *["--partners", "shop", "-y", "--force"],
+    )
+    assert sentence in owner.out
+    (tmp_path / "tvfl.toml").write_text('method = "tvfl"\nparties = ["bank.toml", "shop.toml"]\n')
+    for command in (["inspect", "run.toml"], ["align", "bank.toml", "shop.toml"]):
+        done = dovetail(*command)
+        assert done.code == 0, done.err
+        assert sentence in done.err
+    trained = dovetail("train", "run.toml", "-q")
+    assert sentence in trained.err
+    paste_table(tmp_path / "shop.toml", trained.err)
+    done = dovetail("align", "bank.toml", "shop.toml")
+    assert "begin with zeros" not in done.err
+    assert re.search(r"shop\W+60\W+60\W+100", done.out)
+
+
+def test_ids_of_which_none_is_shared_but_for_zeros_end_training_with_that_sentence(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    write(tmp_path / "bank.csv", id=[f"{each:04d}" for each in range(1, NUM_ROWS + 1)])
+    write_party(tmp_path)
+    write_shop(tmp_path / "shop.csv", [str(each) for each in range(1, NUM_ROWS + 1)])
+    (tmp_path / "shop.toml").write_text(partner_file("shop"))
+    (tmp_path / "run.toml").write_text('method = "apfed"\nparties = ["bank.toml", "shop.toml"]\n')
+    done = dovetail("train", "run.toml", "-q")
+    assert done.code == 2
+    last = done.err.splitlines()[-1]
+    assert "party 'bank': ids such as '0001' begin with zeros, and 0 of 60 are ids of" in last
+    paste_table(tmp_path / "bank.toml", last)
+    assert open_site(tmp_path / "bank.toml").table.ids[0] == 1
