@@ -61,7 +61,7 @@ def check_party(path: Path, *, table: bool = True) -> PartyFile:
     if table and _is_file_name(party.table):
         ids = (party.id,) if isinstance(party.id, str) else party.id
         label = () if party.label is None else label_columns(party.label)
-        _check_table(f"party {party.name!r}", path.parent, party.table, ids, label)
+        _check_table(f"party {party.name!r}", path.parent / party.table, ids, label)
     return file
 
 
@@ -171,11 +171,8 @@ def _is_file_name(table: str) -> bool:
     return is_file and len(table.split()) == 1
 
 
-def _check_table(
-    party: str, folder: Path, table: str, ids: Sequence[str], others: Sequence[str]
-) -> None:
+def _check_table(party: str, path: Path, ids: Sequence[str], others: Sequence[str]) -> None:
     """Refuse a table that is not there, is empty, lacks a column that is named or repeats ids."""
-    path = folder / table
     if path.is_dir():
         raise DataError(
             f"{party}: {path} is a folder, and a {path.suffix} file is expected; name a file in "
@@ -198,7 +195,7 @@ def _check_table(
     if not columns or len(ids) != 1 or path.stat().st_size > _MAX_BYTES:
         return
     values = _plain_values(path, header.index(ids[0].lower()), len(columns))
-    if repeated := repeated_text(values, table, ids):
+    if repeated := repeated_text(values, str(path), ids):
         raise DataError(f"{party}: column {ids[0]!r} of {path}: {repeated}")
 
 
