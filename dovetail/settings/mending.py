@@ -22,7 +22,7 @@ def repeated_text(ids: Iterable[object], source: str = "", columns: Sequence[str
     repeated = counts.total() - len(counts)
     if not repeated:
         return ""
-    few = [repr(each) for each, count in counts.most_common(3) if count > 1]
+    few = [repr(str(each)) for each, count in counts.most_common(3) if count > 1]
     text = (
         f"{repeated} of {counts.total()} ids are repeated, such as "
         f"{', '.join(few).replace(chr(92) + 'x1f', ' + ')}; each row must be one sample"

@@ -328,7 +328,7 @@ def test_a_dataframe_with_repeated_ids_is_told_what_keeps_one_row_of_each() -> N
     import dovetail as dt
 
     df = pd.DataFrame({"id": [1, 2, 1], "a": [1.0, 2.0, 3.0]})
-    with pytest.raises(DataError, match=r"such as 1; .* of each: (df\.drop_\S+)$") as refused:
+    with pytest.raises(DataError, match=r"such as '1'; .* of each: (df\.drop_\S+)$") as refused:
         dt.Party("a", df, id="id")
     advice = str(refused.value).rpartition(": ")[2]
     assert dt.Party("a", eval(advice, {"df": df}), id="id").site.table.num_rows == 2
