@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -51,7 +50,8 @@ def changing(source: str, column: str, by: str) -> str:
 
 def _table(query: str) -> str:
     """The line of a party file; what is between the quotes is a shell's, too."""
-    return f"table = {json.dumps(query, ensure_ascii=False)}"
+    written = query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return f'table = "{written}"'
 
 
 def _name(column: str) -> str:
