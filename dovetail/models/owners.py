@@ -31,6 +31,7 @@ from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import BottomsSpec
 from dovetail.models.learners.stacked import Stack, mean_outputs
 from dovetail.models.networks import OwnNetwork, Shape, network_input, output_shape
+from dovetail.models.rowwise import rowwise
 
 # --- Bottom networks ---------------------------------------------------------------------------
 
@@ -480,7 +481,7 @@ class Bottom:
                 f"the network of data owner {self.party!r} takes rows of shape {self.shape}, got "
                 f"{tuple(x.shape[1:])}"
             )
-        return embed_rows(self.network, x, self.embedding, batch_size=batch_size)
+        return rowwise(self.network, x, batch_size=batch_size, width=self.embedding)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``bottom.safetensors`` and ``bottom.json``; an older one there is replaced.
@@ -526,14 +527,3 @@ def load_bottom(folder: str | Path) -> Bottom:
             None if stored is None else input_from_json(stored),
             {name: value for name, value in description.items() if name not in _BOTTOM_KEYS},
         )
-
-
-def embed_rows(network: nn.Module, x: Tensor, embedding: int, *, batch_size: int) -> Tensor:
-    """(N, E) embeddings without gradient; layers that keep statistics use them as they are."""
-    device = next(network.parameters()).device
-    was_training = network.training
-    network.eval()
-    with torch.no_grad():
-        parts = [network(network_input(part, device)).cpu() for part in x.split(batch_size)]
-    network.train(was_training)
-    return torch.cat(parts) if len(x) else torch.empty(0, embedding)

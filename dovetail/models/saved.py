@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +29,12 @@ from dovetail.models.decisions import Decision, decision_after_calibration
 from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
-from dovetail.models.networks import OwnNetwork, Shape, network_input
+from dovetail.models.networks import OwnNetwork, Shape
 from dovetail.models.prediction import Prediction, prediction_of
 from dovetail.models.raw import read_rows, table_of, usable_rows
+from dovetail.models.rowwise import rowwise
 from dovetail.models.shown import few, html_table
 from dovetail.models.specs import NetworkSpec, spec_from_json
-from dovetail.models.threads import one_thread
 from dovetail.settings.labels import prediction_name
 
 FORMAT = 2
@@ -131,24 +130,9 @@ class Model:
             DataError: blocks or rows of another shape than the model was trained on.
         """
         blocks = self._blocks(x)
-        parameter = next(self.network.parameters(), None)
-        device = None if parameter is None else parameter.device
-        trained = [(module, module.training) for module in self.network.modules()]
-        self.network.eval()
-        parts = []
-        images = any(len(shape) > 1 for shape in self.shapes.values())
-        threads = nullcontext() if images else one_thread(blas=False)
-        with torch.inference_mode(), threads:
-            for start in range(0, _num_rows(blocks), batch_size):
-                batch = {
-                    name: network_input(block[start : start + batch_size], device)
-                    for name, block in blocks.items()
-                }
-                given = batch if len(self.shapes) > 1 else next(iter(batch.values()))
-                parts.append(self.network(given).cpu())
-        for module, was_training in trained:
-            module.training = was_training
-        outputs = torch.cat(parts) if parts else torch.empty(0, self.task.num_outputs)
+        given = blocks if len(self.shapes) > 1 else next(iter(blocks.values()))
+        width = self.task.num_outputs
+        outputs = rowwise(self.network, given, batch_size=batch_size, width=width)
         calibration = calibration_of(self.about)
         return outputs if calibration is None else calibration.applied(outputs)
 
@@ -411,10 +395,6 @@ class Model:
             "blocks": blocks,
         }
         return write_folder(folder, "model", description, self.network)
-
-
-def _num_rows(blocks: Mapping[str, Tensor]) -> int:
-    return len(next(iter(blocks.values())))
 
 
 def load(folder: str | Path, *, network: Any = None) -> Model:

@@ -21,9 +21,9 @@ from dovetail.models.owners import (
     EncodedMlp,
     MembersNetwork,
     MembersSpec,
-    embed_rows,
 )
 from dovetail.models.replicas import EnsembleReplicas
+from dovetail.models.rowwise import rowwise
 from dovetail.models.vectors import write_vector
 from dovetail.network import check_shape
 from dovetail.privacy import SecretSums
@@ -279,7 +279,7 @@ class DataParty(Summing):
         if message.label_owner in self.label_owners:
             index = self.label_owners.index(message.label_owner)
         x = shared[message.samples_B]
-        return embed_rows(self._network(index), x, self.config.embedding, batch_size=1024)
+        return rowwise(self._network(index), x, batch_size=1024, width=self.config.embedding)
 
     @handles
     def finish(self, message: FinishData) -> Finished:
