@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -36,6 +37,26 @@ def not_written(error: OSError, path: Path) -> str:
         return error.strerror or str(error)
     disk = next(each for each in (path.resolve(), *path.resolve().parents) if each.is_mount())
     return f"no space left on the disk at {disk}; free some of it and run the command again"
+
+
+def linked_elsewhere(path: Path, folders: Sequence[Path]) -> str:
+    """Why a path that a file names is not opened; "" unless a link leads out of the first folder.
+
+    A path elsewhere can be read in the file, a link's end cannot.
+
+    Args:
+        path: as it is named, from the first folder.
+        folders: that of the file, and those that it names.
+    """
+    named, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
+    if not named.is_relative_to(os.path.abspath(folders[0])):
+        return ""
+    if any(real.is_relative_to(os.path.realpath(each)) for each in folders):
+        return ""
+    return (
+        f"{path} is a link to {real}, which is not in {folders[0]}; name that file itself, or its "
+        "folder in folders = [...], if you mean it to be read"
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:

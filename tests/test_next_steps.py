@@ -12,11 +12,12 @@ ROOMS = ("network", "node", "alignment")
 #: Errors that end a command. What a partner that breaks the protocol is told is none.
 ENDS = {
     *("AlignmentError", "BudgetError", "ChangedError", "CheckpointError", "ConfigError"),
-    *("LimitError", "NetworkError", "QuotaError"),
+    *("DataError", "LimitError", "ModelError", "NetworkError", "PartyError", "QuotaError"),
+    "TrainingError",
 }
 
 #: Whose sentences are what was found in files that are held to each other.
-FINDINGS = {"heads.py", "ledger.py", "reconcile.py", "record.py", "revocation.py", "tree.py"}
+FINDINGS = {"heads.py", "ledger.py", "reconcile.py", "record.py", "tree.py"}
 
 #: A step, behind the first part of a sentence, or all that a word of the user's may be.
 STEP = re.compile(
@@ -55,7 +56,7 @@ def sentences() -> Iterator[tuple[str, str]]:
                 continue
             kind = node.exc.func
             if isinstance(kind, ast.Name) and kind.id in ENDS and node.exc.args:
-                text = said(node.exc.args[0])
+                text = said(node.exc.args[-1])
                 if text.strip(".: "):  # else it is another's sentence
                     yield f"{path.relative_to(root)}:{node.lineno}", text
 

@@ -134,7 +134,7 @@ def count_by_keys(
                 raise PartyError(
                     party,
                     f"said it has {num_theirs} rows, and in pass {index} {pair.num_theirs}; all of "
-                    "them enter each pass of a count",
+                    "them must enter each pass: ask its owner which version runs there",
                 )
             if index == 0:
                 left_M = np.ones(num_theirs, dtype=bool)

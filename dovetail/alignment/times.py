@@ -54,7 +54,9 @@ def agree_times(offered: Mapping[str, Sequence[float]], most: int) -> tuple[floa
         rise = np.diff(np.asarray(ends, float), prepend=0) >= 0
         if len(ends) > MOST_ENDS or not (np.isfinite(ends).all() and rise.all()):
             raise PartyError(
-                party, f"offers ends of intervals that do not rise from 0 on, at most {MOST_ENDS}"
+                party,
+                f"offers ends of intervals that do not rise from 0 on, at most {MOST_ENDS}; ask "
+                "its owner which version runs there",
             )
     pooled = np.sort(np.concatenate([np.asarray(each, float) for each in offered.values()]))
     pooled = pooled[pooled > 0]

@@ -23,6 +23,7 @@ from dovetail.data.stored import put_away
 from dovetail.data.tables import Table, is_table_path, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
+from dovetail.files import linked_elsewhere
 from dovetail.settings.encode import Asked, Encode
 from dovetail.settings.events import EventsSection
 from dovetail.settings.labels import Kind
@@ -230,6 +231,9 @@ def read_party_table(
             if folder is not None:
                 source = _beside(folder, source)
             reach = () if folder is None else (folder, *(folder / each for each in folders))
+            is_path = not is_query(source) and not is_database_url(source)
+            if reach and is_path and (why := linked_elsewhere(Path(source), reach)):
+                raise DataError(why)
             read = _read(name, source, meaning, query=query, folders=reach)
         if encode:
             read = _asking(read, encode, folder or Path(), store)

@@ -483,7 +483,8 @@ class Checkpoint:
             return
         replies.or_raise()
         for name, step in self.behind.items():
-            raise PartyError(name, f"was to go on from step {done}, went on from {step}")
+            why = f"was to go on from step {done}, went on from {step}; train anew with --overwrite"
+            raise PartyError(name, why)
 
     def _checked(self, path: Path, about: Mapping[str, Any]) -> int:
         """The step of a checkpoint that is about this run."""

@@ -361,7 +361,10 @@ class Remote:
         """
         state = self.hosted.state(self.name)
         if state is None:
-            raise TrainingError(f"party {self.name!r} has nothing to save at this moment")
+            raise TrainingError(
+                f"party {self.name!r} has nothing to save at this moment; write "
+                "checkpoint_every = 0 to train without saving"
+            )
         return state
 
     def restore(self, state: checkpoint.State) -> None:

@@ -48,7 +48,9 @@ class Revocations:
                 crl = x509.load_pem_x509_crl(text)
                 extensions = list(crl.extensions)
             except ValueError as error:
-                raise ConfigError(f"{where} holds no revocation list (PEM): {error}") from None
+                raise ConfigError(
+                    f"{where} holds no revocation list (PEM): {error}; ask its authority for one"
+                ) from None
             if not any(_signed(crl, authority) for authority in authorities):
                 raise ConfigError(
                     f"{where}: the list of {crl.issuer.rfc4514_string()!r} is not signed by an "
@@ -62,7 +64,7 @@ class Revocations:
                     )
             lists.append(crl)
         if not lists and data.strip():
-            raise ConfigError(f"{where} holds no revocation list (PEM)")
+            raise ConfigError(f"{where} holds no revocation list (PEM); ask its authority for one")
         return cls(lists)
 
     def __len__(self) -> int:

@@ -81,7 +81,9 @@ class ElsewhereSection(EngineSection):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         if len(set(self.partners)) < len(self.partners):
-            raise ValueError(f"partners must be different names, got {list(self.partners)}")
+            raise ValueError(
+                f"partners must be different names, got {list(self.partners)}; name each once"
+            )
         return self
 
     @property

@@ -157,7 +157,9 @@ def question_of(spec: Any, keys: Path) -> Question:
             question = method.together(spec, lambda: read_keys(keys))
             if question is not None:
                 return question
-    raise ModelError(f"a model of the kind {spec.kind!r} predicts without others")
+    raise ModelError(
+        f"a model of the kind {spec.kind!r} predicts without others; leave --partners out"
+    )
 
 
 def keys_of(site: Site, trained: str) -> Path:
@@ -189,7 +191,7 @@ def check_asks(site: Site, model: Model, section: ElsewhereSection) -> str:
     if model.party != site.name:
         raise ModelError(
             f"the model is of label owner {model.party!r}, and {site.where} is of "
-            f"{site.name!r}; each predicts with its own"
+            f"{site.name!r}; each predicts with its own: name a model of {site.name!r}"
         )
     return trained
 

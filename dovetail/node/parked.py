@@ -9,16 +9,17 @@ its next answers depend on is written here, and the next process goes on from th
 MARK is that of the mailbox's journal; a file whose mark is not in the journal yet is of an answer
 that has not left, and is not gone on from. Some of what a party may be in the middle of is written
 nowhere: a key of one secret sum, codes whose gradient is due. While there is such a thing the
-party is *busy*, and its process stays for the next letter. So it does in an alignment. If it is
-told to end in the middle of one, the alignment is written until the next process has taken it up,
-encrypted under a key of the site's secret:
+party is *busy*, and its process stays for the next letter. So it does in an alignment, which is
+written after each letter, too, if it is not large, and when the process is told to end: encrypted
+under a key of the site's secret, until the alignment is over.
 
-    shop.site/mailbox/DRIVER.aligning
+    shop.site/mailbox/DRIVER.aligning-MARK
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -35,6 +36,9 @@ from dovetail.network.checkpoint import State, read_state, written_state
 from dovetail.network.retry import write_private
 
 _NAME = re.compile(r"parked-(\d+)\.safetensors")
+
+#: A longer state of an alignment, of more than about 150,000 ids, is not written at each letter.
+_MOST_BYTES = 1 << 24
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +80,8 @@ class Parked:
     def begin(self, marks: Mapping[str, int]) -> None:
         """Driver -> mark of the last answer in its journal, before anything is asked."""
         self._marks = dict(marks)
+        for driver, mark in marks.items():
+            self._forget(driver, mark)
 
     def watch(self, party: Parkable, run: str) -> None:
         """From here on this party's states are written."""
@@ -89,34 +95,52 @@ class Parked:
             OSError: one cannot be written.
         """
         left = False
-        for each in self._open:
-            state = each.alignment()
-            if state is None:
+        for driver, mark in self._marks.items():
+            if not self._aligning(driver, mark).exists() and not self._align(driver, mark):
+                self._forget(driver)
                 continue
-            kept = {"run": self._runs[each], "mark": self._marks.get(each.driver, 0), "in": state}
-            nonce = os.urandom(12)
-            cipher = ChaCha20Poly1305(self._key())
-            sealed = cipher.encrypt(nonce, written_state(kept), each.driver.encode())
-            write_private(self._path(each.driver), nonce + sealed)
+            self._forget(driver, mark)
             left = True
         return left
 
+    def _align(self, driver: str, mark: int, most: float = math.inf) -> bool:
+        """Write a driver's alignment as that of this mark, if one of so many bytes is under way."""
+        # First what was asked last: another may be of a driver's process that is gone.
+        for each in sorted(self._of(driver), key=lambda each: not each.touched):
+            state = each.alignment()
+            if state is None:
+                continue
+            each.touched = False
+            data = written_state({"run": self._runs[each], "in": state})
+            if len(data) <= most:
+                nonce = os.urandom(12)
+                sealed = ChaCha20Poly1305(self._key()).encrypt(nonce, data, driver.encode())
+                write_private(self._aligning(driver, mark), nonce + sealed)
+                return True
+        return False
+
     def take_up(self, driver: str, run: str, party: Any) -> None:
-        """Have a party go on with an alignment that an earlier process has left."""
-        path = self._path(driver)
+        """Have a party go on with an alignment that an earlier process was in."""
+        path = self._aligning(driver, self._marks.get(driver, 0))
         if not path.exists():
             return
         try:
             data, cipher = path.read_bytes(), ChaCha20Poly1305(self._key())
             kept = read_state(cipher.decrypt(data[:12], data[12:], driver.encode()))
-            if (kept["run"], kept["mark"]) == (run, self._marks.get(driver, 0)):
+            if kept["run"] == run:
                 party.restore(kept["in"])
         except (DovetailError, InvalidTag, KeyError, ValueError) as error:
             _log.warning("%s: the alignment in it is not gone on with: %r", path, error)
-        path.unlink(missing_ok=True)
 
-    def _path(self, driver: str) -> Path:
-        return self._folder / f"{certificate_name(driver)}.aligning"
+    def _aligning(self, driver: str, mark: int) -> Path:
+        return self._folder / f"{certificate_name(driver)}.aligning-{mark}"
+
+    def _forget(self, driver: str, but: int = -1) -> None:
+        """Alignments of other marks: older, or of an answer that has not left."""
+        kept = self._aligning(driver, but)
+        for path in self._folder.glob("*.aligning-*"):
+            if path.stem == kept.stem and path != kept:
+                path.unlink(missing_ok=True)
 
     def newest(self, folder: Path, driver: str) -> Path | None:
         """The newest state of a run of a driver that its journal knows of."""
@@ -148,6 +172,13 @@ class Parked:
             older = [path for number, path in _files(folder) if number <= committed]
             for path in older[1:]:
                 path.unlink(missing_ok=True)
+        self._forget(driver, committed)
+        try:
+            self._align(driver, mark, _MOST_BYTES)
+        except OSError as error:
+            _log.warning(
+                "the alignment with %s is not written, so do not end it: %s", driver, error
+            )
 
     def _of(self, driver: str) -> list[Any]:
         return [each for each in self._open if each.driver == driver]

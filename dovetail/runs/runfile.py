@@ -19,7 +19,7 @@ from pydantic import (
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.files import check_is_run, merge, override, read_run
+from dovetail.files import check_is_run, linked_elsewhere, merge, override, read_run
 from dovetail.methods.validation import validate
 from dovetail.node.engines import EngineSection, InProcessSection, any_engine, kinds, section_of
 from dovetail.runs.partitions import AnyPartition, shares
@@ -256,6 +256,9 @@ def _values(path: Path, recipe: str | None, overrides: tuple[str, ...]) -> dict[
         for key in ("source", "test_source"):
             beside = _existing(path.parent, data.get(key))
             if beside is not None:  # paths are relative to the run file
+                named = [path.parent / str(each) for each in data.get("folders") or ()]
+                if why := linked_elsewhere(beside, [path.parent, *named]):
+                    raise ConfigError(f"{path}: data.{key}: {why}")
                 data[key] = str(beside.resolve())
         partition = data.get("partition")
         if isinstance(partition, dict) and isinstance(partition.get("assignment"), str):

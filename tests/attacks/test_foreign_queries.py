@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dovetail.data import read_party_table, read_table, write_table
-from dovetail.errors import DataError
+from dovetail.errors import ConfigError, DataError
 from dovetail.node.partyfile import open_site
-from dovetail.runs.runfile import load_run
+from dovetail.runs.runfile import load_run, read_settings
 from dovetail.runs.setup import read_pooled
 
 
@@ -154,6 +154,31 @@ def test_a_party_file_and_a_run_file_read_their_own_folder_alone(folder):
         read_pooled(load_run(run).data)
     run.write_text(text.format(f"{secret}/s.csv", 'folders = ["../secret"]\n'))
     assert read_pooled(load_run(run).data)[0].num_rows == 6
+
+
+@pytest.mark.parametrize("name", ["link.csv", "linked/s.csv"])
+def test_a_path_that_is_a_link_out_of_the_folder_is_not_followed_either(folder, name):
+    secret = folder.parent / "secret"
+    party, run = folder / "shop.toml", folder / "run.toml"
+    party.write_text(f'[party]\nname = "shop"\nid = "id"\ntable = "{name}"\n')
+    partition = '{ kind = "columns", active = "a", parties = { a = ["x"], b = ["x"] } }'
+    run.write_text(
+        f'method = "apfed-mixed"\n[data]\nsource = "{name}"\nlabel = "y"\nid = "id"\ntest = 0.5\n'
+        f"partition = {partition}\n"
+    )
+    words = rf"{name} is a link to {secret}/s\.csv, which is not in .*; name that file itself, or"
+    with pytest.raises(DataError, match=words):
+        open_site(party)
+    with pytest.raises(ConfigError, match=words):
+        read_settings(run)
+    for path in (party, run):
+        path.write_text(path.read_text() + 'folders = ["../secret"]\n')
+    assert open_site(party).table.num_rows == 6
+    assert read_settings(run).data.source == str(secret / "s.csv")
+    for path in (party, run):  # what can be read in the file is opened
+        path.write_text(path.read_text().replace(f'"{name}"', '"../secret/s.csv"'))
+    assert open_site(party).table.num_rows == 6
+    assert read_settings(run).data.source == str(secret / "s.csv")
 
 
 def test_duckdb_says_which_file_it_refuses(tmp_path):
