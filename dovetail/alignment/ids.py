@@ -8,8 +8,9 @@
     anything else, bool included  refused: neither integer nor string
 
 NFKC is Unicode's compatibility composition: "é" is one id however it was typed, and so are the
-ligature "ﬁ" and "fi". Trimmed is without white space at both ends, of any script. Lower case, where
-asked for, is ``str.lower``; it does not make "ß" of "SS". Normalising twice changes nothing.
+ligature "ﬁ" and "fi". Trimmed is without white space at both ends, of any script. As "lowercase" it
+is ``str.lower``, too, which does not make "ß" of "SS"; as "digits" the zeros before other digits
+are taken off, and what is not 0 to 9 alone is refused. Normalising twice changes nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from unicodedata import normalize
 import numpy as np
 
 from dovetail.errors import AlignmentError
+from dovetail.settings.alignment import IdAs
+
+_ALSO = {"text": "", "lowercase": ", lower case", "digits": ", without zeros before digits"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +35,16 @@ class NormalisedIds:
 
     Attributes:
         values: row -> bytes; no two are the same, none is empty.
-        lower: whether strings were made lower case.
+        id_as: what made strings the same.
     """
 
     values: list[bytes]
-    lower: bool
+    id_as: IdAs
 
 
-def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool = False) -> NormalisedIds:
+def normalise(
+    ids: Sequence[Any] | np.ndarray, *, party: str, id_as: IdAs = "text"
+) -> NormalisedIds:
     """Ids as the bytes that are compared, in row order.
 
     About 0.3 us an id: ``unicodedata`` recognises text that is normal already, and one list
@@ -47,7 +53,7 @@ def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool = Fals
     Args:
         ids: (N,) integers or strings.
         party: whose they are, for errors.
-        lower: compare strings without regard to case.
+        id_as: compare them as text, as text without regard to case, or as digits.
 
     Raises:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
@@ -64,14 +70,18 @@ def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool = Fals
     else:
         are_text = [isinstance(item, str) for item in items]
         every = all(are_text)
-        values = _strings(items, lower) if every else _mixed(items, are_text, lower, party)
+        values = _strings(items, id_as) if every else _mixed(items, are_text, id_as, party)
     if not all(values):
         _refuse(party, [not value for value in values], "empty", "fill them or drop those rows")
-    refuse_repeated(party, _num_repeated(values), len(values), lower)
-    return NormalisedIds(values, lower)
+    if id_as == "digits":
+        odd = [not (value.isdigit() and value.isascii()) for value in values]
+        _refuse(party, odd, 'not digits alone, which id_as = "digits" asks for', "correct them")
+        values = [value.lstrip(b"0") or b"0" for value in values]
+    refuse_repeated(party, _num_repeated(values), len(values), id_as)
+    return NormalisedIds(values, id_as)
 
 
-def refuse_repeated(party: str, num_repeated: int, num_ids: int, lower: bool) -> None:
+def refuse_repeated(party: str, num_repeated: int, num_ids: int, id_as: IdAs) -> None:
     """Refuse ids of which some are not the first of their kind.
 
     Raises:
@@ -80,7 +90,7 @@ def refuse_repeated(party: str, num_repeated: int, num_ids: int, lower: bool) ->
     if num_repeated:
         raise AlignmentError(
             f"party {party!r}: {num_repeated} of {num_ids} ids are repeated after "
-            f"normalisation (NFKC, trimmed{', lower case' if lower else ''}); "
+            f"normalisation (NFKC, trimmed{_ALSO[id_as]}); "
             "each row must be one sample"
         )
 
@@ -134,15 +144,15 @@ def _num_repeated(values: list[bytes]) -> int:
     return len(values) - len(set(values)) if (hashes[1:] == hashes[:-1]).any() else 0
 
 
-def _strings(items: Sequence[str], lower: bool) -> list[bytes]:
+def _strings(items: Sequence[str], id_as: IdAs) -> list[bytes]:
     texts = (normalize("NFKC", item) for item in items)
-    if lower:
+    if id_as == "lowercase":
         texts = (normalize("NFKC", text.lower()) for text in texts)  # lower case can decompose
     # surrogatepass: half a surrogate pair, from a file read wrongly, stays distinct.
     return [text.strip().encode("utf-8", "surrogatepass") for text in texts]
 
 
-def _mixed(items: list[Any], are_text: list[bool], lower: bool, party: str) -> list[bytes]:
+def _mixed(items: list[Any], are_text: list[bool], id_as: IdAs, party: str) -> list[bytes]:
     """Items of several types, as a table column with gaps has them."""
     are_whole = [
         isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items
@@ -159,7 +169,7 @@ def _mixed(items: list[Any], are_text: list[bool], lower: bool, party: str) -> l
         "name a column of integers or strings as id",
     )
     values = [b""] * len(items)
-    strings = iter(_strings(list(compress(items, are_text)), lower))
+    strings = iter(_strings(list(compress(items, are_text)), id_as))
     for row, item in enumerate(items):
         if are_text[row]:
             values[row] = next(strings)

@@ -20,13 +20,14 @@ from dovetail.alignment.proofs import VALUE_BYTES
 from dovetail.data.many_rows import Buckets, bits_of, in_buckets, parts
 from dovetail.data.stored import Pile, zeros
 from dovetail.errors import AlignmentError, MessageError
+from dovetail.settings.alignment import IdAs
 
 #: Ids that are bytes at a time.
 _AT_ONCE = 1 << 17
 
 
 def hashed_ids(
-    ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool, workers: Workers
+    ids: Sequence[Any] | np.ndarray, *, party: str, id_as: IdAs, workers: Workers
 ) -> np.ndarray:
     """(N, 32) the points of ids, in row order.
 
@@ -34,18 +35,18 @@ def hashed_ids(
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
     """
     if len(ids) <= _AT_ONCE or (isinstance(ids, np.ndarray) and ids.ndim != 1):
-        few = normalise(ids, party=party, lower=lower)
+        few = normalise(ids, party=party, id_as=id_as)
         return workers.hash(few.values)
     points = Pile(POINT_BYTES, np.uint8, party)
     for start in range(0, len(ids), _AT_ONCE):
         try:
-            some = normalise(ids[start : start + _AT_ONCE], party=party, lower=lower)
+            some = normalise(ids[start : start + _AT_ONCE], party=party, id_as=id_as)
         except AlignmentError:
-            normalise(ids, party=party, lower=lower)  # says it of all of them
+            normalise(ids, party=party, id_as=id_as)  # says it of all of them
             raise
         points.append(workers.hash(some.values))
     points_N32 = points.rows()
-    refuse_repeated(party, num_repeated(points_N32, party), len(ids), lower)
+    refuse_repeated(party, num_repeated(points_N32, party), len(ids), id_as)
     return points_N32
 
 

@@ -117,7 +117,7 @@ from dovetail.data.many_rows import absent, inverse, picked, put, random_order, 
 from dovetail.data.stored import Pile
 from dovetail.errors import MessageError, PartyError
 from dovetail.network import Engine, Message, Pending, check_shape
-from dovetail.settings.alignment import CHECKED
+from dovetail.settings.alignment import CHECKED, IdAs
 
 #: No message holds more ids than this: half a MiB of points, about half a second of work.
 MAX_IDS = 16_384
@@ -159,7 +159,7 @@ class Begin(Message):
 
     initiator: str
     mode: str
-    lower: bool
+    id_as: str
     num_ids: int  # N
     batch_size: int
 
@@ -454,7 +454,7 @@ def align(
     engine: Engine,
     ids: Sequence[Any] | np.ndarray,
     *,
-    lower: bool = False,
+    id_as: IdAs = "text",
     **pace: Unpack[Pace],
 ) -> Aligned:
     """The initiator's rows by shared sample, and who shares which; partners learn theirs.
@@ -466,7 +466,7 @@ def align(
     Args:
         engine: reaches ``Responder`` s; its driver is the initiator.
         ids: (N,) integers or strings, by row.
-        lower: compare strings without regard to case; both sides must do the same.
+        id_as: compare ids as text, without regard to case or as digits; both sides the same.
         pace: see ``Pace``.
 
     Raises:
@@ -485,7 +485,7 @@ def align(
     >>> sorted(shop.rows_S[samples].tolist())
     [0, 1]
     """
-    initiator = Initiator(engine, lower=lower, **pace)
+    initiator = Initiator(engine, id_as=id_as, **pace)
     pairs = initiator.compare("intersection", ids)
     num_ids = initiator.num_ids
     rows_S = random_order(num_ids, engine.driver)  # phase 6: sample -> own row
@@ -506,14 +506,14 @@ def count_overlap(
     engine: Engine,
     ids: Sequence[Any] | np.ndarray,
     *,
-    lower: bool = False,
+    id_as: IdAs = "text",
     **pace: Unpack[Pace],
 ) -> dict[str, Overlap]:
     """Partner -> how many ids it has and shares; which ones, nobody learns.
 
     Arguments and errors are those of ``align``.
     """
-    initiator = Initiator(engine, lower=lower, **pace)
+    initiator = Initiator(engine, id_as=id_as, **pace)
     counts = {}
     for party, pair in initiator.compare("cardinality", ids).items():
         with _blamed_on(party):
@@ -531,7 +531,7 @@ class Initiator:
         self,
         engine: Engine,
         *,
-        lower: bool = False,
+        id_as: IdAs = "text",
         parties: Sequence[str] | None = None,
         order_N: np.ndarray | None = None,
         workers: Workers | None = None,
@@ -544,7 +544,7 @@ class Initiator:
             raise ValueError(f"batch_size must lie in 1..{MAX_IDS}, got {batch_size}")
         self.engine = engine
         self.parties = engine.parties if parties is None else tuple(parties)
-        self.lower = lower
+        self.id_as: IdAs = id_as
         self.workers = workers or Workers()
         self.batch_size = batch_size
         self.timeout_s = timeout_s
@@ -555,17 +555,17 @@ class Initiator:
     def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
         """Phases 1 to 4; partner -> what it takes to compare."""
         points_N32 = hashed_ids(
-            ids, party=self.engine.driver, lower=self.lower, workers=self.workers
+            ids, party=self.engine.driver, id_as=self.id_as, workers=self.workers
         )
-        return self._compare(mode, points_N32, self.lower)
+        return self._compare(mode, points_N32, self.id_as)
 
     def compare_points(self, mode: str, points_N32: np.ndarray) -> dict[str, _Pair]:
         """Party -> its pair of compared sets, of match keys, whose points these are."""
-        return self._compare(mode, points_N32, False)
+        return self._compare(mode, points_N32, "text")
 
-    def _compare(self, mode: str, points_N32: np.ndarray, lower: bool) -> dict[str, _Pair]:
+    def _compare(self, mode: str, points_N32: np.ndarray, id_as: IdAs) -> dict[str, _Pair]:
         self.num_ids, self.points_N32 = len(points_N32), points_N32
-        pairs = self.agree(Begin(self.engine.driver, mode, lower, self.num_ids, self.batch_size))
+        pairs = self.agree(Begin(self.engine.driver, mode, id_as, self.num_ids, self.batch_size))
         self.done = 0
         self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
         self.progress(0, self.total)

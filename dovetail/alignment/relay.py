@@ -60,6 +60,7 @@ from dovetail.network import (
     decode,
     encode,
 )
+from dovetail.settings.alignment import IdAs
 
 R = TypeVar("R", bound=Message)
 
@@ -274,7 +275,7 @@ class Initiator:
         keep: called with a part and the (K,) rows of it that all responders have, in the order
             that they share.
         aligned: as of ``Responder``.
-        lower: compare strings without regard to case; all must do the same.
+        id_as: compare ids as text, without regard to case or as digits; all the same.
         guard: counts what is begun here, too: the coordinator may be the responders itself, and
             learns of ids that it guesses whether they are among these.
 
@@ -291,7 +292,7 @@ class Initiator:
         keep: Callable[[str, Tensor], None],
         aligned: Callable[[str], Sequence[str]] = lambda name: (),
         *,
-        lower: bool = False,
+        id_as: IdAs = "text",
         guard: Alignments | None = None,
     ) -> None:
         self.name = name
@@ -299,7 +300,7 @@ class Initiator:
         self._ids = dict(ids)
         self._keep = keep
         self._aligned = aligned
-        self._lower = lower
+        self._id_as: IdAs = id_as
         self._engine: _Handed | None = None
 
     def handle(self, message: Message) -> Message:
@@ -338,7 +339,7 @@ class Initiator:
             if isinstance(ids, Keys):
                 engine.requests.put(align_by_keys(engine, ids))
             else:
-                engine.requests.put(psi.align(engine, ids, lower=self._lower))
+                engine.requests.put(psi.align(engine, ids, id_as=self._id_as))
         except Exception as error:
             engine.requests.put(error)
 

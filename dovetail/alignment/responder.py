@@ -23,7 +23,7 @@ from dovetail.data.many_rows import absent, picked, put, random_order, repeats
 from dovetail.data.stored import Pile
 from dovetail.errors import AlignmentError, MessageError
 from dovetail.network import Message, State, check_shape
-from dovetail.settings.alignment import CHECKED
+from dovetail.settings.alignment import CHECKED, IdAs
 
 
 @dataclass(eq=False)
@@ -111,7 +111,7 @@ class Responder:
     Args:
         name: the party's name.
         ids: (M,) integers or strings, by row.
-        lower: compare strings without regard to case; both sides must do the same.
+        id_as: compare ids as text, without regard to case or as digits; both sides the same.
         modes: which modes it agrees to; both by default.
         min_ids: the smallest set it lets itself be compared with.
         max_ids: the largest; None sets no limit of its own.
@@ -142,7 +142,7 @@ class Responder:
         name: str,
         ids: Sequence[Any] | np.ndarray,
         *,
-        lower: bool = False,
+        id_as: IdAs = "text",
         modes: Sequence[str] = psi.MODES,
         min_ids: int = 0,
         max_ids: int | None = None,
@@ -156,9 +156,9 @@ class Responder:
         self._checked = checked
         self._guard: Alignments | None = None
         self._workers = workers or Workers()
-        self._lower = lower
+        self._id_as = id_as
         # Here, and not when asked: how long it takes depends on the ids.
-        self._points_M32 = hashed_ids(ids, party=name, lower=lower, workers=self._workers)
+        self._points_M32 = hashed_ids(ids, party=name, id_as=id_as, workers=self._workers)
         self._run: Run | None = None
         self._rows_S: Tensor | None = None
 
@@ -275,10 +275,10 @@ class Responder:
                 f"{begin.initiator!r} asks for mode {begin.mode!r}; this party agrees to "
                 f"{' or '.join(self._modes)}; its owner may add to policy.align_modes"
             )
-        if begin.lower != self._lower:
+        if begin.id_as != self._id_as:
             raise AlignmentError(
-                f"only {(begin.initiator if begin.lower else self.name)!r} makes ids lower case; "
-                "both sides must normalise the same way"
+                f"{begin.initiator!r} compares ids as {begin.id_as[:20]!r}, {self.name!r} as "
+                f"{self._id_as!r}; both party files must have the same id_as"
             )
         if begin.num_ids < max(0, self._min_ids):
             raise AlignmentError(

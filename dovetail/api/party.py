@@ -62,7 +62,8 @@ class Party:
             max_categories: a column with more keeps so many of the most frequent.
             encode: column -> how it is read, such as ``{"kind": "text", "size": 16}``; the section
                 ``[party.encode]`` of a party file. Others are read as they look.
-            lowercase_ids: compare ids without regard to case.
+            id_as: compare ids as "text", without regard to case ("lowercase") or as "digits"; all
+                parties must say the same.
             match: keys that stand in for an id in common, tried in order: columns, or functions of
                 columns such as "sounds(surname)"; all parties list the same (docs/alignment.md).
             match_columns: what keys call a column -> what it is called here.

@@ -83,7 +83,7 @@ def _zeros_of(site: Site, other: Site) -> str:
     off; "" if not."""
     column, source = site.party.id, site.party.table
     is_large = max(site.table.num_rows, other.table.num_rows) > _MOST_ROWS
-    if is_large or site.party.match or not isinstance(column, str):
+    if is_large or site.party.match or site.party.id_as == "digits" or not isinstance(column, str):
         return ""
     ours, theirs = ({*each.table.ids.astype(str).tolist()} for each in (site, other))
     bare = {each.lstrip("0") for each in ours}
@@ -113,9 +113,9 @@ def check_shared(alignment: dd.Alignment, sites: Mapping[str, Site], initiator: 
             looks_here, other = (looks(sites[each].table.ids) for each in (initiator, name))
             raise AlignmentError(
                 f"party {name!r} shares no sample with {initiator!r}; ids of {initiator!r} are "
-                f"{looks_here}; ids of {name!r} are {other}. Check the id columns (case: "
-                "lowercase_ids; "
-                "zeros or text before the number: change one table), or leave the party out"
+                f"{looks_here}; ids of {name!r} are {other}. Check the id columns (case or zeros "
+                'before digits: id_as = "lowercase" or "digits" at both; text before the number: '
+                "change one table), or leave the party out"
             )
 
 

@@ -223,7 +223,7 @@ class Site:
         }
         if self.party.match:
             return KeyResponder(self.name, self.match_values(), **agreed)
-        return Responder(self.name, self.table.ids, lower=self.party.lowercase_ids, **agreed)
+        return Responder(self.name, self.table.ids, id_as=self.party.id_as, **agreed)
 
     def match_values(self) -> Keys:
         """Every row's match keys, in the order in which they are tried.
@@ -264,7 +264,7 @@ class Site:
         return align(
             engine,
             self.table.ids,
-            lower=self.party.lowercase_ids,
+            id_as=self.party.id_as,
             workers=workers,
             progress=progress,
         )
@@ -287,7 +287,7 @@ class Site:
         return count_overlap(
             engine,
             self.table.ids,
-            lower=self.party.lowercase_ids,
+            id_as=self.party.id_as,
             workers=workers,
             progress=progress,
         )

@@ -116,7 +116,7 @@ class Asker(Listener):
                     aligned = psi.align(
                         engine,
                         ids,
-                        lower=self._site.party.lowercase_ids,
+                        id_as=self._site.party.id_as,
                         progress=bar,
                     ).alignment.rows
             except PartyError as failure:  # the others begin again, without it

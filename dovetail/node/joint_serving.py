@@ -103,8 +103,8 @@ class JointServing(Listener):
         self.within_s = within_s
         self.site = site
         self._ids = ids
-        self._lower = site.party.lowercase_ids
-        known = normalise(ids, party=site.name, lower=self._lower)
+        self._id_as = site.party.id_as
+        known = normalise(ids, party=site.name, id_as=self._id_as)
         self._row_of = {value: row for row, value in enumerate(known.values)}
         self._asked: dict[str, _Partner] = {}
 
@@ -128,7 +128,7 @@ class JointServing(Listener):
         if isinstance(id, float) and id.is_integer():  # JSON and CSV have one kind of number
             id = int(id)
         try:
-            (value,) = normalise([id], party=self.name, lower=self._lower).values
+            (value,) = normalise([id], party=self.name, id_as=self._id_as).values
         except AlignmentError:
             return None
         return self._row_of.get(value)
@@ -162,7 +162,7 @@ class JointServing(Listener):
         """
         engine = self._engine(predicting_run(secrets.token_hex(8)), (name,))
         timeout_s = self._section.timeout_s
-        aligned = psi.align(engine, self._ids, lower=self._lower, timeout_s=timeout_s)
+        aligned = psi.align(engine, self._ids, id_as=self._id_as, timeout_s=timeout_s)
         rows = aligned.alignment.rows
         held_S = rows[name] >= 0
         self._talk.print(f"{name} is here and has {int(held_S.sum()):,} of {len(self._ids):,} rows")

@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
+
+import numpy as np
 
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
 from dovetail.data.stored import keep_in
-from dovetail.errors import ConfigError, MissingColumnError
+from dovetail.errors import ConfigError, DataError, MissingColumnError
 from dovetail.files import read_toml
 from dovetail.methods.method import protocols
 from dovetail.methods.party import Algorithm, Policy, Site, algorithm
@@ -164,7 +167,24 @@ def make_site(
         encode=party.encode,
         store=path.with_name(f"{path.stem}.site") / "encoded.sqlite",
     )
+    if party.id_as == "digits":
+        _check_digits(party.name, party.table, rows.ids)
     return Site(path, party, Policy(file.policy, known), sections, rows, where)
+
+
+def _check_digits(name: str, source: str, ids: np.ndarray) -> None:
+    """Refuse ids that are not digits alone, here, where only their party reads it.
+
+    Raises:
+        DataError: with the first such row.
+    """
+    for row, each in enumerate(ids.astype(np.str_).tolist()):
+        text = normalize("NFKC", each).strip()
+        if not (text.isascii() and text.isdigit()):
+            raise DataError(
+                f'party {name!r}: id_as = "digits" takes ids of the digits 0 to 9 alone, and row '
+                f"{row} of {source} has {each!r}; correct it, or leave id_as out at all parties"
+            )
 
 
 def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:

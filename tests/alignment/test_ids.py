@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,8 +13,8 @@ from dovetail.alignment import normalise
 from dovetail.errors import AlignmentError
 
 
-def values(*ids: object, lower: bool = False) -> list[bytes]:
-    return normalise(ids, party="shop", lower=lower).values
+def values(*ids: object, id_as: Any = "text") -> list[bytes]:
+    return normalise(ids, party="shop", id_as=id_as).values
 
 
 def test_an_integer_is_the_string_of_its_digits():
@@ -32,14 +34,29 @@ def test_strings_are_composed_made_compatible_and_trimmed():
 
 def test_case_counts_unless_lower_case_is_asked_for():
     assert values("Anna", "anna") == [b"Anna", b"anna"]
-    assert values("Anna", lower=True) == values("aNNA", lower=True) == [b"anna"]
+    assert values("Anna", id_as="lowercase") == values("aNNA", id_as="lowercase") == [b"anna"]
+
+
+def test_digits_are_compared_without_zeros_before_them():
+    ids = ["00042", "7", "0", "000", " 1 ", "12345678901234567890"]
+    expected = [b"42", b"7", b"0", b"1", b"12345678901234567890"]
+    assert values(*ids[:3], *ids[4:], id_as="digits") == expected
+    assert values(42, "007", id_as="digits") == [b"42", b"7"]
+    with pytest.raises(AlignmentError, match=r"1 of 6 .* repeated .* without zeros before digits"):
+        values(*ids, id_as="digits")
+    for odd in ("42.0", "-42", "4 2", "C42", "4e1", "٣", -42):
+        with pytest.raises(AlignmentError, match=r"1 of 2 ids are not digits.*in row 1"):
+            values("1", odd, id_as="digits")
 
 
 @pytest.mark.slow
-@given(st.text(min_size=1).filter(lambda text: normalised_text(text) is not None), st.booleans())
-def test_normalising_twice_changes_nothing(text, lower):
-    (once,) = values(text, lower=lower)
-    assert values(once.decode("utf-8", "surrogatepass"), lower=lower) == [once]
+@given(
+    st.text(min_size=1).filter(lambda text: normalised_text(text) is not None),
+    st.sampled_from(["text", "lowercase"]),
+)
+def test_normalising_twice_changes_nothing(text, id_as):
+    (once,) = values(text, id_as=id_as)
+    assert values(once.decode("utf-8", "surrogatepass"), id_as=id_as) == [once]
 
 
 def normalised_text(text: str) -> str | None:
@@ -88,7 +105,7 @@ def test_repeated_ids_are_an_error_that_names_party_and_count():
     with pytest.raises(AlignmentError, match=r"party 'shop': 2 of 5 ids are repeated after norm"):
         values("a", " a", "b", "ａ", "c")
     with pytest.raises(AlignmentError, match=r"1 of 2 ids are repeated .* lower case\)"):
-        values("a", "A", lower=True)
+        values("a", "A", id_as="lowercase")
 
 
 @pytest.mark.parametrize("ids", [[1, 2.0, True], np.array([1, 2.0, np.True_], dtype=object)])

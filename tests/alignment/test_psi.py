@@ -178,8 +178,8 @@ def test_what_is_wrong_with_ids_in_parts_is_said_of_all_of_them(in_parts):
 
 
 def test_ids_are_compared_as_normalised():
-    shop = Responder("shop", [" Anna", "BERT"], lower=True)
-    aligned = align(InProcess({"shop": shop}, driver="bank"), ["ａnna", "bert "], lower=True)
+    shop = Responder("shop", [" Anna", "BERT"], id_as="lowercase")
+    aligned = align(InProcess({"shop": shop}, driver="bank"), ["ａnna", "bert "], id_as="lowercase")
     assert aligned.overlap == {"shop": 2}
 
 
@@ -388,10 +388,10 @@ def test_a_new_alignment_forgets_the_last_and_nothing_else_does():
     engine = InProcess({"shop": shop}, driver="bank")
     align(engine, ["a"])
     count_overlap(engine, ["a"])
-    with pytest.raises(PartyError, match="lower case"):
-        align(engine, ["a"], lower=True)
+    with pytest.raises(PartyError, match="lowercase"):
+        align(engine, ["a"], id_as="lowercase")
     assert shop.rows_S.tolist() == [0]
-    shop.handle(psi.Begin("bank", "intersection", False, 1, 1))
+    shop.handle(psi.Begin("bank", "intersection", "text", 1, 1))
     with pytest.raises(AlignmentError, match="not aligned"):
         shop.rows_S  # noqa: B018
 
@@ -554,7 +554,7 @@ def test_places_that_cannot_be_are_refused(samples, indices, words):
 
 def begun(**changes: Any) -> Responder:
     shop = Responder("shop", [1, 2])
-    begin = psi.Begin("bank", "cardinality", False, 3, 2)
+    begin = psi.Begin("bank", "cardinality", "text", 3, 2)
     shop.handle(replace(begin, **changes))
     return shop
 
@@ -597,7 +597,7 @@ def test_a_batch_sent_twice_is_refused():
 def compared(num_theirs: int = 2) -> Responder:
     """A responder of ids 1..M that was sent all of 1..3 in batches of two, and answered."""
     shop = Responder("shop", range(1, num_theirs + 1))
-    shop.handle(psi.Begin("bank", "intersection", False, 3, 2))
+    shop.handle(psi.Begin("bank", "intersection", "text", 3, 2))
     points = torch.from_numpy(Workers().hash([b"1", b"2", b"3"]))
     shop.handle(psi.Blinded(0, points[:2]))
     shop.handle(psi.Blinded(1, points[2:]))
@@ -648,13 +648,13 @@ def test_every_batch_of_places_says_the_same_number():
 
 
 def test_a_run_over_more_ids_than_any_table_has_is_refused():
-    begin = psi.Begin("bank", "intersection", False, 10**13, psi.MAX_IDS)
+    begin = psi.Begin("bank", "intersection", "text", 10**13, psi.MAX_IDS)
     words = refused_words(Responder("shop", [1]), begin)
     assert "'bank' has 10000000000000 ids; an alignment takes at most 2147483648" in words
 
 
 def test_a_large_number_of_ids_takes_no_memory_before_they_come():
-    begin = psi.Begin("bank", "intersection", False, psi.MAX_TOTAL_IDS, 2)
+    begin = psi.Begin("bank", "intersection", "text", psi.MAX_TOTAL_IDS, 2)
     shop = Responder("shop", [1, 2])
     tracemalloc.start()
     shop.handle(begin)
@@ -691,19 +691,23 @@ def test_an_integer_is_the_string_of_its_digits():
     assert count_overlap(engine, [1, 2]) == {"shop": Overlap(2, 1)}
 
 
-@pytest.mark.parametrize("lower", [True, False])
-def test_lower_case_on_one_side_is_an_error_and_no_smaller_intersection(lower):
-    engine = InProcess({"shop": Responder("shop", ["A"], lower=not lower)}, driver="bank")
-    who = "bank" if lower else "shop"
-    with pytest.raises(PartyError, match=f"only '{who}' makes ids lower case; both sides must"):
-        align(engine, ["a"], lower=lower)
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("lowercase", "text"), ("text", "lowercase"), ("digits", "text"), ("text", "digits")],
+)
+def test_a_rule_of_one_side_is_an_error_and_no_smaller_intersection(ours, theirs):
+    engine = InProcess({"shop": Responder("shop", ["1"], id_as=theirs)}, driver="bank")
+    words = f"'bank' compares ids as '{ours}', 'shop' as '{theirs}'; both party files must"
+    for each in (align, count_overlap):
+        with pytest.raises(PartyError, match=words):
+            each(engine, ["1"], id_as=ours)
 
 
 def test_a_batch_size_above_the_limit_is_refused_on_both_sides():
     engine = InProcess({"shop": Responder("shop", [1])}, driver="bank")
     with pytest.raises(ValueError, match=r"batch_size must lie in 1..16384, got 16385"):
         align(engine, [1], batch_size=psi.MAX_IDS + 1)
-    begin = psi.Begin("bank", "cardinality", False, 3, psi.MAX_IDS + 1)
+    begin = psi.Begin("bank", "cardinality", "text", 3, psi.MAX_IDS + 1)
     words = refused_words(Responder("shop", [1]), begin)
     assert "expected a batch size in 1..16384, got 16385" in words
 

@@ -80,7 +80,7 @@ def test_an_alignment_that_was_left_gives_way_to_the_next():
 
 
 def test_a_responder_takes_one_alignment_at_a_time():
-    begin = psi.Begin("north", "intersection", False, 2, 16)
+    begin = psi.Begin("north", "intersection", "text", 2, 16)
     bank = relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None)
 
     def carried(initiator, message):

@@ -81,7 +81,7 @@ class Driver:
 
     def begin(self, num_ids: int, mode: str = "intersection") -> int:
         """Phase 1: how many ids the victim has."""
-        message = psi.Begin(self.engine.driver, mode, False, num_ids, self.batch_size)
+        message = psi.Begin(self.engine.driver, mode, "text", num_ids, self.batch_size)
         self.num_ids = num_ids
         self.num_theirs = self.ask(message, psi.Ready).num_ids
         return self.num_theirs

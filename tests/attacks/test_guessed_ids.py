@@ -119,7 +119,7 @@ def test_a_coordinator_gets_no_more_by_inventing_initiators(shop_site: Any) -> N
     refused = ""
     for number in range(3):
         name = f"owner-{number}"
-        begin = psi.Begin(name, "intersection", False, 10, 16)
+        begin = psi.Begin(name, "intersection", "text", 10, 16)
         data = torch.frombuffer(bytearray(bytes(encode(begin))), dtype=torch.uint8)
         answer = engine.ask({"shop": relay.Carry(name, data.reshape(1, -1))}, relay.Carried)
         refused = str(answer.failures.get("shop", ""))

@@ -845,6 +845,24 @@ def test_what_is_refused_is_told_to_both_and_disturbs_nobody(
 
 
 @pytest.mark.network
+def test_ids_are_compared_as_digits_where_both_say_so(
+    join: Callable[..., Process],
+    listen: Callable[..., Stream],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "SHOP", SHOP.replace("id =", 'id_as = "digits"\nid ='))
+    ids = np.array([f"{row:05d}" for row in range(40)], dtype=object)
+    dd.write_table(tmp_path / "shop.csv", {"person": ids, "x": np.arange(40.0)})
+    stream = listen()
+    join(stream.port)
+    stream.wait(60)
+    assert psi.align(stream.engine("a1"), ["5", "39", "40"], id_as="digits").overlap == {"shop": 2}
+    with pytest.raises(PartyError, match=r"'bank' compares ids as 'text', 'shop' as 'digits'"):
+        psi.align(stream.engine("a2"), ["5", "39", "40"])
+
+
+@pytest.mark.network
 def test_only_the_driver_that_was_named_is_answered(
     join: Callable[..., Process], listen: Callable[..., Stream]
 ) -> None:

@@ -141,11 +141,30 @@ def test_ids_may_be_compared_without_regard_to_case(dovetail: Any, deal: Any) ->
     dealt.change("lab.csv", *[(f"P-{row:03d}", f"p-{row:03d}") for row in range(100, 200)])
     files = dealt.files[:2]
     assert json.loads(dovetail("align", *files, "--json").out)["shared"] == {"lab": 0}
-    dealt.change("lab.toml", ("[party]", "[party]\nlowercase_ids = true"))
+    dealt.change("lab.toml", ("[party]", '[party]\nid_as = "lowercase"'))
     words = "lab.*(lower|case)"
     assert_refused(dovetail("align", *files, "-q"), words)
-    dealt.change("clinic.toml", ("[party]", "[party]\nlowercase_ids = true"))
+    dealt.change("clinic.toml", ("[party]", '[party]\nid_as = "lowercase"'))
     assert json.loads(dovetail("align", *files, "--json").out)["shared"] == {"lab": 60}
+
+
+def test_ids_may_be_compared_as_digits(dovetail: Any, deal: Any) -> None:
+    dealt = deal()
+    for name, digits in (("clinic", ""), ("lab", "00")):
+        text = (dealt.folder / f"{name}.csv").read_text()
+        (dealt.folder / f"{name}.csv").write_text(re.sub(r"P-0*(?=\d)", digits, text))
+    files = dealt.files[:2]
+    assert json.loads(dovetail("align", *files, "--json").out)["shared"] == {"lab": 0}
+    dealt.change("lab.toml", ("[party]", "[party]\nid_as = 'digits'"))
+    words = "'clinic' compares ids as 'text', 'lab' as 'digits'; both party files must"
+    assert_refused(dovetail("align", *files, "-q"), words)
+    dealt.change("clinic.toml", ("[party]", "[party]\nid_as = 'digits'"))
+    assert json.loads(dovetail("align", *files, "--json").out)["shared"] == {"lab": 60}
+    last = (dealt.folder / "lab.csv").read_text().splitlines()[-1].split(",", 1)
+    with (dealt.folder / "lab.csv").open("a") as table:
+        table.write(f"{last[0]}.0,{last[1]}\n")
+    words = r"'lab': id_as = .digits. takes .* digits 0 to 9 .*row 100 of lab.csv has '00\d+\.0'"
+    assert_refused(dovetail("align", *files, "-q"), words)
 
 
 def test_a_part_that_cannot_be_written_is_told(dovetail: Any, deal: Any) -> None:

@@ -53,7 +53,7 @@ def align_owners(
                         aligned = psi.align(
                             engine,
                             ids,
-                            lower=site.party.lowercase_ids,
+                            id_as=site.party.id_as,
                             workers=workers,
                             progress=bar,
                         )

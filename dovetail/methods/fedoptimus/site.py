@@ -118,8 +118,8 @@ def _aligns(site: Site) -> Maker:
         def make() -> StatefulParty:
             if responder is not None:
                 return relay.Responder(responder.guarded(asked.guard), kept.keep, aligned)
-            lower = site.party.lowercase_ids
-            return relay.Initiator(site.name, ids, keep, aligned, lower=lower, guard=asked.guard)
+            id_as = site.party.id_as
+            return relay.Initiator(site.name, ids, keep, aligned, id_as=id_as, guard=asked.guard)
 
         return make
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dovetail.errors import ConfigError
 from dovetail.methods.settings.shared import SealedLimits
-from dovetail.settings.alignment import CHECKED, MAX_ALIGNMENTS
+from dovetail.settings.alignment import CHECKED, MAX_ALIGNMENTS, IdAs
 from dovetail.settings.encode import Encode
 from dovetail.settings.events import EventsSection
 from dovetail.settings.labels import Kind, Label, with_task
@@ -41,7 +41,9 @@ class PartySection(Section):
     categorical: tuple[str, ...] = ()  # numeric columns that are codes, as globs
     max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
     encode: dict[str, Encode] = Field(default_factory=dict)  # column -> how it is read
-    lowercase_ids: bool = False  # compare ids without regard to case
+    # compare ids as they are written, without regard to case, or as decimal digits without zeros
+    # before them; all parties must say the same
+    id_as: IdAs = "text"
     # Match keys in place of an id, tried in order: columns, or functions of columns such as
     # "sounds(surname)"; all parties list the same (docs/alignment.md).
     match: tuple[tuple[str, ...], ...] = ()
@@ -74,6 +76,8 @@ class PartySection(Section):
     def _columns_or_blocks(self) -> PartySection:
         if self.blocks is not None and self.columns != ("*",):
             raise ValueError("give columns or blocks, not both")
+        if self.id_as == "digits" and not isinstance(self.id, str):
+            raise ValueError('id_as = "digits" is for an id of one column')
         if self.query is not None and not is_database_url(self.table):
             raise ValueError("query is for a database URL; write the SELECT as table instead")
         return self
