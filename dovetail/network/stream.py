@@ -38,6 +38,7 @@ from dovetail.network.printable import printable
 from dovetail.network.renewal import LOOK_S, Certified, certified
 from dovetail.network.retry import raise_descriptor_limit
 from dovetail.network.sessions import Lines
+from dovetail.network.strangers import Strangers
 
 #: Connections at one time, beside a few for each party, of whoever reaches the port.
 MAX_STRANGERS = 64
@@ -88,6 +89,7 @@ class Stream(Lines):
             identity=self._certified,
         )
         self._closed = False
+        self._strangers, self.port = Strangers(), 0
         self._hello = secrets.token_hex(8)
         self._threads = _Threads()
         raise_descriptor_limit()
@@ -103,7 +105,7 @@ class Stream(Lines):
             _offer(self._offered), self._offer_new, require_client_authentication=True
         )
         try:
-            self.port: int = self._server.add_secure_port(address, server_credentials)
+            self.port = self._server.add_secure_port(address, server_credentials)
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {address} ({error}); is the address one of this machine's, and "
@@ -126,8 +128,12 @@ class Stream(Lines):
         for thread in (self._looking, *self._threads.started):
             thread.join(1.0)
 
+    def strangers(self) -> list[str]:
+        return self._strangers.addresses()
+
     def _offer_new(self) -> Any:
         """What the next handshake shows and believes, if that has changed; gRPC asks each time."""
+        self._strangers.handshake(self.port)
         fresh = self._certified.credentials
         if fresh is self._offered:
             return None
@@ -165,6 +171,7 @@ class Stream(Lines):
 
     def _exchange(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """What one connection is sent; runs on a thread of its own."""
+        self._strangers.called(context.peer())
         name = _certified_name(context)
         link = self.links.get(name)
         if self._closed:  # the party waits for the driver's return

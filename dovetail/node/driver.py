@@ -12,6 +12,7 @@ bank.site/                      what it keeps, as dovetail join does at its part
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -49,8 +50,14 @@ HINT_S = 20.0
 
 _HINT = (
     "still waiting: if dovetail join runs there, its terminal says why it does not get through; a "
-    "certificate of another authority, or a driver's name that is spelled otherwise, is seen there "
-    "alone"
+    "driver's name that is spelled otherwise is seen there alone"
+)
+
+#: TLS ends before a name is known here.
+_STRANGER = (
+    "{address} dials in again and again and gets no further than TLS: if it is a partner, its "
+    "certificate or ca.pem is of another authority than this side's; hand over the folder that "
+    "dovetail certificates made here, or sign its request (dovetail certificates NAME --sign)"
 )
 
 #: How often an alignment begins at most, whose partner was started again in the middle.
@@ -191,14 +198,8 @@ class Listener:
         if self._waited:
             return
         section = self._section
-        hint = threading.Timer(HINT_S, self._talk.warn, [_HINT])
-        hint.daemon = True
-        hint.start()
-        try:
-            with self._talk.waiting(section.where) as waiting:
-                self._lines.wait(section.wait_s, waiting)
-        finally:
-            hint.cancel()
+        with _hinted(self._lines, self._talk), self._talk.waiting(section.where) as waiting:
+            self._lines.wait(section.wait_s, waiting)
         self._stack.enter_context(_watched(self._lines, self._talk))
         self._waited = True
         if self._agreed is not None:
@@ -474,6 +475,29 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
 
 
 # --- What is said ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _hinted(lines: Lines, talk: Progress) -> Iterator[None]:
+    """Says who dials in and is not let in, and in a while where to look."""
+    ended = threading.Event()
+
+    def look() -> None:
+        until, told = time.monotonic() + HINT_S, set[str]()
+        while not ended.wait(1.0):
+            for address in lines.strangers():
+                if address not in told:
+                    told.add(address)
+                    talk.warn(_STRANGER.format(address=address))
+            if time.monotonic() > until:
+                until = math.inf
+                talk.warn(_HINT)
+
+    threading.Thread(target=look, daemon=True, name="dovetail-hints").start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @contextmanager

@@ -379,6 +379,25 @@ def test_every_way_to_break_stands_in_the_page() -> None:
     assert {row[1] for row in table()} == BREAKS.keys()
 
 
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who is connected is not listed")
+def test_a_driver_is_told_who_dials_in_with_another_authoritys_certificate(
+    two: Two, dovetail: Any
+) -> None:
+    words = ("certificates", "clinic", "lab", "--driver", "clinic", "--host", "127.0.0.1", "-q")
+    assert dovetail(*words, "--out", two.folder / "other").code == 0
+    lab = two.start(*two._joining(), "--certificates", "other/lab")
+    driver = two.start("align", "network.toml")
+    driver.wait_for("127.0.0.1 dials in again and again and gets no further than TLS")
+    lab.wait_for("no trusted line to clinic")
+    lab.signal(signal.SIGTERM)
+    lab.ended()
+    two.join_lab()
+    assert driver.ended() == 0, driver.printed()
+    assert " ".join(driver.printed().split()).count("sign its request (dovetail") == 1
+
+
 # --- Refused before, counted after ----------------------------------------------------------------
 
 
