@@ -64,7 +64,7 @@ def _connected(port: int) -> list[tuple[str, int]]:
     """Address and port of whoever is connected to this one; of other systems than Linux nobody."""
     found = []
     for path in _TABLES:
-        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        lines = path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else []
         for local, remote, state in (line.split()[1:4] for line in lines):
             if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
                 words, _, other = remote.partition(":")
