@@ -68,12 +68,13 @@ from dovetail.errors import ConfigError, MessageError
 DEGREE, MODULUS_BITS = 4096, 64
 #: Masks of an answer, bits of their coefficients, and of the error beside them.
 MASKS, MASK_BITS, ERROR_BITS = 8, 8, 1
-#: A target is a whole number of at most so many bits and a sign; a weight of 1 has so many.
-TARGET_BITS, WEIGHT_BITS = 10, 14
+#: Numbers that are read lie in an interval of 2^NUMBER_BITS units; a weight of 1 has so many bits.
+NUMBER_BITS, WEIGHT_BITS = 12, 14
 #: The sizes of a row of weights sum to 2^ROW_BITS at most: then no product is rounded wrongly.
 ROW_BITS = WEIGHT_BITS + 3
-#: Numbers that are read without wrapping around: those below RANGE x the largest target.
-RANGE = 2.0
+#: A number lies between means of so many targets at either end, or so far beyond, as a share of
+#: their distance: what is further out is read as if from the other end.
+REACHED_BY, MARGIN = 10, 0.15
 #: Bytes that are sent of a coefficient of a second half, and of an asked one of a first.
 SECOND_BYTES, FIRST_BYTES = 3, 2
 NONCE_BYTES = SEED_BYTES = 32
@@ -83,15 +84,15 @@ NONCE_BYTES = SEED_BYTES = 32
 STANDARD_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 #: What both sides must have alike; it travels with each message.
-PARAMETERS = f"rlwe-{DEGREE}-{MODULUS_BITS}-{MASKS}x{MASK_BITS}-{WEIGHT_BITS}-{TARGET_BITS}"
+PARAMETERS = f"rlwe-{DEGREE}-{MODULUS_BITS}-{MASKS}x{MASK_BITS}-{WEIGHT_BITS}-{NUMBER_BITS}"
 
 TARGET_WIRE, SECOND_WIRE = 8 * DEGREE, SECOND_BYTES * DEGREE
 KEY_WIRE = MASKS * TARGET_WIRE
 
 #: Bits of a blur, and of what is left of a coefficient once its lowest bits are cut away.
 _SECOND_CUT, _FIRST_CUT = 64 - 8 * SECOND_BYTES, 64 - 8 * FIRST_BYTES
-#: What a target of 1 and a weight of 2^WEIGHT_BITS make: RANGE x the largest target is q / 2.
-_SCALE_BITS = MODULUS_BITS - 2 - WEIGHT_BITS - TARGET_BITS
+#: What a target of 1 and a weight of 1 make: 2^NUMBER_BITS such are q.
+_SCALE_BITS = MODULUS_BITS - WEIGHT_BITS - NUMBER_BITS
 _LIMBS = 4
 #: Polynomials of weights that are transformed at a time (32 KiB each).
 _AT_ONCE = 1024
@@ -333,7 +334,7 @@ class Owner:
         return _bytes_of(halves_NP).reshape(-1)
 
     def encrypt(self, targets_LC: np.ndarray, layout: Layout, nonce: bytes) -> np.ndarray:
-        """(ciphertexts, TARGET_WIRE) of whole numbers of ``TARGET_BITS``."""
+        """(ciphertexts, TARGET_WIRE) of whole numbers."""
         g, shape = layout.block, (layout.groups, layout.classes, layout.parts, layout.block)
         padded = np.zeros((layout.groups * layout.classes, layout.parts * g), dtype=np.int64)
         padded[: layout.columns, : layout.labelled] = targets_LC.T
@@ -344,7 +345,7 @@ class Owner:
         return _bytes_of(halves_NP + (plain_NP.astype(np.uint64) << np.uint64(_SCALE_BITS)))
 
     def decrypt(self, wire: np.ndarray, layout: Layout, num_rows: int) -> np.ndarray:
-        """(R, C) numbers in units of a target of 1 and a weight of 1.
+        """(R, C) numbers in units of a target of 1 and a weight of 1, modulo 2^NUMBER_BITS.
 
         Args:
             wire: (ciphertexts, ``layout.answer_wire``) that ``multiply`` gave.
@@ -533,11 +534,25 @@ def _again(token: bytes, wire: tuple[Layout, np.ndarray, np.ndarray, bytes]) -> 
 # --- Whole numbers -------------------------------------------------------------------------------
 
 
-def whole_targets(targets_LC: np.ndarray) -> tuple[np.ndarray, float]:
-    """Whole numbers of ``TARGET_BITS``, and what one of them stands for."""
-    largest = float(np.abs(targets_LC).max(initial=0.0)) or 1.0
-    unit = largest / 2**TARGET_BITS
-    return np.rint(targets_LC / unit).astype(np.int64), unit
+def whole_targets(targets_LC: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
+    """Whole numbers, what a unit of them stands for, and (C,) the middle of what is read, in units.
+
+    The fewer values numbers can have, the more the bits of each tell, so that fewer do.
+    """
+    ordered = np.sort(targets_LC, axis=0)
+    num = min(REACHED_BY, len(ordered))
+    low_C = np.minimum(ordered[:num].mean(axis=0), 0.0)  # weights may sum to 0
+    high_C = np.maximum(ordered[-num:].mean(axis=0), 0.0)
+    width = float((high_C - low_C).max(initial=0.0)) or 1.0
+    unit = width * (1 + 2 * MARGIN) / 2**NUMBER_BITS
+    return np.rint(targets_LC / unit).astype(np.int64), unit, (low_C + high_C) / (2 * unit)
+
+
+def around(numbers_RC: np.ndarray, middle_C: np.ndarray) -> np.ndarray:
+    """Numbers that were read modulo 2^NUMBER_BITS, as those nearest to the middle."""
+    size = 2.0**NUMBER_BITS
+    nearest: np.ndarray = middle_C + (numbers_RC - middle_C + size / 2) % size - size / 2
+    return nearest
 
 
 def whole_weights(weights_RL: np.ndarray) -> np.ndarray:

@@ -132,8 +132,8 @@ def test_numbers_are_blurred_by_their_bits_and_equal_rows_differ() -> None:
     assert active.bits == {"shop": 6}
     alike = active.numbers["shop"][200:, 0]
     assert len(alike.unique()) > 195
-    largest = float(targets(owner, active.labelled("shop")).abs().max())
-    width = 2 * encrypted.RANGE * largest / 2**6
+    _, unit, _ = encrypted.whole_targets(targets(owner, active.labelled("shop")).numpy())
+    width = unit * 2 ** (encrypted.NUMBER_BITS - 6)
     assert float(alike.max() - alike.min()) == pytest.approx(width, rel=0.05)
     assert float(alike.std()) == pytest.approx(width / 12**0.5, rel=0.1)
 

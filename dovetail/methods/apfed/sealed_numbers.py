@@ -182,6 +182,7 @@ class Sealing:
         key: decrypts what comes back.
         layout: how they lie in coefficients.
         unit: what one of their whole numbers stands for.
+        middle_C: of what is read, in units.
         regression: whether they are values.
     """
 
@@ -189,6 +190,7 @@ class Sealing:
     key: encrypted.Owner
     layout: encrypted.Layout
     unit: float
+    middle_C: np.ndarray
     regression: bool
 
     @classmethod
@@ -204,7 +206,7 @@ class Sealing:
             secret: 32 bytes of the label owner's own.
             asked: what else the question has.
         """
-        whole, unit = encrypted.whole_targets(targets_LT.double().numpy())
+        whole, unit, middle_C = encrypted.whole_targets(targets_LT.double().numpy())
         layout = encrypted.Layout.best(len(whole), whole.shape[1], num_rows)
         question = f"{layout} {unit} ".encode() + whole.tobytes() + asked
         drawn = hashlib.blake2b(question, key=secret).digest()
@@ -218,14 +220,15 @@ class Sealing:
             "key_1W": torch.from_numpy(key.public_key(nonce)[None]),
             "targets_PV": torch.from_numpy(key.encrypt(whole, layout, nonce)),
         }
-        return cls(wire, key, layout, unit, regression)
+        return cls(wire, key, layout, unit, middle_C, regression)
 
     @property
     def reader(self) -> Reader:
         """Reads answers."""
         layout = self.layout
         lie = layout.labelled, layout.columns, layout.block, layout.classes
-        return Reader(self.key, Answers(*lie, self.unit), self.regression)
+        answers = Answers(*lie, self.unit, tuple(self.middle_C.tolist()))
+        return Reader(self.key, answers, self.regression)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,5 +265,7 @@ class Reader:
         if not torch.equal(place_R.sort().values, torch.arange(num_rows)):
             raise MessageError(f"an answer about {num_rows} rows has a place for each, once")
         whole = self.key.decrypt(wire_PW.numpy(), self.layout, num_rows)
+        if self.answers.middle:
+            whole = encrypted.around(whole, np.array(self.answers.middle))
         z_RT = torch.from_numpy(whole * self.answers.unit).float()[place_R]
         return all_columns(z_RT, regression=self.regression)

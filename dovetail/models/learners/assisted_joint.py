@@ -29,6 +29,7 @@ class Answers(Saved):
     Attributes:
         labelled, columns, block, classes: how targets lie in ciphertexts.
         unit: what a whole number of the targets stands for.
+        middle: of each column's numbers, in units; () where they were made around 0.
     """
 
     labelled: int
@@ -36,11 +37,14 @@ class Answers(Saved):
     block: int
     classes: int
     unit: float
+    middle: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(
-            self.labelled, self.columns, self.block, self.classes
-        ) < 1 or not 0 < self.unit < float("inf"):
+        if (
+            min(self.labelled, self.columns, self.block, self.classes) < 1
+            or not 0 < self.unit < float("inf")
+            or len(self.middle) not in (0, self.columns)
+        ):
             raise ModelError(f"answers cannot be read by {self}; copy the folder again")
 
 
