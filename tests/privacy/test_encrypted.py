@@ -290,7 +290,9 @@ def test_whole_numbers_stay_within_their_bits() -> None:
     means = np.stack([numbers[rng.choice(50, 10)].mean(axis=0) for _ in range(200)])
     assert np.abs(means - middle).max() < 2 ** (encrypted.NUMBER_BITS - 1)
     size = 2**encrypted.NUMBER_BITS
-    np.testing.assert_allclose(encrypted.around((means + size / 2) % size - size / 2, middle), means)
+    np.testing.assert_allclose(
+        encrypted.around((means + size / 2) % size - size / 2, middle), means
+    )
     weights = rng.normal(size=(20, 300)) / 100
     weights[3] *= 1e6
     found = encrypted.whole_weights(weights)

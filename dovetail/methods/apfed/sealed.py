@@ -129,13 +129,14 @@ class Partner(Party):
         self.smoothing = Smoothing(kernels, smoother, *rows, limits.least_rows, view)
         ids = range(len(asked.x_RF)) if self.given is None else self.given.ids_N[asked.cells]
         names = row_names(ids, asked.x_RF)
-        placed = self.product.placed(names, self.smoothing, limits.bits)
+        bits = limits.bits_of(asked.numbers)
+        placed = self.product.placed(names, self.smoothing, bits)
         counted(self.name, limits, self.given, asked.cells, asked.numbers, placed.digest)
         numbers_PW = self.product.answered(
-            self.smoothing, asked.x_RF, placed, limits.bits, asked.known_R, self.name
+            self.smoothing, asked.x_RF, placed, bits, asked.known_R, self.name
         )
         self.smoothing.forget()
-        return Answered(limits.bits, placed.place_R, numbers_PW)
+        return Answered(bits, placed.place_R, numbers_PW)
 
     def bottom_model(self) -> Bottom:
         """What it keeps at its site: its smoother, and the targets that it cannot read."""

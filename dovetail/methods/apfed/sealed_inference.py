@@ -101,9 +101,9 @@ class Smoother(Party):
         if len(rows_B.unique()) < len(rows_B):
             raise MessageError(f"{message.wire_name()}: a sample is asked about twice")
         x_BF = features(shared.x[rows_B])
-        names, bits = row_names(self._given.ids_N[rows_B], x_BF), self._limits.bits
+        columns, names = product.layout.columns, row_names(self._given.ids_N[rows_B], x_BF)
+        bits = self._limits.bits_of(columns)
         placed = product.placed(names, network.smoothing, bits)
-        columns = product.layout.columns
         counted(self.name, self._limits, self._given, rows_B, columns, placed.digest)
         numbers_PW = product.answered(network.smoothing, x_BF, placed, bits)
         return Smoothed(placed.place_R, numbers_PW)
@@ -186,7 +186,8 @@ class Numbers:
         assert isinstance(network, KeptSmoothing)
         assert isinstance(spec, SmoothingSpec)
         x_NF = features(x)
-        product, bits = Multiplying.again(network, spec.sizes), SealedLimits().bits
+        product = Multiplying.again(network, spec.sizes)
+        bits = SealedLimits().bits_of(product.layout.columns)
         placed = product.placed(row_names(range(len(x_NF)), x_NF), network.smoothing, bits)
         wire_PW = product.answered(network.smoothing, x_NF, placed, bits)
         return self.read(bottom.party, Smoothed(placed.place_R, wire_PW), len(x_NF))
