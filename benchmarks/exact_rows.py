@@ -12,7 +12,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
