@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -111,3 +112,21 @@ def test_encoder_and_head_are_one_network() -> None:
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(ModelError, match=r"a kind among encoder-head, .*, got 'forest'"):
         spec_from_json({"kind": "forest"})
+
+
+def test_a_joint_model_that_does_not_lead_says_the_mean_of_both() -> None:
+    """Where a partner answered; elsewhere the solo model speaks alone."""
+    spec = next(each for each in SPECS if isinstance(each, AssistedSpec))
+    whole = spec.build().eval()
+    for each in (*whole.parameters(), *whole.buffers()):
+        each.data.copy_(torch.rand(each.shape) + 0.1)
+    halved = replace(spec, halved=True).build().eval()
+    halved.load_state_dict(whole.state_dict())
+    blocks = {"own": torch.randn(4, 5), "lab": torch.randn(4, 3), "shop": torch.randn(4, 6)}
+    blocks["lab"][3:], blocks["shop"][3:] = torch.nan, torch.nan
+    with torch.no_grad():
+        joint, both, solo = whole(blocks), halved(blocks), whole.solo(blocks["own"])
+    mean = (joint[:3].softmax(dim=1) + solo[:3].softmax(dim=1)) / 2
+    torch.testing.assert_close(both[:3].softmax(dim=1), mean)
+    torch.testing.assert_close(both[3:], solo[3:])
+    assert (joint[:3] - both[:3]).abs().max() > 1e-3

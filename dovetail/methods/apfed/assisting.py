@@ -76,6 +76,7 @@ def network_of(
     joint: JointTeacher,
     alone: Fitted,
     solo: Fitted,
+    halved: bool,
 ) -> tuple[WithPartners, JointSpec]:
     """The joint model as the label owner keeps it; the keys are kept apart."""
     spec = AssistedSpec(
@@ -85,6 +86,7 @@ def network_of(
         partial=len(active.partners) > 1,  # own outputs stand in for a number
         regression=work.regression,
         solo=solo.spec,
+        halved=halved,
         alone=alone.spec,
         own=joint.inputs.spread,
         numbers=tuple(each.shape[1] for each in active.numbers.values()),

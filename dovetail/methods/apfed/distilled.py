@@ -50,7 +50,7 @@ def help_of(work: Distilling, active: distil.Active, owner: Owner) -> Help:
 
 
 def _joint(
-    work: Distilling, active: distil.Active, teacher: Teacher, solo: Fitted
+    work: Distilling, active: distil.Active, teacher: Teacher, solo: Fitted, halved: bool
 ) -> tuple[WithPartners, JointSpec]:
     """The label owner's part of the joint model; partners have theirs."""
     stacks = list(work.config.teachers)
@@ -77,6 +77,7 @@ def _joint(
         partial=not bool(held.all()),
         regression=work.regression,
         solo=solo.spec,
+        halved=halved,
         own=parts_here,
         parts=parts,
         copies=active.copies,

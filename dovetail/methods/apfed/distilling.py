@@ -288,7 +288,8 @@ class Help:
         fitted, alone: every learner of own columns, and the best of them.
         teacher: what the joint model says; None: there is no joint model.
         students_teacher: what students learn from; None: as ``teacher``.
-        joint: solo model -> what the label owner keeps of the joint model; None: nothing.
+        joint: solo model, and whether the joint one says the mean of both -> what the label owner
+            keeps of the joint model; None: nothing.
         tested: the joint model and outputs of ``alone`` for test rows -> (N, C) what it says of
             them, NaN where no partner answered; None: partners were not asked about them.
         report: of who took part.
@@ -303,7 +304,7 @@ class Help:
     alone: Fitted
     teacher: Teacher | None
     students_teacher: Teacher | None = None
-    joint: Callable[[Fitted], tuple[WithPartners, JointSpec]] | None = None
+    joint: Callable[[Fitted, bool], tuple[WithPartners, JointSpec]] | None = None
     tested: Callable[[WithPartners | None, Tensor], Tensor] | None = None
     report: Mapping[str, Any]
     why: str
@@ -336,7 +337,10 @@ def finish(
     outcome = Outcome(ledger=engine.ledger)
     outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
-    network = help.joint(solo)[0] if teacher is not None and help.joint is not None else None
+    halved = done is not None and not done.joint_leads
+    network = None
+    if teacher is not None and help.joint is not None:
+        network, _ = help.joint(solo, halved)
     if work.test is not None:
         _score(work, outcome, owner, help, solo, network)
     rows = judged_rows(owner.labelled_rows())
@@ -350,7 +354,7 @@ def finish(
         solo.network, solo.spec, variant, learner=choice, **run, **kept
     )
     if teacher is not None and help.joint is not None:
-        network, spec = help.joint(solo)
+        network, spec = help.joint(solo, halved)
         kept = about_decision(joint_decision(work, owner, teacher))
         outcome.joint = work.joint_model(network, spec, variant, **run, **kept)
         outcome.keys = dict(help.keys)
@@ -379,10 +383,22 @@ def _scored_rows(
     x_NF = features(test.joined())
     said = torch.full((len(x_NF), owner.num_outputs), torch.nan)
     if help.tested is not None:
-        said = help.tested(network, help.alone.outputs(x_NF))
+        said = _said_jointly(help, network, x_NF, help.alone.outputs(x_NF))
     weights = None if test.weights is None else test.weights[rows]
     targets = targets_of(work.task, test.labels[rows])
     return Scored(x_NF[rows], targets, test.labels[rows], said[rows], weights)
+
+
+def _said_jointly(
+    help: Help, network: WithPartners | None, x_NF: Tensor, alone_NC: Tensor
+) -> Tensor:
+    """(N, C) what the joint model says of test rows, NaN where no partner answered."""
+    assert help.tested is not None
+    said_NC = help.tested(network, alone_NC)
+    if network is None:
+        return said_NC
+    with torch.no_grad():
+        return network.tempered(said_NC, network.solo(x_NF))
 
 
 def _refitted(
@@ -418,7 +434,7 @@ def _score(
     outcome.scores["majority"] = {work.name: work.scored("majority", majority)}
     if help.teacher is None or help.tested is None:
         return
-    joint = help.tested(network, outputs["best-alone"])
+    joint = _said_jointly(help, network, x, outputs["best-alone"])
     tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
     if not len(tested):
         return

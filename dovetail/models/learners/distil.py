@@ -55,6 +55,8 @@ _MANY_LABELS = 3000
 #: Where the teacher knows fewer of the labelled rows than this share, the own model knows more
 #: labels than it: students are kept by half at most.
 MOST_ROWS_ALIGNED = 0.75
+#: Standard errors by which a joint model must be ahead to speak alone.
+_LEADS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +251,11 @@ class Distilled:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def joint_leads(self) -> bool:
+        """Whether the joint model is ahead of the own one by more than chance may do."""
+        return self.teacher_gain > _LEADS
+
+    @property
     def chosen(self) -> str:
         """The students that were best of soft targets, with ``+`` between two."""
         return _least(self.settings["students"])
@@ -270,6 +277,7 @@ class Distilled:
             "held_out_gain": self.gain,
             "standard_error": self.standard_error,
             "joint_ahead_by_errors": self.teacher_gain,
+            "joint_halved": not self.joint_leads,
             "held_out_losses": dict(self.losses),
             "labelled": int(owner.labelled.sum()),
             "shared": int(aligned.sum()),

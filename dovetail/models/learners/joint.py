@@ -134,7 +134,7 @@ class WithPartners(nn.Module):
             held[name] if name in held else x.new_full((len(x), width), torch.nan)
             for name, width in spec.widths.items()
         ]
-        joint_BC = self.together(x, codes)
+        joint_BC = self.tempered(self.together(x, codes), solo_BC)
         present = torch.stack(list(answered.values()))
         use_B = present.any(dim=0) if spec.partial else present.all(dim=0)
         return torch.where(use_B[:, None], joint_BC, solo_BC)
@@ -142,6 +142,12 @@ class WithPartners(nn.Module):
     def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
         """(B, C) from own rows and every partner's (B, E), NaN where it did not answer."""
         raise NotImplementedError
+
+    def tempered(self, joint_BC: Tensor, solo_BC: Tensor) -> Tensor:
+        """(B, C) what is said where partners answered."""
+        if not self._who.halved:
+            return joint_BC
+        return blended([joint_BC, solo_BC], regression=self._who.regression)
 
 
 class Joint(WithPartners):
@@ -213,6 +219,7 @@ class JointSpec(Saved):
         partners: who is asked.
         partial: whether rows that lack a partner were learnt from.
         solo: the model that needs nobody.
+        halved: whether it says the mean of its own word and the solo model's.
     """
 
     block: str
@@ -221,6 +228,7 @@ class JointSpec(Saved):
     partial: bool
     regression: bool
     solo: EnsembleSpec
+    halved: bool = False
 
     @property
     def widths(self) -> dict[str, int]:
