@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -198,6 +199,9 @@ def _columns(model: Model) -> list[dict[str, Any]]:
                     entry |= {"high": column.seen.high}
             if column.seen is not None:
                 entry["missing"] = column.seen.missing
+            if column.name in encoder.schema:
+                reading = asdict(encoder.schema[column.name])
+                entry["read_as"] = {name: value for name, value in reading.items() if value}
             columns.append(entry)
     return columns
 
@@ -441,14 +445,27 @@ def _number(value: Any) -> str:
 
 
 def _range(column: Mapping[str, Any]) -> list[str]:
-    missing = str(column.get("missing", ""))
     name, kind = column["name"], column["kind"]
     if "features" in column:
-        return [name, kind, f"{column['features']} features", missing]
-    if kind == "category":
+        has = f"{column['features']} features"
+    elif kind == "category":
         known = column["categories"]
-        return [name, kind, ", ".join(known[:8]) + (", ..." if len(known) > 8 else ""), missing]
-    if "low" not in column:
-        return [name, kind, f"{column['mean']:.4g} ± {column['std']:.4g}", missing]
-    text = day_text if kind == "date" else (lambda value: f"{value:.6g}")
-    return [name, kind, f"{text(column['low'])} to {text(column['high'])}", missing]
+        has = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    elif "low" not in column:
+        has = f"{column['mean']:.4g} ± {column['std']:.4g}"
+    else:
+        text = day_text if kind == "date" else (lambda value: f"{value:.6g}")
+        has = f"{text(column['low'])} to {text(column['high'])}"
+    return [name, _read_as(column.get("read_as", {})), kind, has, str(column.get("missing", ""))]
+
+
+def _read_as(reading: Mapping[str, Any]) -> str:
+    """A column's kind and format; "" in a card of a model that kept none."""
+    parts = [reading.get("kind", "")]
+    if reading.get("kind") == "date":
+        parts.append(reading.get("format", "ISO 8601"))
+    if reading.get("decimal") == ",":
+        parts.append("decimal comma")
+    if reading.get("missing"):
+        parts.append(f"no value: {', '.join(reading['missing'])}")
+    return ", ".join(parts)

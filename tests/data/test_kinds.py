@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -26,6 +27,7 @@ from dovetail.data.encode import Encode
 from dovetail.data.frames import table_from_frame
 from dovetail.data.kinds import Reading
 from dovetail.errors import DataError
+from dovetail.models import card
 from dovetail.settings.encode import Asked
 
 
@@ -293,6 +295,27 @@ def test_a_joint_models_answer_does_not_depend_on_the_rows_beside_it(models: Any
         rows = rng.permutation(600)[:size]
         some = {name: values[rows] for name, values in x.items()}
         np.testing.assert_array_equal(models["joint"].predict_proba(some), whole[rows])
+
+
+def test_the_card_says_how_each_column_is_read(model: Any, tmp_path: Path) -> None:
+    written = card.card(model.save(tmp_path / "model"))
+    read_as = {each["name"]: each["read_as"] for each in written["columns"]}
+    assert read_as["seen"]["format"] == "%m/%d/%Y"
+    assert read_as["na"] | {"rule": ""} == {
+        "kind": "number",
+        "decimal": ".",
+        "missing": ("NA",),
+        "rule": "",
+    }
+    page = card.markdown(json.loads(json.dumps(written)))
+    for row in (
+        "| seen | date, %m/%d/%Y | date | 2020-01-0",
+        "| iso | date, ISO 8601 | date | ",
+        "| na | number, no value: NA | number | ",
+        "| code | text | category | ",
+        "| plz | category | category | ",
+    ):
+        assert row in page, page
 
 
 def stored_as(rows: pd.DataFrame, how: str, folder: Path) -> Any:
