@@ -40,8 +40,8 @@ class Describe(Message):
 class Description(Message):
     """Party -> driver: the columns it offers as common, its classes, how many rows it has.
 
-    ``kinds`` are "numbers", "categories", or JSON: what makes features of a value. Category i is
-    one of column ``category_columns[i]``.
+    ``kinds`` are "numbers", "dates", "categories", or JSON: what makes features of a value.
+    Category i is one of column ``category_columns[i]``.
     """
 
     columns: tuple[str, ...]
@@ -122,14 +122,14 @@ class Description(Message):
             else:
                 mean, squares = float(self.means_C[index]), float(self.squares_C[index])
                 count = int(self.counts_C[index])
-                summaries[name] = dd.NumberSummary(count, missing, mean, squares)
+                summaries[name] = dd.NumberSummary(
+                    count, missing, mean, squares, self.kinds[index] == "dates"
+                )
         return summaries
 
 
 def _kind(summary: dd.Summary) -> str:
-    if isinstance(summary, dd.FixedSummary):
-        return summary.how
-    return "numbers" if isinstance(summary, dd.NumberSummary) else "categories"
+    return summary.how if isinstance(summary, dd.FixedSummary) else dd.agreed.kind_of(summary)
 
 
 # --- What the driver executes --------------------------------------------------------------------

@@ -17,7 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from dovetail.data.encode import FittedColumn, fixed_how, is_free_text
 from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn, counts_of
 from dovetail.data.frozen import Frozen
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.kinds import DATES
+from dovetail.data.preprocessing import TableEncoder, inferred
 from dovetail.data.tables import Table
 from dovetail.data.vectors import Fixed, Hashed, VectorColumn
 from dovetail.errors import DataError
@@ -32,12 +33,14 @@ class NumberSummary:
         missing: rows without.
         mean: of the values; 0 where there are none.
         squares: sum of (value - mean)^2.
+        dates: whether they are days since 1970.
     """
 
     count: int
     missing: int
     mean: float
     squares: float
+    dates: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,9 @@ def kind_of(summary: Summary) -> str:
     """What a column holds, as errors say it."""
     if isinstance(summary, FixedSummary):
         return f"values that {summary.how} encodes"
-    return "numbers" if isinstance(summary, NumberSummary) else "categories"
+    if isinstance(summary, NumberSummary):
+        return "dates" if summary.dates else "numbers"
+    return "categories"
 
 
 def summarise(
@@ -125,7 +130,7 @@ def summarise(
                 f"party {party!r}: column {name!r} of {table.description} has infinite or too "
                 "large values; replace them, or leave them empty to have them taken as missing"
             )
-        summaries[name] = NumberSummary(len(numbers), missing, mean, squares)
+        summaries[name] = NumberSummary(len(numbers), missing, mean, squares, column.is_date)
     return summaries
 
 
@@ -139,19 +144,17 @@ def agree(
         max_categories: a column with more keeps so many of the most frequent.
 
     Raises:
-        DataError: a column that is numbers at one party and categories at another, or that no
-            party has a value of.
+        DataError: a column of one kind at one party and of another elsewhere, or that no party
+            has a value of.
     """
     first, *_ = summaries
-    return TableEncoder(
-        "all",
-        [
-            _agree_on(
-                name, {party: summary[name] for party, summary in summaries.items()}, max_categories
-            )
-            for name in summaries[first]
-        ],
-    )
+    fitted = [
+        _agree_on(name, {party: each[name] for party, each in summaries.items()}, max_categories)
+        for name in summaries[first]
+    ]
+    dates = {name for name, each in summaries[first].items() if kind_of(each) == "dates"}
+    schema = {each.name: DATES if each.name in dates else inferred(each) for each in fitted}
+    return TableEncoder("all", fitted, schema=schema)
 
 
 def _agree_on(name: str, summaries: Mapping[str, Summary], max_categories: int) -> FittedColumn:

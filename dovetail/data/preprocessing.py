@@ -146,22 +146,23 @@ class TableEncoder:
         return replace(self, schema={**self.schema, **schema})
 
     def on_site(self, table: Table) -> TableEncoder:
-        """An encoder of common columns with this site's encoders and limits of numbers.
+        """An encoder of common columns with this site's readings, encoders and limits of numbers.
 
         Raises:
             DataError: the site encodes a column otherwise than was agreed.
         """
+        local = replace(self, schema={}).reading_as(table)
         fitted = list(self.fitted)
         for index, column in enumerate(fitted):
             if isinstance(column, NumberColumn):
-                fitted[index] = column.on_site(self.cells(table, column.name))
+                fitted[index] = column.on_site(local.cells(table, column.name))
             if not isinstance(column, VectorColumn):
                 continue
             how = fixed_how(table, column.name)
             if how.shared() != column.how:
                 raise DataError(f"it encodes {column.name!r} otherwise than was agreed")
             fitted[index] = replace(column, how=how)
-        return replace(self, fitted=fitted).reading_as(table)
+        return replace(local, fitted=fitted)
 
     def of_a_block(self) -> TableEncoder:
         """An encoder by which a row without any value lacks the block."""

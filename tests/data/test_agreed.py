@@ -2,9 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
 
-from dovetail.data import TableEncoder, agree, common_first, summarise, table_from_arrays
+from dovetail.data import (
+    TableEncoder,
+    agree,
+    common_first,
+    read_table,
+    summarise,
+    table_from_arrays,
+)
+from dovetail.data.encode import Encode
 from dovetail.errors import DataError
+from dovetail.settings.encode import Asked
 
 AGE = np.array([20.0, 35.0, np.nan, 50.0, 51.0, 80.0])
 JOB = np.array(["cook", "cook", None, "smith", "nurse", "cook"], dtype=object)
@@ -96,3 +106,27 @@ def test_infinite_values_are_refused_and_named():
     wrong = table_from_arrays("t", {"x": np.array([1.0, np.inf])})
     with pytest.raises(DataError, match="party 'a': column 'x' of t has infinite or too large"):
         summarise(wrong, ["x"], party="a")
+
+
+def test_the_kinds_are_agreed_and_a_format_is_each_partys_own(tmp_path):
+    (tmp_path / "a.csv").write_text("seen,x\n2020-05-21,1\n2020-05-23,2\n")
+    (tmp_path / "b.csv").write_text("seen,x\n05/21/2020,1\n05/23/2020,2\n")
+    (tmp_path / "c.csv").write_text("seen,x\n18403,1\n18405,2\n")
+    names = ("seen", "x")
+    form = Asked({"seen": Encode(kind="date", format="%m/%d/%Y")})
+    tables = {name: read_table(tmp_path / f"{name}.csv") for name in "abc"}
+    tables["b"] = tables["b"].asking(form)
+    summaries = {name: summarise(each, names, party=name) for name, each in tables.items()}
+    server = agree({name: summaries[name] for name in "ab"})
+    assert {name: each.kind for name, each in server.schema.items()} == {
+        "seen": "date",
+        "x": "number",
+    }
+    sent = TableEncoder.from_json(server.to_json())
+    assert torch.equal(
+        sent.transform(tables["a"]), sent.on_site(tables["b"]).transform(tables["b"])
+    )
+    with pytest.raises(DataError, match=r"'seen' has dates at party 'a' but numbers at party 'c'"):
+        agree(summaries)
+    with pytest.raises(DataError, match=r"row 0 has '18403', expected a date"):
+        sent.transform(tables["c"])
