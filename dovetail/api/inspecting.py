@@ -50,7 +50,7 @@ from dovetail.runs.inspecting import (
 from dovetail.runs.label_copies import copies_of_sites
 from dovetail.runs.letters import by_letter, of_run
 from dovetail.runs.runfile import RunFile, check_run, load_run
-from dovetail.runs.setup import NOTHING, Given, far_of, load_data, with_labels
+from dovetail.runs.setup import NOTHING, Given, far_of, guessed_of, load_data, with_labels
 
 WHERE = "dovetail.inspect"
 
@@ -296,6 +296,7 @@ def inspect(
         *lacking.values(),
         *(warning for site in sites.values() for warning in warnings_of(site)),
         *(sentence for site in sites.values() for sentence in far_of(site)),
+        *(f"WARNING: {each}" for site in sites.values() for each in guessed_of(site)),
         *(f"WARNING: {sentence}" for sentence in ([] if private else zeros_apart(sites))),
         *(f"WARNING: {sentence}" for sentence in copies_of_sites(sites)),
         *(f"WARNING: {sentence}" for site in sites.values() for sentence in leaks(site.table)),

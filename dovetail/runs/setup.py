@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,6 +25,10 @@ from dovetail.models.threads import one_thread
 from dovetail.node.partyfile import open_sites
 from dovetail.runs.label_copies import copies_of_sites, copies_of_table
 from dovetail.runs.runfile import DataSection, RunFile
+from dovetail.settings.sources import is_query
+
+#: What names a CSV file in a SELECT.
+_CSV = re.compile(r"\.(?:csv|tsv)(?:\.gz)?['\"]|\bread_csv", re.I)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +113,18 @@ def lost_of(site: Site) -> list[str]:
     return [
         f"party {site.name!r}: {name!r}: {doubt.sentence(name, python=python)}"
         for name, doubt in lost
+    ]
+
+
+def guessed_of(site: Site) -> list[str]:
+    """That a SELECT has types which DuckDB guesses from a CSV file's rows; [] where it does not."""
+    query = site.party.table
+    if not is_query(query) or not _CSV.search(query) or "all_varchar" in query.lower():
+        return []
+    return [
+        f"party {site.name!r}: its SELECT reads a CSV file, whose types DuckDB guesses from the "
+        "rows that it has today; write read_csv('FILE', all_varchar = true), and cast what the "
+        "SELECT computes with"
     ]
 
 

@@ -92,6 +92,26 @@ def inspected_json(dovetail: Any, *arguments: object) -> Any:
     return json.loads(done.out)
 
 
+@pytest.mark.parametrize(
+    ("table", "guessed"),
+    [
+        ("SELECT * FROM 'bank.csv'", True),
+        ("SELECT * FROM read_csv('bank.csv')", True),
+        ("SELECT * FROM read_csv('bank.csv', all_varchar = true)", False),
+        ("bank.csv", False),
+    ],
+)
+def test_a_select_whose_types_are_guessed_is_told(
+    dovetail: Any, write: Write, table: str, guessed: bool
+) -> None:
+    (file,) = write({"bank": (range(40), "ab", range(40))})
+    file.write_text(file.read_text().replace('"bank.csv"', json.dumps(table)))
+    done = dovetail("inspect", file)
+    assert done.code == 0
+    words = "party 'bank': its SELECT reads a CSV file, whose types DuckDB guesses from the rows"
+    assert (words in done.err) == guessed, done.err
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_party_files_that_fit_a_method_are_told_its_name(
     dovetail: Any, write: Write, method: str
