@@ -1,18 +1,21 @@
 """What APFed-S costs and shows beside APFed-D: seconds, bytes, messages, and the partner's columns.
 
-    python -m benchmarks.sealed [--seed 1]
+    python -m benchmarks.sealed [--seed 1] [--exchange [ROWS]]
 
 Credit with 1,000 labels and digits with 100, as ``dovetail bench worth`` has them, everybody in one
 process. Seconds are of a core (process time), so that a busy machine does not count: of the
 exchange with the partner, and of the whole run. "columns" is what the label owner can explain of
 the partner's columns (mean R², ridge regression fitted on half of the shared rows and judged on the
 other half, from known rows): from its own columns, and with the numbers that it was given.
-Below, each step of the encryption by itself, at 300 labels and 4,096 rows.
+Below, each step of the encryption by itself, at 300 labels and 4,096 rows. ``--exchange`` measures
+the exchange alone, both sides in one process, weights included, of made-up tables: labels, rows
+and classes are what its cost hangs on; of ROWS rows more where they are given.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +25,24 @@ import numpy as np
 import torch
 from sklearn.linear_model import RidgeCV
 from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks import _results
+from dovetail.data import Alignment, SharedRows
+from dovetail.federated import Local
 from dovetail.methods.apfed import sealed
+from dovetail.methods.apfed.distil import Table
+from dovetail.models.learners import NO_FOLD
+from dovetail.models.learners.distil import Owner
+from dovetail.models.losses import CLASSES
+from dovetail.network import InProcess
 from dovetail.privacy import encrypted
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
 
 RUNS = Path(__file__).parents[1] / "runs" / "apfed"
+#: Labels, rows and classes of made-up exchanges, the cheapest first.
+EXCHANGES = ((1000, 16_500, 2), (3000, 10_000, 2), (1000, 10_000, 26), (1000, 100_000, 2))
 CASES = {"credit, 1,000 labels": ("credit", 1000), "digits, 100 labels": ("digits", 100)}
 
 
@@ -128,6 +141,36 @@ def steps() -> list[dict[str, Any]]:
     return steps
 
 
+def exchange(labels: int, rows: int, classes: int) -> dict[str, Any]:
+    """Costs of one question about all rows, and its answer, for a partner of six columns."""
+    rng = torch.Generator().manual_seed(0)
+    x_RF, theirs_RF = (torch.randn(rows, width, generator=rng) for width in (4, 6))
+    truth_R = torch.randint(classes, (rows,), generator=rng)
+    folds_R = torch.full((rows,), NO_FOLD)
+    folds_R[:labels] = torch.arange(labels) % 4
+    targets_RC = F.one_hot(truth_R, classes).float()
+    everyone = torch.arange(rows)
+    table = Table.of(x_RF, "bank", Alignment({"bank": everyone, "shop": everyone}))
+    owner = Owner(x_RF, targets_RC, folds_R, CLASSES)
+    active = sealed.Active(owner, table, None, Local("bank"), seed=1, max_rows=rows)
+    partner = sealed.Partner(SharedRows("shop", theirs_RF, everyone), None, Local("shop"))
+    engine = InProcess({"shop": partner}, driver="bank", through_bytes=True)
+    started = time.process_time()
+    active.ask_all(engine)
+    seconds = time.process_time() - started
+    assert "shop" in active.numbers, active.lost
+    sent = sum(line["bytes"] for line in engine.ledger.lines())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "labels": labels,
+        "rows": rows,
+        "classes": classes,
+        "s": round(seconds, 2),
+        "MB": round(sent / 1e6, 1),
+        "peak MiB": round(peak),
+    }
+
+
 def len_0(made: Any) -> int:
     """Nothing of it travels."""
     return 0
@@ -138,7 +181,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=1)
-    seed = parser.parse_args().seed
+    parser.add_argument("--exchange", type=int, nargs="?", const=0, metavar="ROWS")
+    options = parser.parse_args()
+    seed = options.seed
+    if options.exchange is not None:
+        torch.set_num_threads(1)
+        sizes = EXCHANGES + ((1000, options.exchange, 2),) * bool(options.exchange)
+        costs = [exchange(*each) for each in sizes]
+        _results.write("sealed_exchange", "APFed-S: one question and its answer", costs)
+        return
     _results.write("sealed_steps", "APFed-S: steps of the encryption", steps())
     rows: list[dict[str, Any]] = []
     for method in ("apfed", "apfed-d"):
