@@ -159,7 +159,7 @@ class Begin(Message):
 
     initiator: str
     mode: str
-    id_as: str
+    compared_as: str  # ids, as ``id_as`` of its party file says
     num_ids: int  # N
     batch_size: int
 

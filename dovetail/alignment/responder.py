@@ -275,9 +275,9 @@ class Responder:
                 f"{begin.initiator!r} asks for mode {begin.mode!r}; this party agrees to "
                 f"{' or '.join(self._modes)}; its owner may add to policy.align_modes"
             )
-        if begin.id_as != self._id_as:
+        if begin.compared_as != self._id_as:
             raise AlignmentError(
-                f"{begin.initiator!r} compares ids as {begin.id_as[:20]!r}, {self.name!r} as "
+                f"{begin.initiator!r} compares ids as {begin.compared_as[:20]!r}, {self.name!r} as "
                 f"{self._id_as!r}; both party files must have the same id_as"
             )
         if begin.num_ids < max(0, self._min_ids):

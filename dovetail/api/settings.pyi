@@ -409,7 +409,7 @@ class PartyKeys(TypedDict, total=False):
     categorical: Sequence[str]
     max_categories: int
     encode: Mapping[str, Encode]
-    lowercase_ids: bool
+    id_as: Literal['text', 'lowercase', 'digits']
     match: Sequence[Sequence[str]]
     match_columns: Mapping[str, str]
     match_dates: Literal['day-first', 'month-first']

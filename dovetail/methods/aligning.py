@@ -73,8 +73,8 @@ def align_sites(
 
 def zeros_apart(sites: Mapping[str, Site]) -> list[str]:
     """A sentence for each party of whose ids more are another's without zeros before them."""
-    first, *others = sorted(sites.values(), key=lambda site: site.table.labels is None)
-    found = (_zeros_of(site, first) or _zeros_of(first, site) for site in others)
+    ordered = sorted(sites.values(), key=lambda site: site.table.labels is None)
+    found = (_zeros_of(site, ordered[0]) or _zeros_of(ordered[0], site) for site in ordered[1:])
     return [sentence for sentence in found if sentence]
 
 
