@@ -21,7 +21,7 @@ from datetime import date
 import duckdb
 import numpy as np
 
-from dovetail.data.duck import literal, quoted
+from dovetail.data.duck import first_line, literal, quoted
 from dovetail.data.kinds import ID, Column, Reading
 from dovetail.data.tables import InMemory, Table
 from dovetail.errors import DataError
@@ -206,12 +206,18 @@ class Events:
             arrays[name] = np.where(column.missing, "", texts).astype(object)
             selected.append(f"nullif({quoted(name)}, '') AS {quoted(name)}")
         made = ", ".join(f"({sql})::DOUBLE" for sql in self.columns.values())
-        with duckdb.connect(config={"threads": 1}) as connection:  # sums in the order of the rows
-            connection.register("events", arrays)
-            rows = connection.execute(
-                f"SELECT {made} FROM (SELECT {', '.join(selected)} FROM events) "
-                "GROUP BY _sample ORDER BY _sample"
-            ).fetchnumpy()
+        query = (
+            f"SELECT {made} FROM (SELECT {', '.join(selected)} FROM events) "
+            "GROUP BY _sample ORDER BY _sample"
+        )
+        try:
+            with duckdb.connect(config={"threads": 1}) as connection:  # sums in the rows' order
+                connection.register("events", arrays)
+                rows = connection.execute(query).fetchnumpy()
+        except duckdb.Error as error:
+            raise DataError(
+                f"cannot sum up the events of {table.description}: {first_line(error)}"
+            ) from None
         for values in rows.values():
             missing = np.ma.getmaskarray(values)
             filled = np.where(missing, np.nan, np.ma.getdata(values)).astype(np.float64)

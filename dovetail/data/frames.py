@@ -124,7 +124,13 @@ def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
         stamps = series.dt.timestamp("us").fill_null(0).to_numpy().astype(np.int64)
         values = stamps.astype("datetime64[us]")  # days since 1970, as of a file
     elif dtype in (nw.String, nw.Categorical, nw.Enum):
-        values = series.cast(nw.String).fill_null("").to_numpy().astype(object)
+        try:
+            values = series.cast(nw.String).fill_null("").to_numpy().astype(object)
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"column {name!r} of {table} has text that is no Unicode ({error.reason}), as of a "
+                "file read in a wrong encoding; read it again, or leave the column out"
+            ) from None
         column = stored(values, missing)
         return column if dtype == nw.String else convert(column, CATEGORY)
     elif dtype in (nw.Object, nw.Unknown, nw.Decimal):

@@ -601,10 +601,10 @@ def texts_of(column: Column) -> np.ndarray:
     """(N,) objects that are all ``str``; "" where a value is missing."""
     if column.is_text:
         return column.values
-    values, inverse = np.unique(column.values, return_inverse=True)
+    values, inverse = np.unique(column.values[~column.missing], return_inverse=True)
     known = [date_text(each) if column.is_date else number_text(each) for each in values.tolist()]
-    texts = np.array(known, dtype=object)[inverse] if len(known) else np.empty(0, dtype=object)
-    texts[column.missing] = ""
+    texts = np.full(len(column.values), "", dtype=object)
+    texts[~column.missing] = np.array(known, dtype=object)[inverse]
     return texts
 
 

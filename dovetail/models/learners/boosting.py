@@ -192,19 +192,25 @@ class Boosting:
         if scores == 1:
             parameters.pop("num_class")
 
-        def dataset(chosen: Tensor, reference: Any = None) -> Any:
+        def dataset(chosen: Tensor, reference: Any = None, *, ramp: bool = False) -> Any:
             x = rows.x_NF[chosen].numpy()
+            if ramp:
+                x = np.arange(x.size, dtype=np.float32).reshape(x.shape)
             start = np.tile(start_S.numpy(), (len(x), 1))
             return lightgbm.Dataset(
                 x,
                 np.zeros(len(x), dtype=np.float32),  # unused: the gradients know the targets
                 init_score=start if scores > 1 else start[:, 0],
                 reference=reference,
-                params=parameters,
+                params={**parameters, "objective": "none"},
                 free_raw_data=True,
             )
 
-        data = dataset(train)
+        data = dataset(train).construct()
+        if all(data.feature_num_bin(index) < 2 for index in range(data.num_feature())):
+            # LightGBM refuses columns that are constant here: it splits none of others, instead.
+            parameters["min_gain_to_split"] = 1e300
+            data = dataset(train, ramp=True)
         extra: dict[str, Any] = {}
         if stop is not None:
             stop_targets, stop_weights = rows.targets_NC[stop].double(), rows.weights()[stop]
