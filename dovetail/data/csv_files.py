@@ -6,6 +6,7 @@ import csv
 import gzip
 import itertools
 import re
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ from dovetail.errors import DataError
 
 #: The line by which a spreadsheet is told of the delimiter.
 _SEPARATOR = re.compile(r"sep=([,;|\t])\s*", re.I)
+
+#: What reading the first line can raise of a file that is no text, or no gzip file.
+UNREADABLE = (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error)
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz")
 

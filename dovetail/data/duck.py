@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -128,5 +129,13 @@ def literal(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB says first."""
-    return str(error).strip().split("\n")[0].rstrip(".:;")
+    """What DuckDB says first; of some errors it says it in JSON.
+
+    >>> first_line(duckdb.Error('{"exception_type": "IO", "exception_message": "disk full"}'))
+    'disk full'
+    """
+    text = str(error).strip()
+    if text.startswith("{"):
+        with suppress(ValueError, AttributeError):
+            text = str(json.loads(text).get("exception_message", text))
+    return text.split("\n")[0].rstrip(".:;")

@@ -24,8 +24,10 @@ _WIDE_INTEGERS = {"UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM"}
 _FLOATS = {"FLOAT", "DOUBLE", "DECIMAL"}
 _TEXTS = {"VARCHAR", "ENUM", "UUID", '"NULL"'}
 
-#: A table of more columns, and of at most so many values, is read whole by the first that is asked.
+#: A table of more columns, and of at most so many values, is read many at a time.
 MANY_COLUMNS, MAX_WHOLE_VALUES = 50, 10_000_000
+#: So many columns are read in one query.
+_TOGETHER = 64
 
 #: Of a longer table a text column of so few different texts is read as their numbers: a text of
 #: its own for each row would take eight times the memory.
@@ -152,12 +154,18 @@ class Loaded:
         return self._type(name) in _TEXTS
 
     def _beside(self, name: str) -> list[str]:
-        """The columns that are read together with one: a query looks at all columns of a table,
-        so that one for each of a thousand takes minutes."""
+        """The columns that are read together with one.
+
+        A query looks at all columns of a table, so that one for each of a thousand takes minutes;
+        one of a thousand takes as long, since DuckDB compares each expression with all others.
+        """
         if not self._is_small or len(self.types) <= MANY_COLUMNS:
             return [name]
         chosen = [each for each in self.types if self.columns is None or each in self.columns]
-        return chosen if name in chosen else [name]
+        if name not in chosen:
+            return [name]
+        start = chosen.index(name) // _TOGETHER * _TOGETHER
+        return chosen[start : start + _TOGETHER]
 
     @property
     def _is_small(self) -> bool:

@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 
 from dovetail.data import kinds
-from dovetail.data.csv_files import SUFFIXES, is_csv, load_csv
+from dovetail.data.csv_files import SUFFIXES, UNREADABLE, is_csv, load_csv
 from dovetail.data.duck import Data, first_line, literal, lock, shared_cursor
 from dovetail.data.judged import run_judged
 from dovetail.data.kinds import Column, Reading
@@ -385,7 +385,7 @@ def read_table(
                 return _loaded(data, description, names, columns, delimiter=delimiter)
             names = _load_file(data, path)
         return _loaded(data, description, names, columns)
-    except (duckdb.Error, UnicodeDecodeError) as error:
+    except (duckdb.Error, *UNREADABLE) as error:
         if not is_query(source):
             refuse_other_kind(Path(source))
         raise DataError(
