@@ -22,6 +22,7 @@ from mailboxes import Letters, certify_relay, impatient_command, kill, relay_of,
 from processes import credentials
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
+from dovetail.companions.mailbox import relay_command
 from dovetail.companions.mailbox.letters import Label
 from dovetail.companions.mailbox.places import PlaceError
 from dovetail.companions.mailbox.relay import Relay
@@ -356,3 +357,12 @@ def lying_relay(folder: Path, output: Path, arguments: list[str], lie: str) -> N
 
     Store.keep, Store.names, Store.remove = keep, names, remove  # type: ignore[method-assign]
     command(folder, output, arguments)
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "[::]"])
+def test_the_address_that_is_printed_can_be_typed(
+    everywhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_command.socket, "getfqdn", lambda: "relay.example.org")
+    assert relay_command._typed(f"https://{everywhere}:443") == "https://relay.example.org:443"
+    assert relay_command._typed("https://10.0.0.1:443") == "https://10.0.0.1:443"

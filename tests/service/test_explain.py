@@ -1,5 +1,6 @@
 """Explanations add up, find the columns that matter, and are LightGBM's own of its trees."""
 
+import hashlib
 import json
 
 import lightgbm
@@ -8,6 +9,7 @@ import pytest
 import torch
 from learned import clinic_table, fitted_model
 
+from dovetail.companions.service.explain_command import explain
 from dovetail.companions.service.explained import page
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
@@ -136,3 +138,20 @@ def test_the_command_prints_json_and_writes_a_page(tmp_path, table, capsys):
     assert text.count("<figure>") == 2 + 1 + 3
     assert "what each column adds in row 3" in text
     assert page("again", model.explain(table)).count("<figure>") == 5
+
+
+def test_scores_on_the_file_that_taught_the_model_are_called_that(table, tmp_path, capsys):
+    model = fitted_model(table, [Linear()])
+    folder = model.save(tmp_path / "run" / "models" / "clinic")
+    table.to_csv(tmp_path / "taught.csv", index=False)
+    table.head(100).to_csv(tmp_path / "other.csv", index=False)
+    digest = hashlib.sha256((tmp_path / "taught.csv").read_bytes()).hexdigest()
+    (tmp_path / "run" / "run.toml").write_text(f'[sha256]\n"taught.csv" = "{digest}"\n')
+    words = "on the rows that it was trained on"
+    for name, is_taught in (("taught", True), ("other", False)):
+        page_file = tmp_path / f"{name}.html"
+        explain(folder, tmp_path / f"{name}.csv", html=page_file, rows=10, quiet=True)
+        said = capsys.readouterr().out.splitlines()[0]
+        assert said.startswith("auc ")
+        assert (words in said, words in page_file.read_text()) == (is_taught, is_taught)
+        assert is_taught or said.endswith("on these rows")
