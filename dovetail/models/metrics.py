@@ -300,9 +300,12 @@ def _curves(second_N: np.ndarray, truth_N: np.ndarray) -> dict[str, list[list[fl
 
 
 def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
-    """Points that are evenly far from each other along x, the first and the last among them."""
-    wanted = np.searchsorted(x, np.linspace(x[0], x[-1], _POINTS))
+    """Points evenly far from each other along the curve; all where they are few."""
+    # Along x alone, what rises or falls at one x would be lost.
+    far = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y)))])
+    wanted = np.searchsorted(far, np.linspace(0, far[-1], _POINTS))
     indices = np.unique([0, *np.minimum(wanted, len(x) - 1), len(x) - 1])
+    indices = np.arange(len(x)) if len(x) <= _POINTS else indices
     return [[round(float(x[index]), 6), round(float(y[index]), 6)] for index in indices]
 
 

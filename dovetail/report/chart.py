@@ -317,10 +317,11 @@ class Spread:
     Attributes:
         name: what stands before it.
         text: the number.
-        mean, std: where the dot is, and how far its bar reaches.
+        mean, std: where the dot is, and how far its bar reaches to either side.
         colour: its place among the colours.
         is_main: whether it is what the run is about.
         each: every seed's.
+        interval: where its bar begins and ends, in place of ``std``.
     """
 
     name: str
@@ -330,6 +331,12 @@ class Spread:
     colour: int = 0
     is_main: bool = False
     each: Sequence[float] = ()
+    interval: tuple[float, float] | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where its bar begins and ends."""
+        return self.interval or (self.mean - self.std, self.mean + self.std)
 
 
 @dataclass(frozen=True)
@@ -373,6 +380,6 @@ def dots(title: str, rows: Sequence[Spread], *, zero: bool = False) -> Dots | No
     kept = [row for row in rows if all(map(math.isfinite, (row.mean, row.std, *row.each)))]
     if not kept:
         return None
-    ends = [end for row in kept for end in (row.mean - row.std, row.mean + row.std, *row.each)]
+    ends = [end for row in kept for end in (*row.ends, *row.each)]
     marks = ticks(min(ends + [0.0] * zero), max(ends + [0.0] * zero), 4)
     return Dots(title, kept, marks, zero and marks[0] < 0 < marks[-1])

@@ -126,10 +126,11 @@ def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
     points = [(each.said, each.was) for each in judged_rows.reliability if each.rows >= _DRAWN_FROM]
     if points:
         what = f"the probability of {second!r}" if second else "the said class's probability"
+        is_so = f"that are {second!r}" if second else "in which it is right"
         yield square(
-            "share of rows in which it was right",
+            f"share of rows {is_so}",
             f"what the model predicted: {what}",
-            [("the model", points), ("always true", [(0.0, 0.0), (1.0, 1.0)])],
+            [("the model", points), ("as it should be", [(0.0, 0.0), (1.0, 1.0)])],
         )
     if judged_rows.roc:
         yield square(
@@ -158,7 +159,7 @@ def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
                     (f"by {each.time:g}", [(group.said, group.was) for group in each.groups])
                     for each in judged_rows.calibration
                 ),
-                ("always true", [(0.0, 0.0), (1.0, 1.0)]),
+                ("as it should be", [(0.0, 0.0), (1.0, 1.0)]),
             ],
         )
     if judged_rows.precision_recall:

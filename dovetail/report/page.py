@@ -321,12 +321,14 @@ def _dots(runs: Sequence[Run], names: tables.Names, score: str) -> charts.Dots |
             mean, spread = charts.mean_std(values)
             interval = tables.interval(run, row.name, score)
             if interval is not None:
-                with_interval, spread = True, (interval[1] - interval[0]) / 2
+                with_interval = True
             if len(runs) > 1:
                 name = f"{run.name}: {name}"
             colour = index if len(runs) > 1 else 0 if main else 1
             rows.append(
-                charts.Spread(name, tables.value_text(values), mean, spread, colour, main, values)
+                charts.Spread(
+                    name, tables.value_text(values), mean, spread, colour, main, values, interval
+                )
             )
     rows.sort(key=lambda row: row.mean, reverse=SCORES[score])
     where = "" if score == "validation" else " on the test rows"

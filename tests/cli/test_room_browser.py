@@ -155,7 +155,9 @@ def test_a_federation_from_its_rooms(
     runs.locator("select[name=proposal]").select_option("proposal.json")
     runs.locator("input[name=name]").fill("first")
     runs.get_by_role("button", name="Train").click()
-    sync_api.expect(runs.locator("tbody")).to_contain_text(re.compile(r"seed 0, apfed-mixed: \d"))
+    sync_api.expect(runs.locator("tbody")).to_contain_text(
+        re.compile(r"seed 0, apfed-mixed: epoch \d")
+    )
     looked_at(runs, "room-runs")
     runs.get_by_role("button", name="stop first").click()
     sync_api.expect(runs.locator("tbody")).to_contain_text("stopped")

@@ -138,6 +138,15 @@ def test_all_scores_of_two_classes_are_scikit_learns() -> None:
     assert report["threshold"] == 0.3
     assert report["roc"][0] == [0, 0]
     assert report["roc"][-1] == [1, 1]
+    false, true = zip(*report["roc"], strict=True)
+    assert np.trapezoid(true, false) == pytest.approx(scores["auc"], abs=0.01)
+
+
+def test_a_curve_that_rises_at_one_place_is_drawn_so() -> None:
+    outputs = torch.stack([torch.zeros(7), torch.tensor([4.0, 3, 2, 1, 0, -1, -2])], dim=1)
+    report = details(TWO, outputs, torch.tensor([1, 1, 1, 0, 1, 0, 0]))
+    assert [0.0, 0.75] in report["roc"]
+    assert [0.333333, 1.0] in report["roc"]
 
 
 def test_all_scores_of_more_classes_are_means_of_each_against_the_rest() -> None:

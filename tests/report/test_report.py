@@ -361,6 +361,8 @@ def test_dots_stand_where_their_values_are():
     assert [drawn.at(row.mean) for row in drawn.rows] == ["0.00", "80.00"]
     assert (drawn.at(8.0 - 2.0), drawn.at(8.0 + 2.0)) == ("60.00", "100.00")
     assert dots("x", [Spread("a", "", math.nan, 0.0)]) is None
+    auc = dots("auc", [Spread("a", "0.98", 0.98, 0.0, interval=(0.93, 1.0))])
+    assert auc.marks[-1] == 1.0
 
 
 def test_a_loss_that_falls_far_is_drawn_on_a_logarithmic_axis():

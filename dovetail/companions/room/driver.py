@@ -327,9 +327,9 @@ def _progress(run: Run) -> str:
     for variant in reversed(seed.variants):
         lines = seed.lines.get(variant)
         if lines:
-            number = lines[-1].get("epoch", lines[-1].get("round"))
+            what = "epoch" if "epoch" in lines[-1] else "round"
             rows = {row.name: row for row in scored(run)}
             values = rows[variant].values("accuracy") if variant in rows else []
             scores = f", accuracy {value_text(values)}" if values else ""
-            return f"seed {seed.seed}, {variant}: {number}{scores}"
+            return f"seed {seed.seed}, {variant}: {what} {lines[-1].get(what)}{scores}"
     return f"seed {seed.seed}: begins"
