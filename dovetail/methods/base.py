@@ -307,3 +307,14 @@ class Loaded:
     connect: Callable[[str], Engine] | None = None
     secret: Secret | None = None
     hosts: Hosts | None = None
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """Partner -> how many of the label owner's rows it has, too; {} where no files are aligned
+        with one label owner."""
+        counts: dict[str, int] = {}
+        for part in (self.alignment, self.test_alignment):
+            if self.active is not None and part is not None:
+                for name in part.rows.keys() - {self.active}:
+                    counts[name] = counts.get(name, 0) + len(part.shared(self.active, name))
+        return dict(sorted(counts.items()))

@@ -123,6 +123,7 @@ class Result(_Read):
     seed: int
     variants: dict[str, Done]
     versions: dict[str, str] = {}
+    shared: dict[str, int] = {}
     recovered: Recovered | None = None
     warnings: list[str] = []
     epsilon: list[Spent] = []
@@ -213,6 +214,7 @@ class Seed:
         together: whether a model here predicts with partners while they are there.
         recovered: how much of their help stays when they leave, where the run says so.
         versions: package -> the version that trained, where the run says so.
+        shared: partner -> how many of the label owner's rows it has, too.
         finished: whether ``result.json`` is there.
         notes: what is missing or damaged, a sentence each.
     """
@@ -230,6 +232,7 @@ class Seed:
     together: bool = False
     recovered: Recovered | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
     finished: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -370,6 +373,7 @@ def _read_seed(path: Path) -> Seed:
     read = Seed(path, seed, method, settings, finished=result is not None, notes=notes)
     if result is not None:
         read.done, read.versions = result.variants, result.versions
+        read.shared = result.shared
         read.recovered = result.recovered
         notes += result.warnings
         notes += [spent_text(each.model_dump(by_alias=True)) for each in result.epsilon]

@@ -55,14 +55,13 @@ def coverage_of(run: Run, read_tables: bool, *, least: int = 0) -> Coverage | No
     if not section and not files:
         return None
     if not read_tables and not _is_plain(section):
-        return Coverage(
-            note="Not drawn: this takes the tables that run.toml names. With --data they are read."
-        )
+        note = "Not drawn: this takes the tables that run.toml names. With --data they are read."
+        return Coverage(note=note, least=least)
     try:
         drawn = _drawn(check_run(settings, where=f"{run.path}: run.toml"), run)
         return replace(drawn, least=least)
     except (DovetailError, OSError) as error:
-        return Coverage(note=f"Not drawn, as the data cannot be read: {error}")
+        return Coverage(note=f"Not drawn, as the data cannot be read: {error}", least=least)
 
 
 def _is_plain(section: Any) -> bool:

@@ -79,7 +79,7 @@ def _view(run: Run, titles: tables.Titles, coverage: Coverage | None) -> dict[st
         "name": run.name,
         "path": str(run.path),
         "headline": tables.headline(run, titles),
-        "trained_on": tables.trained_on(run),
+        "trained_on": tables.trained_on(run, coverage.least if coverage else 0),
         "next": list(tables.next_steps(run)),
         "notes": run.notes,
         "scores": tables.score_table(run, titles),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from dovetail.data.coverage import shown
 from dovetail.data.wording import bytes_text, count_text, name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES, on_rows
@@ -319,14 +320,18 @@ def interval(run: Run, name: str, score: str) -> tuple[float, float] | None:
     return found[0] if len(found) == 1 else None
 
 
-def trained_on(run: Run) -> str:
-    """The day on which the run ended, and whether its messages were attacked."""
+def trained_on(run: Run, least: int = 0) -> str:
+    """How many rows partners share, the day on which the run ended, and whether its messages were
+    attacked; numbers below ``least`` are hidden."""
     ends = [each.path / "result.json" for each in run.seeds if each.finished]
     if not ends:
         return ""
     day = datetime.fromtimestamp(max(path.stat().st_mtime for path in ends)).date()
     verdict = "not run" if run.audit is None else run.audit.verdict
-    return f"Trained on {day}. Audit: {verdict}."
+    told = (f"{name} {shown(n, least=least)}" for name, n in run.seeds[0].shared.items())
+    shared = "; ".join(told)
+    rows = f"Rows of the label owner that a partner has, too: {shared}. " if shared else ""
+    return f"{rows}Trained on {day}. Audit: {verdict}."
 
 
 def next_steps(run: Run) -> Iterator[str]:
@@ -339,6 +344,7 @@ def next_steps(run: Run) -> Iterator[str]:
     if run.audit is None:
         yield f"Before you go on with partners: dovetail audit {run.path} attacks its messages."
     if any(seed.models for seed in run.seeds):
+        yield f"To see which columns matter: dovetail explain {run.path} LABELLED.csv."
         yield f"To use it: dovetail predict {run.path} NEW.csv."
 
 

@@ -144,6 +144,7 @@ class RunFolder:
         self._proposal = ""
         self._finished = False
         self.keys: Path | None = None
+        self.shared: Mapping[str, int] = {}
 
     def of_proposal(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
         """Keep what was agreed on beside the run: ``agreement/``, as it was proposed and signed."""
@@ -295,6 +296,7 @@ class RunFolder:
             "bytes": method["bytes"],
             "missed": method["missed"],
             **({"proposal": self._proposal} if self._proposal else {}),
+            **({"shared": dict(self.shared)} if self.shared else {}),
             **method.get("about", {}),
             **self._only_tested(method),
             **({"warnings": warnings} if warnings else {}),

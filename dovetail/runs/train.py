@@ -275,6 +275,7 @@ class _Opened:
             RunFolder(folder, settings, seed=seed, method=run.method, **sizes) as kept,
             self.talk.epochs(title) as progress,
         ):
+            kept.shared = self.loaded.shared
             if summary is not None:
                 summary.unlink(missing_ok=True)
             if driver is not None:
