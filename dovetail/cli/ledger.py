@@ -338,12 +338,13 @@ def _print(
         pad_edge=False,
     )
     has_tensors = any("tensors" in line for line in lines)
-    costs = any("epsilon" in line for line in lines)
+    costs = [each for each in ("epsilon", "bits") if any(each in line for line in lines)]
     table.add_column(whom, overflow="fold")
     table.add_column("message", overflow="fold")
     if has_tensors:
         table.add_column("tensors", overflow="fold")
-    for name in ("count", "bytes", *["epsilon"] * costs):
+    heads = {"epsilon": "epsilon", "bits": "bits a row"}
+    for name in ("count", "bytes", *(heads[each] for each in costs)):
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         tensors = "\n".join(
@@ -355,7 +356,7 @@ def _print(
             *[Text("\n".join(map(printable, tensors.split("\n"))))] * has_tensors,
             f"{line['count']:,}",
             f"{line['bytes']:,}",
-            *[f"{line['epsilon']:.3g}" if "epsilon" in line else ""] * costs,
+            *(f"{line[each]:.3g}" if each in line else "" for each in costs),
         )
     for name, num_bytes in totals.items():
         table.add_row(Text(printable(name)), "all", *[""] * has_tensors, "", f"{num_bytes:,}")

@@ -24,19 +24,20 @@ def noted(message: M, cost: Mapping[str, Any] | None) -> M:
 
     Args:
         message: about to leave.
-        cost: epsilon and delta of the sample that has cost most, this message counted; None, or
-            an epsilon without end: nothing is counted.
+        cost: epsilon and delta of the sample that has cost most, this message counted; or bits of
+            each row that this message tells at the most. None, or an epsilon without end: nothing
+            is counted.
     """
-    if cost and math.isfinite(cost["epsilon"]):
+    if cost and math.isfinite(cost.get("epsilon", 0.0)):
         _NOTED[id(message)] = dict(cost)
         weakref.finalize(message, _NOTED.pop, id(message), None).atexit = False
     return message
 
 
 def cost_of(message: Message) -> dict[str, float]:
-    """Epsilon and delta that were noted with it; nothing where none were."""
+    """Epsilon and delta, or bits, that were noted with it; nothing where none were."""
     cost = _NOTED.get(id(message), {})
-    return {name: float(cost[name]) for name in ("epsilon", "delta") if name in cost}
+    return {name: float(cost[name]) for name in ("epsilon", "delta", "bits") if name in cost}
 
 
 def releases_of(message: Message) -> int:

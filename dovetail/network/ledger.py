@@ -143,6 +143,7 @@ class LedgerFile:
         count       how many messages this line stands for, where that is not one
         epsilon     of the sample that messages to this receiver have cost most by now, this one
                     counted, where what leaves is noised; and ``delta``
+        bits        that this message tells of each row at the most, where that is bounded
         digest      SHA-256 of the message's bytes, as they travelled
         connection  of the connections with that other since this start, the number of this one
         previous    the hash of the line before
@@ -361,7 +362,7 @@ class LedgerFile:
 
 
 def _cost(message: Message) -> str:
-    """Epsilon and delta, where the message was noted with them."""
+    """Epsilon and delta, or bits, where the message was noted with them."""
     return "".join(f',"{name}":{value!r}' for name, value in cost_of(message).items())
 
 
@@ -413,7 +414,7 @@ class Sent:
     bytes: int = 0
     first: str = ""
     last: str = ""
-    cost: dict[str, float] = field(default_factory=dict)  # epsilon and delta, the largest
+    cost: dict[str, float] = field(default_factory=dict)  # epsilon and delta, or bits, the largest
 
 
 @dataclass
@@ -667,3 +668,5 @@ def _count(verified: Verified, totals: dict[str, int], entries: Mapping[str, Any
     sent.last = time
     if float(entries.get("epsilon", 0)) > sent.cost.get("epsilon", 0):
         sent.cost = {name: float(entries[name]) for name in ("epsilon", "delta")}
+    if float(entries.get("bits", 0)) > sent.cost.get("bits", 0):
+        sent.cost["bits"] = float(entries["bits"])

@@ -38,6 +38,7 @@ from dovetail.models.losses import CLASSES, Values
 from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
+from dovetail.network.costs import cost_of
 from dovetail.network.quota import Quota
 from dovetail.privacy import encrypted
 from dovetail.settings.models import Pictures
@@ -130,6 +131,8 @@ def test_numbers_are_blurred_by_their_bits_and_equal_rows_differ() -> None:
     active = active_of(owner, {"shop": everyone})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
     assert active.bits == {"shop": 6}
+    question, _ = active.question("shop")
+    assert cost_of(party.begin(question)) == {"bits": 6.0}  # so its ledger says, of each row
     alike = active.numbers["shop"][200:, 0]
     assert len(alike.unique()) > 195
     _, unit, _ = encrypted.whole_targets(targets(owner, active.labelled("shop")).numpy())

@@ -57,7 +57,7 @@ from dovetail.models.learners.assisted import targets
 from dovetail.models.learners.distil import Owner
 from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Smoother, Smoothing
-from dovetail.network import Bytes, Draws, Engine, Integers, Message
+from dovetail.network import Bytes, Draws, Engine, Integers, Message, noted
 from dovetail.settings.models import Pictures
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -136,7 +136,7 @@ class Partner(Party):
             self.smoothing, asked.x_RF, placed, bits, asked.known_R, self.name
         )
         self.smoothing.forget()
-        return Answered(bits, placed.place_R, numbers_PW)
+        return noted(Answered(bits, placed.place_R, numbers_PW), {"bits": bits * asked.numbers})
 
     def bottom_model(self) -> Bottom:
         """What it keeps at its site: its smoother, and the targets that it cannot read."""

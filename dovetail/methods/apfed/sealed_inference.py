@@ -35,7 +35,7 @@ from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom
 from dovetail.models.kept_smoothing import KeptSmoothing, SmoothingSpec
 from dovetail.models.learners.assisted_joint import AssistedSpec
-from dovetail.network import Bytes, Integers, Message
+from dovetail.network import Bytes, Integers, Message, noted
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.privacy import encrypted
 
@@ -106,7 +106,7 @@ class Smoother(Party):
         placed = product.placed(names, network.smoothing, bits)
         counted(self.name, self._limits, self._given, rows_B, columns, placed.digest)
         numbers_PW = product.answered(network.smoothing, x_BF, placed, bits)
-        return Smoothed(placed.place_R, numbers_PW)
+        return noted(Smoothed(placed.place_R, numbers_PW), {"bits": bits * columns})
 
     def _open(self, trained: str) -> tuple[str, KeptSmoothing, Multiplying, SharedRows]:
         bottom, x = self._kept_of(trained)
