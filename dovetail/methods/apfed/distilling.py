@@ -44,7 +44,7 @@ from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners import NO_FOLD, Fitted, best_of, fit_all, make_folds
 from dovetail.models.learners.distil import Distilled, Owner, StudentConfig, Teacher
 from dovetail.models.learners.distil import distil as distilled
-from dovetail.models.learners.joint import JointSpec, WithPartners
+from dovetail.models.learners.joint import JointSpec, WithPartners, blended
 from dovetail.models.learners.refit import (
     Scored,
     own_model,
@@ -338,11 +338,11 @@ def finish(
     outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
     halved = done is not None and not done.joint_leads
-    network = None
+    network, beside = None, solo if halved else None
     if teacher is not None and help.joint is not None:
         network, _ = help.joint(solo, halved)
     if work.test is not None:
-        _score(work, outcome, owner, help, solo, network)
+        _score(work, outcome, owner, help, solo, network, beside)
     rows = judged_rows(owner.labelled_rows())
     if scored := _scored_rows(work, owner, help, network):
         whole = with_scored(owner, scored, seed=derive_seed(work.seed, "refit"), party=work.name)
@@ -355,7 +355,7 @@ def finish(
     )
     if teacher is not None and help.joint is not None:
         network, spec = help.joint(solo, halved)
-        kept = about_decision(joint_decision(work, owner, teacher))
+        kept = about_decision(joint_decision(work, owner, teacher, beside))
         outcome.joint = work.joint_model(network, spec, variant, **run, **kept)
         outcome.keys = dict(help.keys)
     line: dict[str, Any] = {
@@ -421,6 +421,7 @@ def _score(
     help: Help,
     solo: Fitted,
     network: WithPartners | None,
+    beside: Fitted | None,
 ) -> None:
     """Everything's scores on the same test rows, and the recovered share."""
     x, rows = features(work.tested.joined()), judged_rows(owner.labelled_rows())
@@ -438,7 +439,7 @@ def _score(
     tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
     if not len(tested):
         return
-    decision = joint_decision(work, owner, help.teacher)
+    decision = joint_decision(work, owner, help.teacher, beside)
     scored = work.scored("joint", joint[tested], tested, decision=decision)
     if len(tested) < len(x):
         scored["rows"] = float(len(tested))
@@ -453,12 +454,21 @@ def _score(
     )
 
 
-def joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> FittedThreshold | None:
+def joint_decision(
+    work: Distilling, owner: Owner, teacher: Teacher, beside: Fitted | None
+) -> FittedThreshold | None:
     """The joint model's threshold, by labelled rows that its members did not see.
 
     It is not calibrated: rows that partners do not answer are the solo model's.
+
+    Args:
+        beside: whose mean with the teacher it says; None: it says what the teacher does.
     """
     held_out_RC = teacher.held_out(owner.folds_R)
+    if beside is not None:
+        beside_RC = owner.no_outputs()
+        beside_RC[owner.labelled] = beside.held_out_NC
+        held_out_RC = blended([held_out_RC, beside_RC], regression=owner.regression)
     judged = ~held_out_RC.isnan().any(dim=1)
     return replace(work.decision_settings, calibrate=None).decision(
         work.task, held_out_RC[judged], owner.targets_RC[judged].argmax(dim=1)
