@@ -170,6 +170,8 @@ class Compared:
         for each in findings:
             few = re.search(r"(\d+) known rows", each.threat.attack)
             is_other = few is not None and int(few[1]) != KNOWN
+            if each.target == "columns" and not each.threat.metric.startswith("R2"):
+                continue  # whole rows and cells: benchmarks/exact_rows.py
             if each.target in WITHIN and not is_other and each.threat is not NORM:
                 key = each.target, each.observer, each.owner
                 score, base, verdict = self.audit.get(key, (0.0, 0.0, "none"))

@@ -201,7 +201,7 @@ def test_a_loss_is_of_those_who_say_none() -> None:
     said = trained("reconstruction", loss="reconstruction")
     assert said == trained("reconstruction") != trained("contrastive")
     assert trained("partners", loss="reconstruction") == said
-    with pytest.raises(DovetailError, match="says loss = 'reconstruction' below"):
+    with pytest.raises(DovetailError, match="its own loss is 'reconstruction'"):
         trained("contrastive", loss="reconstruction")
 
 

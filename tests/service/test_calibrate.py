@@ -159,7 +159,7 @@ def test_a_card_tells_columns_scores_and_groups(tmp_path, train, held_out):
     } == {**jobs}
     text = (tmp_path / "m" / "card.md").read_text()
     assert "| job = nurse" in text
-    assert "| admitted | date | 2024-01-0" in text
+    assert "| admitted | date, ISO 8601 | date | 2024-01-0" in text
     assert score_then(tmp_path / "m", "auc") == auc["value"]
     assert isinstance(dt.load(tmp_path / "m"), dt.models.Model)
 
