@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from dovetail.data.coverage import shown
@@ -339,13 +340,15 @@ def next_steps(run: Run) -> Iterator[str]:
     if not all(seed.finished for seed in run.seeds):
         yield "It is not done: say dovetail train again, with --resume."
         return
+    here = Path.cwd()
+    path = run.path.relative_to(here) if run.path.is_relative_to(here) else run.path
     if len(run.seeds) == 1:
         yield "Before you rely on a gain: --set 'seeds=[0, 1, 2]' shows how far chance moves it."
     if run.audit is None:
-        yield f"Before you go on with partners: dovetail audit {run.path} attacks its messages."
+        yield f"Before you go on with partners: dovetail audit {path} attacks its messages."
     if any(seed.models for seed in run.seeds):
-        yield f"To see which columns matter: dovetail explain {run.path} LABELLED.csv."
-        yield f"To use it: dovetail predict {run.path} NEW.csv."
+        yield f"To see which columns matter: dovetail explain {path} LABELLED.csv."
+        yield f"To use it: dovetail predict {path} NEW.csv."
 
 
 def headline(run: Run, titles: Titles) -> Headline:

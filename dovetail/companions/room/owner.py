@@ -198,7 +198,9 @@ class OwnerRoom:
         return [
             f"{drivers} may ask.",
             f"They may ask for {', '.join(names) or 'nothing'}; a run starts {each_time}.",
-            f"No message is answered about fewer than {policy.min_rows:,} people.",
+            f"No message is answered about fewer than {policy.min_rows:,} people."
+            if policy.min_rows > 1
+            else "Messages about a single person are answered, too.",
             f"In a day a driver may start {policy.max_runs_per_day:,} runs and look "
             f"{policy.max_alignments:,} times who is in both tables.",
         ]
