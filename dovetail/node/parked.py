@@ -76,6 +76,7 @@ class Parked:
         self._runs: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._marks: dict[str, int] = {}
         self._open: WeakSet[Any] = WeakSet()
+        self._large: WeakSet[Any] = WeakSet()  # whose alignment is
 
     def begin(self, marks: Mapping[str, int]) -> None:
         """Driver -> mark of the last answer in its journal, before anything is asked."""
@@ -107,12 +108,16 @@ class Parked:
         """Write a driver's alignment as that of this mark, if one of so many bytes is under way."""
         # First what was asked last: another may be of a driver's process that is gone.
         for each in sorted(self._of(driver), key=lambda each: not each.touched):
+            if each in self._large and most < math.inf:
+                continue
             state = each.alignment()
             if state is None:
                 continue
             each.touched = False
             data = written_state({"run": self._runs[each], "in": state})
-            if len(data) <= most:
+            if len(data) > most:
+                self._large.add(each)
+            else:
                 nonce = os.urandom(12)
                 sealed = ChaCha20Poly1305(self._key()).encrypt(nonce, data, driver.encode())
                 write_private(self._aligning(driver, mark), nonce + sealed)
