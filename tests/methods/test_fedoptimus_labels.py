@@ -189,7 +189,7 @@ def test_gaps_leave_a_run_finite_and_it_learns() -> None:
         held[torch.from_numpy(gaps)] = torch.nan
     labels["south"][3] = torch.nan  # a row without any trains nothing
     coordinator, owners, lines = run(
-        labels, YES_OR_NO, members=2, skip=True, patience=2, rounds=12, learning_rate=0.05
+        labels, YES_OR_NO, members=2, skip=True, patience=30, rounds=60, learning_rate=0.05
     )
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert len(owners["south"].samples) < ROWS

@@ -495,7 +495,7 @@ def test_classifiers_of_any_depth_and_of_different_widths_are_matched():
 
 @pytest.mark.trained
 def test_linear_classifiers_and_unchanged_blocks_train():
-    server = hyfem.Coordinator(TASK, dict.fromkeys(SHAPES, Unchanged()), config(), seed=0)
+    server = hyfem.Coordinator(TASK, dict.fromkeys(SHAPES, Unchanged()), config(rounds=12), seed=0)
     played = trained(server, members(widths=()))
     assert played[-1].losses["clinic"] < played[0].losses["clinic"]
 
@@ -508,7 +508,7 @@ def test_a_regression_trains():
         data = rows(name, blocks)
         labels = next(iter(data.blocks.values())).flatten(1).sum(1)
         parties[name] = made(hyfem.HyfemData(PartyData(name, data.ids, data.blocks, labels), task))
-    server = hyfem.Coordinator(task, EXTRACTORS, config(rounds=8), seed=0)
+    server = hyfem.Coordinator(task, EXTRACTORS, config(rounds=40, learning_rate=0.02), seed=0)
     played = trained(server, parties)
     assert sum(played[-1].losses.values()) < sum(played[0].losses.values())
 
