@@ -282,7 +282,7 @@ ALLOWED = {
     "data.duck.shared_cursor": "opens a database in memory",
     "data.frozen._onnx": "makes options",
     "data.loaded.Loaded.": "fetches what _run has run, which takes errors",
-    "data.vectors.": "counts of words, more than one text and word",
+    "data.vectors.": "counts of words, of which there are some; Words.fit refuses none",
     "methods.facets.views.whitened": "of an audit's finite features",
     "methods.limits.code_rank": "codes, which are checked to be finite",
     "methods.released.Release.__init__": "standardised features, which are finite",

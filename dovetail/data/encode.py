@@ -129,7 +129,10 @@ def fit_column(
         kind is None and not categorical and is_free_text(column)
     ):
         values = texts_of(column)[~column.missing]
-        how = how_of(asked if asked and kind else Encode(kind="text"), values, store)
+        try:
+            how = how_of(asked if asked and kind else Encode(kind="text"), values, store)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
         return VectorColumn(name, how, bool(column.missing.any())).watching(column)
     if column.is_text:
         return CategoryColumn.fit(name, column, max_categories).watching(column)

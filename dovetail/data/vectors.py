@@ -29,6 +29,7 @@ from dovetail.data.fitted import NumbersSeen
 from dovetail.data.frozen import Frozen
 from dovetail.data.kinds import Column, texts_of
 from dovetail.data.tables import distinct
+from dovetail.errors import DataError
 
 _Size = Annotated[int, Field(ge=1, le=4096)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -64,13 +65,22 @@ class Words:
 
     @classmethod
     def fit(cls, texts: np.ndarray, size: int) -> Words:
-        """Of (N,) texts, in ``size`` dimensions or as many as they have."""
+        """Of (N,) texts, in ``size`` dimensions or as many as they have.
+
+        Raises:
+            DataError: no text has a word.
+        """
         from scipy.sparse import vstack
         from sklearn.decomposition import TruncatedSVD
 
         counts = vstack([*_in_parts(_hashed, texts)], format="csr")
         rows_W = np.bincount(counts.indices, minlength=_BUCKETS)
         buckets = np.flatnonzero(rows_W)
+        if not len(buckets):
+            raise DataError(
+                "no text has a word, which is two or more letters or digits; read it by "
+                'kind = "category" or "hash", or leave it out'
+            )
         idf_W = np.log((1 + len(texts)) / (1 + rows_W[buckets])) + 1
         rows_NW = _weighted(counts[:, buckets], idf_W)
         directions_WS = np.zeros((len(buckets), 1))

@@ -145,12 +145,14 @@ def frame(named: str, kinds: list[str], id: str, rows: int, seed: int) -> pd.Dat
     task=st.sampled_from(["classification", "classification", "regression", "counts"]),
     kernel=st.sampled_from(["linear", "radial", "trees", "mean"]),
     test=st.sampled_from([0, 0.3, None]),
+    method=st.sampled_from(["apfed", "apfed", "apfed-d", "best-alone"]),
     seed=st.integers(0, 3),
 )
 def test_a_small_table_trains_or_says_why_not(
     tmp_path_factory: pytest.TempPathFactory,
     twist: tuple[str, Any], rows: int, classes: int, own: list[str], theirs: list[str],
-    task: str, kernel: str, test: float | None, seed: int,
+    task: str, kernel: str, test: float | None, method: str,
+    seed: int,
 ) -> None:  # fmt: skip
     odd = dict([twist])
     rows, id, named = odd.get("rows", rows), odd.get("ids", "text"), odd.get("names", "xyz")
@@ -159,7 +161,10 @@ def test_a_small_table_trains_or_says_why_not(
     values = pd.Series(labels(rows, classes)[odd.get("labels", usual)], dtype=object)
     owner["label"] = values.where(values.index < odd.get("labelled", rows - 1), None)
     partner = frame("xyz", theirs, id, min(rows, odd.get("shared", rows)), seed + 9)
-    policy = {"algorithms": ["align", "apfed"], "sealed": {"kernel": kernel, "least_rows": 2}}
+    policy = {
+        "algorithms": ["align", "apfed", "apfed-d"],
+        "sealed": {"kernel": kernel, "least_rows": 2},
+    }
     with contextlib.suppress(DovetailError):
         parties = [
             dt.Party("own", owner, id="id", label="label", task=task),
@@ -168,7 +173,9 @@ def test_a_small_table_trains_or_says_why_not(
         for act in (dt.inspect, dt.align):
             with contextlib.suppress(DovetailError):
                 act(parties, quiet=True)
-        run = dt.fit(dt.APFed(distil={"students": ["linear"]}), parties, test=test, quiet=True)
+        of_apfed = dt.APFed(distil={"students": ["linear"]})
+        method_of = of_apfed if method == "apfed" else dt.Method(method)
+        run = dt.fit(method_of, parties, test=test, quiet=True)
         assert str(run.scores)
         assert len(run.models["own"].predict(owner)) == rows
         loaded = dt.load(run.models["own"].save(tmp_path_factory.mktemp("model") / "m"))

@@ -346,3 +346,10 @@ def test_what_other_parties_learn_of_a_frozen_encoder_is_no_folder_of_this_machi
     (summary,) = summarise(table(asked_of(photos), photo=NAMES), ["photo"], party="a").values()
     assert str(photos.parent) not in summary.how
     assert Path("encoder.onnx").name in summary.how
+
+
+def test_texts_without_a_word_are_refused_by_name() -> None:
+    table = table_from_frame(pd.DataFrame({"note": ["a b ! ?", "b a - c"] * 4}))
+    table = table.asking(Asked({"note": Encode(kind="text")}))
+    with pytest.raises(DataError, match=r"'p': column 'note' of .*: no text has a word, which is"):
+        TableEncoder.fit(table, ["note"], party="p")

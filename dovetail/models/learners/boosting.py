@@ -178,7 +178,7 @@ class Boosting:
             "num_class": scores,
             "metric": "None",
             "min_sum_hessian_in_leaf": 1e-3,
-            "bagging_fraction": 0.8,
+            "bagging_fraction": 0.8 if int(train.sum()) > 1 else 1.0,  # of one row it leaves none
             "bagging_freq": 1,
             "max_bin": 127,
             "use_missing": False,  # features have no missing values

@@ -359,6 +359,9 @@ def student_rows(
         seed: of the rows that stop it, and of those taken of ``most``.
         fold: leave this fold's labelled rows out, and ask only the teacher that did so too.
         most: rows without label at most.
+
+    Raises:
+        DataError: fewer than two rows: one stops it, and others train it.
     """
     outputs_RC = teacher.targets(owner.folds_R, fold=fold, loss=owner.loss)
     aligned, labelled = teacher.aligned, owner.labelled
@@ -371,6 +374,8 @@ def student_rows(
     extra = order[(aligned & ~labelled)[order]][:most]
     known = order[labelled[order] & (owner.folds_R[order] != (NO_FOLD if fold is None else fold))]
     chosen = torch.cat([known, extra])
+    if len(chosen) < 2:
+        raise DataError("a student has one row to learn from; label, or share, more rows")
     chosen = chosen[torch.randperm(len(chosen), generator=rng)]
     folds = torch.full((len(chosen),), NO_FOLD)
     folds[: min(4000, max(1, round(config.stop_share * len(chosen))))] = 0
