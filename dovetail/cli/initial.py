@@ -15,6 +15,7 @@ import typer
 from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
+from dovetail.data.duck import literal
 from dovetail.data.fitted import counts_of
 from dovetail.data.kinds import ID, texts_of
 from dovetail.data.other_kinds import refuse_workbook
@@ -40,7 +41,7 @@ from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
 from dovetail.settings.encode import Asked, Encode
-from dovetail.settings.mending import repeated_text
+from dovetail.settings.mending import changing, repeated_text
 from dovetail.settings.sources import is_query
 
 
@@ -99,6 +100,12 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
             f"label {label!r}: {target_column.distinct:,} different values, "
             f"{table.num_rows - target_column.missing:,} rows have one: {task}{other}"
         )
+        if label in lost and (none := lost[label].encode.get("missing")):
+            cell = "{}"
+            for text in none:
+                cell = f"nullif({cell}, {literal(text)})"
+            option = changing(source, label, cell).replace("table = ", "--table ", 1)
+            print_line(f"  look at:  {label!r} {lost[label].says}: {option}")
         if task == "classification" and (shares := class_shares(counts_of(table.column(label)))):
             print_line(f"  {shares}")
     stem = Path(source).stem if is_table_path(Path(source)) else role

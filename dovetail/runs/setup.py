@@ -65,6 +65,11 @@ def load_data(
         if isinstance(table := pooled[0].x, dd.Table):
             for clause in dd.far_in(table, table.names):
                 talk.warn(f"{table.description}: {clause}")
+            for name, doubt in lost_in(table, table.names):
+                talk.warn(
+                    f"{table.description}: {name!r}: {doubt.says}, and it is read as categories; "
+                    "SELECT it as a number or date, or leave it out"
+                )
         return Loaded(_load_pooled(run.data, pooled), run.data.partition.active_party())
     method, where = methods.method_of(run.method), given.where
     if driver is not None:

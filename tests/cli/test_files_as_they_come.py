@@ -57,6 +57,12 @@ def paste(folder: Path, printed: str) -> None:
     subprocess.run(["bash", "-c", command], cwd=folder, env=env, check=True)
 
 
+def shell_word(word: str) -> str:
+    """What a shell makes of a word in quotes."""
+    command = ["bash", "-c", f"printf %s {word}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def paste_encode(party: Path, printed: str, column: str) -> None:
     """Write the line for a column where the sentence says, into a file without the section."""
     (line,) = {
@@ -241,6 +247,22 @@ def test_training_says_so_too_and_predicts_the_same_texts(dovetail: Any, tmp_pat
     assert (tmp_path / "new-said.csv").read_text() == (tmp_path / "said.csv").read_text()
 
 
+def test_a_number_to_predict_beside_texts_is_one_once_the_query_is_pasted(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    write(tmp_path / "bank.csv", income=mostly(lambda row: f"{row * 7.5}", "NA", "n.a."))
+    first = dovetail("init", "--table", "bank.csv", "--label", "income", "-y")
+    assert "60 rows have one: classification" in first.out
+    (option,) = re.findall(r"look at:  'income' 5.0 % of it is text.* --table (\".*\")", first.out)
+    query = shell_word(option)
+    made = dovetail(
+        "init", "--table", query, "--label", "income", "--name", "bank", "--force", "-y"
+    )
+    assert "57 rows have one: regression" in made.out
+    site = open_site(tmp_path / "bank.toml")
+    assert site.table.required_labels.missing.sum() == 3
+
+
 def test_a_line_of_encode_is_toml_whatever_the_names_are() -> None:
     import tomllib
 
@@ -315,8 +337,7 @@ def test_init_lists_repeated_ids_and_takes_the_query_that_it_prints(
     assert refused.code == 2
     assert "17 of 20 ids are repeated, such as 'C1', 'C2', 'C3'" in refused.err
     (option,) = re.findall(r"--table (\".*\")", refused.err)
-    shell = f"printf %s {option}"
-    query = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
+    query = shell_word(option)
     made = dovetail("init", "--table", query, "--id", "id", "--driver", "bank", "--name", "shop")
     assert made.code == 0, made.err
     assert open_site(tmp_path / "shop.toml").table.ids.tolist() == ["C1", "C2", "C3"]
