@@ -7,6 +7,7 @@ import pickle
 import signal
 import socket
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from sklearn.base import clone
 from tables import SMALL, clinic_and_lab, parties
 
 import dovetail as dt
+from dovetail.alignment import stored
 from dovetail.errors import ConfigError
 from dovetail.sklearn import SoloClassifier
 
@@ -234,3 +236,43 @@ def test_what_partners_set_themselves_is_refused_here() -> None:
         dt.fit(dt.APFed(), [clinic_party, lab], partners=partners, quiet=True)
     with pytest.raises(ConfigError, match=r"a coordinator without data drives.*give parties=\[\]"):
         dt.fit(dt.CHFL(), clinic_party, partners=partners, quiet=True)
+
+
+#: What ids look like -> ids of 60 people, of whom each party has 40, and one that would change how
+#: a file is read by a guess.
+WRITTEN = {
+    "like dates": (
+        [f"{a:02d}-{b:02d}-{a + b:02d}" for a in range(6) for b in range(10)],
+        "03-25-10",
+    ),
+    "above 2^63": ([str(2**63 + 7 * k) for k in range(60)], "18446744073709551615"),
+    "with zeros": ([f"{k:05d}" for k in range(60)], "A1"),
+    "like exponents": ([f"1E{k}" for k in range(60)], "CA40"),
+    "decomposed": ([f"Zu\u0308rich {k}" for k in range(60)], "x"),
+}
+
+FILES = """
+import sys
+import dovetail as dt
+
+dt.join(dt.Party("lab", "lab.csv", id="id", policy={"drivers": ["clinic"]}), sys.argv[1])
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("what", WRITTEN)
+def test_ids_of_files_elsewhere_are_compared_as_they_are_written(folder: Path, what: str) -> None:
+    ids, odd = WRITTEN[what]
+    ours, theirs = ids[:40], [*ids[20:], odd]
+    composed = [unicodedata.normalize("NFC", each) for each in theirs]
+    for name, each in (("clinic", ours), ("lab", composed)):
+        lines = [f"{id},{row}\n" for row, id in enumerate(each)]
+        (folder / f"{name}.csv").write_text("id,x\n" + "".join(lines), encoding="utf-8")
+    at, clinic = address(), dt.Party("clinic", "clinic.csv", id="id")
+    with lab_at(at, FILES), dt.listen(at, ["lab"], wait_s=120) as partners:
+        matched = dt.align(clinic, partners=partners, quiet=True)
+    assert matched.shared == {"lab": 20}
+    path = folder / "clinic.site" / "aligned" / "clinic.safetensors"
+    kept = stored.load_rows(path, "clinic", clinic.site.table.ids)
+    assert sorted(kept.rows_S[kept.partners["lab"]].tolist()) == list(range(20, 40))
