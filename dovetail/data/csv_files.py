@@ -66,6 +66,11 @@ def load_csv(data: Data, path: Path, pattern: str) -> tuple[list[str], str]:
         duckdb.Error: what DuckDB cannot read.
     """
     skipped, delimiter, header = read_header(path)
+    if not header:
+        raise DataError(
+            f"{path} has no column names in its first line; give a table with column names and at "
+            "least one row"
+        )
     names = [name or f"column{number}" for number, name in enumerate(header)]
     if len({name.casefold() for name in names}) < len(names):  # refused by who asks
         data.make("TABLE", "SELECT 1 AS unused")
@@ -99,7 +104,7 @@ def _refuse_ragged(path: Path, skipped: int, delimiter: str) -> None:
     """
     with _opener(path)(path, "rt", encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(itertools.islice(file, skipped, None), delimiter=delimiter)
-        num_fields = len(next(rows))
+        num_fields = len(next(rows, []))
         with suppress(csv.Error, UnicodeDecodeError):
             for row in rows:
                 if row and len(row) != num_fields and (len(row) != num_fields + 1 or row[-1]):

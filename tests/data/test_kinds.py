@@ -233,6 +233,12 @@ def test_person_numbers_that_look_like_dates_join_nobody_else(tmp_path: Path) ->
     assert dt.align(parties, count=True).shared == {"b": 2}
 
 
+@pytest.mark.parametrize("content", ["\n", "\n\n\n"])
+def test_a_file_of_empty_lines_is_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
+    with pytest.raises(DataError, match="has no column names in its first line"):
+        csv_of(tmp_path, content)
+
+
 # --- A model's rows ------------------------------------------------------------------------------
 
 

@@ -338,12 +338,18 @@ class Service:
                 id_column=id_column,
             )
 
+        def parsed(content: bytes) -> Asked:
+            try:
+                return parse(content)
+            except StopIteration as error:  # no future takes it: whoever waits would wait for good
+                raise RuntimeError("a reader ended early") from error
+
         limits = self.limits
         async with self._gate.body(request, most=limits.body, within_s=limits.body_s) as content:
             if kind == "application/json" and len(content) <= SMALL:
                 return parse(content)
             async with self._gate.alone:
-                return await asyncio.to_thread(parse, content)
+                return await asyncio.to_thread(parsed, content)
 
     def _models_json(self) -> dict[str, Any]:
         return {
