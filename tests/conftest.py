@@ -60,8 +60,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The file whose tests take longest is first, so that no worker is alone with it at the end."""
-    items.sort(key=lambda item: item.path.name != "test_pasted.py")
+    """The file whose tests take longest is first, so that no worker is alone with it at the end.
+
+    So is Ray's: in a process that has had many connections its client may not reach a new cluster.
+    """
+    first = ("test_cluster.py", "test_pasted.py")
+    items.sort(key=lambda item: item.path.name not in first)
 
 
 @pytest.fixture

