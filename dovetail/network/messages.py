@@ -57,7 +57,7 @@ from torch import Tensor
 from dovetail.errors import MessageError
 from dovetail.settings.section import Precision
 
-PROTOCOL = "2"
+PROTOCOL = "3"
 
 #: The largest message that is read unless the caller says otherwise.
 MAX_MESSAGE_BYTES = 2**28

@@ -92,7 +92,7 @@ def packed(
     """Bytes with any JSON at all where a message has its fields."""
     text = fields if isinstance(fields, str) else json.dumps(fields)
     header = {
-        "protocol": "2",
+        "protocol": "3",
         "type": kind,
         "run": "",
         "sequence": "0",
@@ -103,7 +103,7 @@ def packed(
 
 
 METADATA = {
-    "protocol": "2",
+    "protocol": "3",
     "type": "test_messages.Nothing",
     "run": "",
     "sequence": "0",
@@ -212,7 +212,7 @@ def test_a_number_that_is_not_finite_is_not_sent(share: float) -> None:
 def test_a_message_of_another_protocol_is_refused() -> None:
     for protocol in ("0", "1", "11", ""):
         data = safetensors.torch.save({}, metadata={"protocol": protocol})
-        with pytest.raises(MessageError, match=f"protocol 2, got '{protocol}'; install the same"):
+        with pytest.raises(MessageError, match=f"protocol 3, got '{protocol}'; install the same"):
             decode(data, (Nothing,))
 
 
@@ -361,13 +361,13 @@ def test_metadata_that_cannot_be_is_refused(changed: dict[str, str], words: str)
 
 def test_a_header_comes_back_without_the_tensors() -> None:
     data = encode(everything(), run="out/bank 3", sequence=MAX_SEQUENCE, precision="int8")
-    header = Header("2", "test_messages.Everything", "out/bank 3", MAX_SEQUENCE, "int8")
+    header = Header("3", "test_messages.Everything", "out/bank 3", MAX_SEQUENCE, "int8")
     assert open_message(data).header == header
     length = 8 + int.from_bytes(data[:8], "little")
     assert open_message(data[:length]).header == header
     with pytest.raises(MessageError, match="the header is cut off"):
         open_message(data[: length - 1])
-    with pytest.raises(MessageError, match="expected a message of protocol 2, got '1'"):
+    with pytest.raises(MessageError, match="expected a message of protocol 3, got '1'"):
         open_message(with_metadata(protocol="1"))
 
 
