@@ -26,7 +26,7 @@ from dovetail.methods.settings.shared import SealedLimits
 #: Numbers of a row that a partner gives, and bits of each; None: the default.
 POLICIES = ((1, None), (1, 4), (1, 5), (1, 6), (4, None), (12, None))
 
-#: How an attack is told -> what the record calls its figure.
+#: How an attack is called -> what the record calls its figure.
 KINDS = {"exact rows": "rows", "exact cells": "cells", "an inversion": "R2"}
 KINDS["inversion by ridge regression"] = "R2"
 

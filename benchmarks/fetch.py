@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from dovetail.data.duck import literal
+from dovetail.settings.sources import literal
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 _ADULT = [

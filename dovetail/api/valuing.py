@@ -39,7 +39,7 @@ _TITLES: Mapping[str, str] = {
     "joint_shapley": "joint: Shapley",
 }
 
-#: Of fewer, no interval is told: of two, Student's t makes 12.7 standard errors.
+#: Of fewer, no interval is printed: of two, Student's t makes 12.7 standard errors.
 _LEAST_SEEDS = 3
 
 

@@ -15,7 +15,6 @@ import typer
 from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
-from dovetail.data.duck import literal
 from dovetail.data.fitted import counts_of
 from dovetail.data.kinds import ID, texts_of
 from dovetail.data.other_kinds import refuse_workbook
@@ -42,7 +41,7 @@ from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
 from dovetail.settings.encode import Asked, Encode
 from dovetail.settings.mending import changing, repeated_text
-from dovetail.settings.sources import is_query
+from dovetail.settings.sources import is_query, literal
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,15 @@ from typing import Any
 
 import duckdb
 
-from dovetail.data.duck import Data, literal, quoted
+from dovetail.data.duck import Data
 from dovetail.errors import DataError
+from dovetail.settings.sources import literal, quoted
 
 #: The line by which a spreadsheet is told of the delimiter.
 _SEPARATOR = re.compile(r"sep=([,;|\t])\s*", re.I)
 
 #: What reading the first line can raise of a file that is no text, or no gzip file.
 UNREADABLE = (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error)
-
-SUFFIXES = (".csv", ".tsv", ".csv.gz")
-
-
-def is_csv(path: Path) -> bool:
-    """Whether a path's ending says that it is text with delimiters."""
-    return path.name.lower().endswith(SUFFIXES)
 
 
 def delimiter_of(header: str) -> str:

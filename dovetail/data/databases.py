@@ -16,11 +16,10 @@ import duckdb
 import numpy as np
 
 from dovetail.data.addresses import explained, without_password
-from dovetail.data.duck import literal, quoted
 from dovetail.data.lakes import read_lake
 from dovetail.data.tables import Table, check_rows, read_attached, read_made, table_from_arrays
 from dovetail.errors import DataError
-from dovetail.settings.sources import ADBC, is_lake_url, is_query
+from dovetail.settings.sources import ADBC, is_lake_url, is_query, literal, quoted
 
 _ROWS_AT_ONCE = 100_000
 

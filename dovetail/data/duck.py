@@ -21,6 +21,8 @@ from typing import Literal
 
 import duckdb
 
+from dovetail.settings.sources import literal
+
 #: The databases in memory that files of this process are read into and written from: one, and
 #: after a fork one of its own. To make one takes longer than to read a small file.
 _SHARED: dict[int, duckdb.DuckDBPyConnection] = {}
@@ -116,16 +118,6 @@ def lock(connection: duckdb.DuckDBPyConnection, *, files: bool = False) -> None:
     if not files:
         connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-
-
-def quoted(name: str) -> str:
-    """A name as SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def first_line(error: Exception) -> str:

@@ -21,11 +21,12 @@ from datetime import date
 import duckdb
 import numpy as np
 
-from dovetail.data.duck import first_line, literal, quoted
+from dovetail.data.duck import first_line
 from dovetail.data.kinds import ID, Column, Reading
 from dovetail.data.tables import InMemory, Table
 from dovetail.errors import DataError
 from dovetail.settings.events import EventsSection
+from dovetail.settings.sources import literal, quoted
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")

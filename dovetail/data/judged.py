@@ -16,8 +16,9 @@ from typing import TypeVar
 
 import duckdb
 
-from dovetail.data.duck import literal, lock
+from dovetail.data.duck import lock
 from dovetail.errors import DataError
+from dovetail.settings.sources import literal
 
 T = TypeVar("T")
 

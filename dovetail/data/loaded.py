@@ -15,9 +15,10 @@ import duckdb
 import numpy as np
 
 from dovetail.data import kinds
-from dovetail.data.duck import Data, first_line, literal, quoted
+from dovetail.data.duck import Data, first_line
 from dovetail.data.kinds import Column, Looks, Reading, filled
 from dovetail.errors import DataError
+from dovetail.settings.sources import literal, quoted
 
 _INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
 _WIDE_INTEGERS = {"UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM"}

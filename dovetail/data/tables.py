@@ -17,8 +17,8 @@ import duckdb
 import numpy as np
 
 from dovetail.data import kinds
-from dovetail.data.csv_files import SUFFIXES, UNREADABLE, is_csv, load_csv
-from dovetail.data.duck import Data, first_line, literal, lock, shared_cursor
+from dovetail.data.csv_files import UNREADABLE, load_csv
+from dovetail.data.duck import Data, first_line, lock, shared_cursor
 from dovetail.data.judged import run_judged
 from dovetail.data.kinds import Column, Reading
 from dovetail.data.labels import read_label
@@ -27,12 +27,12 @@ from dovetail.data.other_kinds import refuse_other_kind, refuse_workbook
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.files import not_written
 from dovetail.settings.labels import composed, label_columns
-from dovetail.settings.sources import is_query
+from dovetail.settings.sources import CSV_SUFFIXES, is_csv, is_query, literal
 
 if TYPE_CHECKING:
     from dovetail.settings.encode import Asked
 
-_SUFFIXES = (*SUFFIXES, ".parquet")
+_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 #: What pandas calls an index without a name in a file.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")

@@ -25,7 +25,7 @@ def noted(message: M, cost: Mapping[str, Any] | None) -> M:
     Args:
         message: about to leave.
         cost: epsilon and delta of the sample that has cost most, this message counted; or bits of
-            each row that this message tells at the most. None, or an epsilon without end: nothing
+            each row that this message reveals at the most. None, or an epsilon without end: nothing
             is counted.
     """
     if cost and math.isfinite(cost.get("epsilon", 0.0)):

@@ -143,7 +143,7 @@ class LedgerFile:
         count       how many messages this line stands for, where that is not one
         epsilon     of the sample that messages to this receiver have cost most by now, this one
                     counted, where what leaves is noised; and ``delta``
-        bits        that this message tells of each row at the most, where that is bounded
+        bits        that this message reveals of each row at the most, where that is bounded
         digest      SHA-256 of the message's bytes, as they travelled
         connection  of the connections with that other since this start, the number of this one
         previous    the hash of the line before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from dovetail.settings.sources import is_query
+from dovetail.settings.sources import is_csv, is_query, literal, quoted
 
 #: What DataFrames are called in errors.
 DATAFRAME = "the DataFrame"
@@ -34,15 +34,15 @@ def keeping_one(source: str, ids: Sequence[str]) -> str:
     """What keeps one row of each id; "" of what is no file, query or DataFrame."""
     if source == DATAFRAME:
         return f"df.drop_duplicates({list(ids)!r})"
-    names = [_name(each) for each in ids]
-    alike = ", ".join(f"trim({name})" for name in names) if _is_csv(source) else ", ".join(names)
+    names = [quoted(each) for each in ids]
+    alike = ", ".join(f"trim({name})" for name in names) if is_csv(source) else ", ".join(names)
     rows = _rows_of(source)
     return rows and _table(f"SELECT DISTINCT ON ({alike}) * FROM {rows} ORDER BY ALL")
 
 
 def changing(source: str, column: str, by: str) -> str:
     """What has a column changed by SQL, in which it stands as ``{}``."""
-    name, rows = _name(column), _rows_of(source)
+    name, rows = quoted(column), _rows_of(source)
     if not rows:
         return f"{by.format(name)} in its query"
     return _table(f"SELECT * REPLACE ({by.format(name)} AS {name}) FROM {rows}")
@@ -54,19 +54,11 @@ def _table(query: str) -> str:
     return f'table = "{written}"'
 
 
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
-
-
-def _is_csv(source: str) -> bool:
-    return source.lower().endswith((".csv", ".tsv", ".csv.gz")) and not is_query(source)
-
-
 def _rows_of(source: str) -> str:
     """All rows of a file or query, in SQL; "" of what is neither."""
     if is_query(source):
         return "" if source.endswith("…") else f"({source})"
-    file = "'" + source.replace("'", "''") + "'"
-    if _is_csv(source):
+    file = literal(source)
+    if is_csv(source):
         return f"read_csv({file}, header = true, all_varchar = true)"
     return file if source.lower().endswith(".parquet") else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
+
 #: How a query begins: SELECT, WITH or FROM, after any comments and brackets. A quote or star may
 #: follow at once; "from.csv" and "select-me/" are paths.
 _QUERY = re.compile(
@@ -25,6 +27,11 @@ def is_query(source: str | Path) -> bool:
     return isinstance(source, str) and _QUERY.match(source) is not None
 
 
+def is_csv(source: str | Path) -> bool:
+    """Whether a path's ending says that it is text with delimiters."""
+    return not is_query(source) and str(source).lower().endswith(CSV_SUFFIXES)
+
+
 def is_database_url(source: str) -> bool:
     """Whether a source is the URL of a database, a bucket or a lake (``lakes.py``)."""
     return any((_URL.match(source), ADBC.match(source), is_lake_url(source)))
@@ -33,3 +40,13 @@ def is_database_url(source: str) -> bool:
 def is_lake_url(source: str) -> bool:
     """Whether a source is read here."""
     return _LAKE.match(source) is not None
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"

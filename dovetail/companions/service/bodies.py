@@ -20,8 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from dovetail import data as dd
 from dovetail.companions.service.rows import check_count
-from dovetail.data.duck import bounded_cursor, first_line, literal, quoted
+from dovetail.data.duck import bounded_cursor, first_line
 from dovetail.errors import DataError
+from dovetail.settings.sources import literal, quoted
 
 #: A body of fewer bytes does not wait for others: the socket's buffers hold as many anyway.
 SMALL = 2**16

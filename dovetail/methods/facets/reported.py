@@ -15,7 +15,7 @@ class Reported:
         bounds: keys of a run file that bound what its messages tell.
         letters: letters to each partner beside those of rounds, and letters a round, where it can
             be trained by letter.
-        also: other variants of which the same is told.
+        also: other variants that this holds for.
     """
 
     shows: tuple[str, ...] = ()

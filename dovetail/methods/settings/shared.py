@@ -67,7 +67,7 @@ class SealedLimits(Section):
 
     # numbers about one row, over all runs; a run takes one, of C classes C - 1
     numbers_per_row: int = Field(default=1, ge=0)
-    # that a number tells at the most; by default 3 of a single number a row, 8 of several
+    # that a number reveals at the most; by default 3 of a single number a row, 8 of several
     bits: int | None = Field(default=None, ge=1, le=12)
     least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # labelled rows behind each
     kernel: Kernel = "mean"  # by which rows are near (docs/sealed.md)
@@ -75,9 +75,9 @@ class SealedLimits(Section):
     ridge: float = Field(default=1.0, ge=0.1, le=10)
 
     def bits_of(self, numbers: int) -> int:
-        """What each tells at the most, where a question takes so many of a row.
+        """What each reveals at the most, where a question takes so many of a row.
 
-        Fewer cost help where there are many classes; with more, a single number tells who owes
+        Fewer cost help where there are many classes; with more, a single number shows who owes
         what of a credit table's rows beyond guessing (docs/sealed.md).
         """
         return self.bits or (3 if numbers == 1 else 8)
