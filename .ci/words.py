@@ -77,7 +77,9 @@ class Finding:
 
 def pages() -> list[Path]:
     """Everything that is to be read."""
-    return [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    folders = (ROOT / "docs", ROOT / "benchmarks" / "results" / "bench")
+    found = [page for folder in folders for page in sorted(folder.glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "SECURITY.md", *found]
 
 
 def findings(page: Path) -> Iterator[Finding]:

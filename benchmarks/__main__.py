@@ -45,7 +45,9 @@ class Record:
 def quoted(repository: Path = REPOSITORY) -> dict[str, tuple[str, ...]]:
     """Name of a record -> the pages that quote it, README first."""
     pages: dict[str, list[str]] = {}
-    for page in (repository / "README.md", *sorted((repository / "docs").glob("*.md"))):
+    folders = (repository / "docs", repository / "benchmarks" / "results" / "bench")
+    found = [page for folder in folders for page in sorted(folder.glob("*.md"))]
+    for page in (repository / "README.md", *found):
         for linked, listed in _QUOTED.findall(page.read_text(encoding="utf-8")):
             names = [linked] if linked else [each.partition(".")[0] for each in listed.split()]
             for name in names:

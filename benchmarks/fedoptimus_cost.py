@@ -1,11 +1,11 @@
-"""What FedOptimus' runs cost to come near their final accuracy, for docs/fedoptimus.md.
+"""What FedOptimus' runs cost to come near their final accuracy, for results/bench/fedoptimus.md.
 
     dovetail bench fedoptimus-table1 --recipe cpu --out out/bench
     python -m benchmarks.fedoptimus_cost out/bench --recipe cpu
 
 Cost is that of the first round after which accuracy on the test rows is 95 % of what it ends with:
 bytes are those that all parties and the coordinator sent until then; the mean over seeds. Figures
-go to results/ as JSON lines, the table between the markers in docs/fedoptimus.md.
+go to results/ as JSON lines, the table between the markers in results/bench/fedoptimus.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks._results import DOCS, FOLDER, insert, markdown
+from benchmarks._results import FOLDER, insert, markdown
 from benchmarks.tables.registry import FEDOPTIMUS_DATA, FEDOPTIMUS_ROWS
 
 #: The share of the final accuracy that cost is told for.
@@ -78,7 +78,7 @@ def main() -> None:
         parser.exit(2, f"{arguments.out} has no finished run of this table; see --help\n")
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in rows)
     (FOLDER / "fedoptimus_cost.jsonl").write_text(lines)
-    insert(DOCS / "fedoptimus.md", "cost", markdown(rows))
+    insert(FOLDER / "bench" / "fedoptimus.md", "cost", markdown(rows))
 
 
 if __name__ == "__main__":

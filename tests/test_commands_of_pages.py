@@ -14,7 +14,11 @@ import typer
 from dovetail.cli.main import COMMANDS, app, others
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "SECURITY.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "benchmarks" / "results" / "bench").glob("*.md")),
+]
 
 
 def shown(page: Path) -> tuple[list[str], list[str]]:
@@ -66,7 +70,7 @@ def check_options(line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_are_there(page: Path) -> None:
     wrong = {}
     whole, parts = shown(page)

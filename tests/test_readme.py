@@ -38,7 +38,8 @@ def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
 
 
 def test_every_link_of_the_pages_leads_somewhere() -> None:
-    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
+    results = (ROOT / "benchmarks" / "results" / "bench").glob("*.md")
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md"), *results]
     targets = [
         (page, target)
         for page in pages

@@ -136,14 +136,15 @@ Width = int | tuple[int, ...] | Literal["widest", "free"]
 class MatchingConfig(Section):
     """Settings of Algorithm 3."""
 
-    cost: Literal["pfnm", "distance"] = "pfnm"  # Eq. (20)
+    cost: Literal["pfnm", "distance"] = "pfnm"  # Eq. (20); distance: squared, plain
     sigma: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of the noise of a party's neuron
     sigma_0: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of a neuron before it is seen
     mu_0: float = Field(default=0.0, allow_inf_nan=False)  # a neuron's mean before it is seen
     # how easily the server gets a new neuron
     gamma: float = Field(default=7.0, gt=0, allow_inf_nan=False)
-    sweeps: int = Field(default=1, ge=1)  # P / M
-    width: Width = "widest"  # of the server's layers
+    sweeps: int = Field(default=1, ge=1)  # P / M: of the matching over all parties
+    # of the server's layers: the widest party's, a number, or "free": they grow
+    width: Width = "widest"
 
     def matching_cost(self) -> Cost:
         """Eq. (20)."""

@@ -73,7 +73,11 @@ def _measured(row: str) -> list[str]:
 
 def tables() -> Iterator[Table]:
     """Tables of figures; those of keys have none that are measured."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((RESULTS / "bench").glob("*.md")),
+    ):
         text = page.read_text(encoding="utf-8")
         text = WRITTEN.sub(lambda found: "\n" * found[0].count("\n"), text)
         lines = text.splitlines()

@@ -20,7 +20,7 @@ BLOCK = re.compile(r"<!-- bench ([\w-]+) -->\n(.*?)<!-- /bench \1 -->", re.DOTAL
 
 BLOCKS = {
     name: text
-    for page in sorted((ROOT / "docs").glob("*.md"))
+    for page in (*sorted((ROOT / "docs").glob("*.md")), *sorted(RESULTS.glob("*.md")))
     for name, text in BLOCK.findall(page.read_text(encoding="utf-8"))
 }
 

@@ -24,7 +24,8 @@ from dovetail.models.owners import MembersTop
 #: in ``_FOLDS`` is enough to judge by.
 _FOLDS = 2
 
-#: Of more than two classes: 1.35 points on covertype; of two it costs AUC (docs/fedoptimus.md).
+#: Of more than two classes: 1.35 points on covertype; of two it costs AUC
+#: (benchmarks/results/bench/fedoptimus.md).
 _SMOOTHING = 0.1
 
 

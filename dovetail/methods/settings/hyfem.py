@@ -57,7 +57,8 @@ class Config(ScheduledConfig, MatchingConfig):
     batch_size: int = Field(default=64, ge=1)  # rows a step
     mu_1: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # pull of extractors, Eq. (4)
     mu_2: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # of classifiers, Eq. (5)
-    restart: bool = True  # Alg. 2 line 2; False: Eq. (22a)
+    # a round starts at the server's weights; False: at the party's, Eq. (22a)
+    restart: bool = True
     private: PrivateSteps | None = None  # how weights that are sent are trained (privacy.steps)
     timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
 
@@ -72,10 +73,12 @@ class Settings(Config):
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
     scale_blocks: bool = False  # features count as if a party held all blocks
     calibrate: bool = False  # the classifier is refitted on draws of classes' features (CCVR)
-    start: Literal["server", "own"] = "server"  # own: classifiers begin apart at each party
-    weights: Literal["size", "even"] = "size"  # p_m = |N_m| / |N|, or 1/M
-    classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
-    match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
+    start: Literal["server", "own"] = "server"  # own: classifiers start apart
+    weights: Literal["size", "even"] = "size"  # p_m: |N_m| / |N| by rows, or 1/M
+    # own: each party keeps its classifier (FedPer, Remark 3.4); frozen: Remark 3.2
+    classifier: Literal["matched", "own", "frozen"] = "matched"
+    # rounds with matching, after which the assignment is kept; None: all; 0: never matched
+    match_rounds: int | None = Field(default=None, ge=0)
     class_weights: bool = False  # weigh output rows by the samples of their class or label
     held_classes: bool = False  # a party's loss compares only classes that it has rows of
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
