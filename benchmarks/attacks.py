@@ -10,7 +10,7 @@ the same, ten known of each at most), AUC of members. The audit holds where it i
 of R2, or 5 points, below the best of the others.
 
 A method that stands in results/attacks.jsonl is not done again, unless by ``--again``; without
-``--only`` the table of docs/attacks.md is written from what stands there.
+``--only`` the table of results/bench/attacks.md is written from what stands there.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def _members(scene: Scene, party: str, probability: Callable[[Tensor], Tensor]) 
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What docs/attacks.md shows of the record."""
+    """What results/bench/attacks.md shows of the record."""
     names = ("table", "method", "who learns", "without", "audit", "others", "by", "verdict")
     lines = [{name: row[name] for name in names} for row in rows]
     for line in lines:
@@ -349,7 +349,7 @@ def main() -> None:
             )
     text = "# Held-back attackers against the audit\n\n`python -m benchmarks.attacks`.\n\n"
     (_results.FOLDER / "attacks.md").write_text(text + table_of(rows))
-    _results.insert(ROOT / "docs" / "attacks.md", MARKER, table_of(rows))
+    _results.insert(_results.FOLDER / "bench" / "attacks.md", MARKER, table_of(rows))
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def measured(case: str, labels: int, overlap: float, seed: int) -> dict[str, Any
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """As docs/sealed.md has it: means over seeds."""
+    """As results/bench/sealed.md has it: means over seeds."""
     of_case: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         of_case[line["table"], line["labels"], line["overlap"]].append(line)
@@ -170,7 +170,7 @@ def main() -> None:
             lines.append(measured(case, labels, overlap, seed))
             path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(table(lines))
-    _results.insert(_results.DOCS / "sealed.md", "few shared", table(lines))
+    _results.insert(_results.FOLDER / "bench" / "sealed.md", "few shared", table(lines))
 
 
 if __name__ == "__main__":

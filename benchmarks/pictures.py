@@ -79,7 +79,7 @@ def numbers(source: str, pictures: Pictures, seed: int) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """As docs/sealed.md has it: means over draws."""
+    """As results/bench/sealed.md has it: means over draws."""
     kinds = get_args(Pictures)
     text = f"| pictures | draws | {' | '.join(kinds)} | {' | '.join(f'{k}, s' for k in kinds)} |\n"
     text += "|---" * (2 + 2 * len(kinds)) + "|\n"
@@ -108,7 +108,7 @@ def main() -> None:
     for each in itertools.product(SOURCES, get_args(Pictures), seeds):
         rows.append(numbers(*each))
         _results.write("pictures", "APFed-S: a partner's pictures, as patches and flat", rows)
-    _results.insert(_results.DOCS / "sealed.md", "pictures", table(rows))
+    _results.insert(_results.FOLDER / "bench" / "sealed.md", "pictures", table(rows))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Beside Dovetail stand scikit-survival's Coxnet (penalty by cross-validation), ra
 and gradient boosting, of which the one with the best cross-validated C on labelled rows is taken:
 on the clinic's own columns, and on all columns in one place. ``pooled`` is Dovetail's best local
 model on all columns. Nothing is chosen on test rows. Finished splits are kept in
-results/survival.jsonl; the table of docs/survival.md is made of these.
+results/survival.jsonl; the table of results/bench/survival.md is made of these.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def main() -> None:
             print(json.dumps(line), flush=True)
             lines.append(line)
             RESULTS.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    page = _results.DOCS / "survival.md"
+    page = _results.FOLDER / "bench" / "survival.md"
     if all(sum(line["set"] == name for line in lines) == SPLITS for name in CASES):
         _results.insert(page, "sets", table(lines))
     print(table(lines))

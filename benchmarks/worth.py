@@ -1,7 +1,7 @@
 """APFed-S beside APFed-D and the best local model, of the runs that are recorded.
 
     python -m benchmarks.worth            print the table and what it comes to
-    python -m benchmarks.worth --insert   also put both into docs/sealed.md
+    python -m benchmarks.worth --insert   also put both into results/bench/sealed.md
 
 The runs: ``dovetail bench worth --recipe sealed --seeds 5`` (results/bench/worth-sealed.jsonl) and
 ``dovetail bench worth --seeds 5`` (worth.jsonl: APFed-D with ``exchange = "gradients"``). Rows,
@@ -80,7 +80,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """As docs/sealed.md has it."""
+    """As results/bench/sealed.md has it."""
     names = ("best local", "solo by D", "**solo by S**", "joint by D", "**joint by S**")
     text = f"| data | labels | {' | '.join(names)} |\n|---|---|---|---|---|---|---|\n"
     for cell in found:
@@ -98,7 +98,7 @@ def main() -> None:
         print(f"{name}: {value:.3g}")
     print(f"seeds a setting: {min(c['seeds'] for c in found)} to {max(c['seeds'] for c in found)}")
     if "--insert" in sys.argv[1:]:
-        _results.insert(_results.DOCS / "sealed.md", "worth", table(found))
+        _results.insert(_results.FOLDER / "bench" / "sealed.md", "worth", table(found))
 
 
 if __name__ == "__main__":

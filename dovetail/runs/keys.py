@@ -10,7 +10,7 @@ import inspect
 import io
 import tokenize
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -157,18 +157,16 @@ _WORDS = {
 def type_text(annotation: Any) -> str:
     """A type in words.
 
-    >>> type_text(tuple[str, ...] | None), type_text(Literal["a", "b"])
-    ('list of texts', '"a" or "b"')
+    >>> type_text(tuple[str, ...] | None), type_text(Literal["a", "b", "c"])
+    ('list of texts', '"a", "b" or "c"')
     """
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_text(inside[0])
     if origin in (Union, types.UnionType):
-        return " or ".join(
-            dict.fromkeys(type_text(each) for each in inside if each is not type(None))
-        )
+        return _either(dict.fromkeys(type_text(each) for each in inside if each is not type(None)))
     if origin is Literal:
-        return " or ".join(toml_text(each) for each in inside)
+        return _either(toml_text(each) for each in inside)
     if origin in (tuple, list, Sequence):
         one = type_text(inside[0])
         plural = {"text": "texts", "whole number": "whole numbers", "number": "numbers"}
@@ -181,6 +179,11 @@ def type_text(annotation: Any) -> str:
         return "table"
     name = getattr(annotation, "__name__", None) or str(annotation)
     return str(name)
+
+
+def _either(choices: Iterable[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

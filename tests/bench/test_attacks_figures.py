@@ -1,4 +1,4 @@
-"""docs/attacks.md's figures are those of the record, and the audit holds in each."""
+"""The figures of results/bench/attacks.md are those of the record, and the audit holds in each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RECORD = ROOT / "benchmarks" / "results" / "attacks.jsonl"
 ROWS = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_table_in_security_is_the_record():
-    text = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+def test_the_table_of_attacks_is_the_record():
+    text = (RECORD.parent / "bench" / "attacks.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"<!-- attacks -->\n(.*?)<!-- /attacks -->", text, re.DOTALL)
     assert shown == table_of(ROWS)
 

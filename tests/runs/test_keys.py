@@ -34,7 +34,7 @@ def test_types_and_defaults_are_told_as_a_file_has_them() -> None:
     assert (keys["name"].type, keys["name"].default) == ("text", "required")
     assert (keys["id"].type, keys["id"].default) == ("text or list of texts", "required")
     assert (keys["columns"].type, keys["columns"].default) == ("list of texts", '["*"]')
-    assert keys["task"].type.split(" or ")[:3] == ['"classification"', '"regression"', '"survival"']
+    assert keys["task"].type.split(", ")[:3] == ['"classification"', '"regression"', '"survival"']
     assert keys["label"].default == "none"
     titles = [part.title for part in run_file_parts()]
     assert titles[0] == "at the top"
