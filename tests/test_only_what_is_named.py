@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,37 @@ def test_a_method_in_python_imports_no_library() -> None:
     code = "import dovetail as dt, sys; dt.APFed(); print({'torch', 'numpy'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+#: Packages that take long to import, and that no network needs.
+SLOW = {"lightgbm", "matplotlib", "pandas", "pyarrow", "scipy.stats", "sklearn"}
+
+
+def loaded_by(code: str, folder: Path) -> set[str]:
+    """Those of the slow packages that a program imports."""
+    code = f"{code}\nimport sys; print(*sorted({SLOW!r} & {{*sys.modules}}), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return {*done.stderr.splitlines()[-1].split()}
+
+
+@pytest.mark.slow
+def test_inspect_and_a_run_import_no_library_of_attacks_or_statistics(tmp_path: Path) -> None:
+    rows = [f"{row},{row % 7},{'yes' if row % 7 > 3 else 'no'}" for row in range(60)]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,age,label", *rows]))
+    (tmp_path / "shop.csv").write_text(
+        "\n".join(["id,visits", *(f"{r},{r % 5}" for r in range(60))])
+    )
+    parties = (
+        "import dovetail as dt; "
+        'bank = dt.Party("bank", "bank.csv", id="id", label="label"); '
+        'shop = dt.Party("shop", "shop.csv", id="id"); '
+    )
+    shown = 'found = dt.inspect([bank, shop]); assert found.recommended == "apfed"; str(found)'
+    assert loaded_by(parties + shown, tmp_path) == set()
+    fitted = (
+        'run = dt.fit("tvfl", [bank, shop], quiet=True); '
+        'assert "auc" in str(run.scores.to_dict()), run.scores'
+    )
+    assert loaded_by(parties + fitted, tmp_path) == set()

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from rich.console import RenderableType
 from rich.table import Table
-from scipy.stats import t as student_t
 
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, line
@@ -277,5 +276,7 @@ def _bounds(values: Mapping[str, float], num_seeds: int) -> tuple[float, float]:
     """The 95 % interval of a mean: over seeds by Student's t, else over orders."""
     half = 1.96 * values.get("error", 0.0) if num_seeds == 1 else 0.0
     if num_seeds >= _LEAST_SEEDS:
-        half = float(student_t.ppf(0.975, num_seeds - 1)) * values["std"] / num_seeds**0.5
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(num_seeds - 1, 0.975)) * values["std"] / num_seeds**0.5
     return values["mean"] - half, values["mean"] + half

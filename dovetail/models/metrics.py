@@ -16,7 +16,14 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.errors import DataError
 from dovetail.models import number_scores, several_scores, survival
-from dovetail.models.orders import areas
+from dovetail.models.orders import (
+    areas,
+    average_precision,
+    log_losses,
+    precision_recall,
+    roc,
+    roc_auc,
+)
 
 #: Times that test rows are drawn anew for an interval: so often of few rows, of many less often,
 #: as their scores hardly vary.
@@ -110,9 +117,6 @@ def score(task: dd.Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     Raises:
         DataError: no row.
     """
-    # Imported where it is used: scikit-learn takes as long to import as torch.
-    from sklearn import metrics
-
     if not len(labels):
         raise DataError("there is no test row to score on")
     if (page := _page_of(task)) is not None:
@@ -121,21 +125,31 @@ def score(task: dd.Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     if isinstance(task, dd.Regression):
         predicted, wanted = _values(task, outputs, labels)
         return {
-            "rmse": float(metrics.root_mean_squared_error(wanted, predicted)),
-            "mae": float(metrics.mean_absolute_error(wanted, predicted)),
-            "r2": float(metrics.r2_score(wanted, predicted)),
+            "rmse": float(np.sqrt(np.square(wanted - predicted).mean())),
+            "mae": float(np.abs(predicted - wanted).mean()),
+            "r2": _r2(wanted, predicted),
         }
     probabilities = outputs.double().softmax(dim=1).numpy()
     truth = labels.numpy()
     scores = {"accuracy": float((probabilities.argmax(axis=1) == truth).mean())}
     seen = truth >= 0
     if seen.any():
-        scores["log_loss"] = float(
-            metrics.log_loss(truth[seen], probabilities[seen], labels=range(task.num_outputs))
-        )
+        of_truth = probabilities[seen, truth[seen]]
+        scores["log_loss"] = float(log_losses(of_truth).mean())
     if task.num_outputs == 2 and len(np.unique(truth[seen])) == 2:
-        scores["auc"] = float(metrics.roc_auc_score(truth[seen], probabilities[seen, 1]))
+        scores["auc"] = roc_auc(probabilities[seen, 1], truth[seen] == 1)
     return scores
+
+
+def _r2(wanted: np.ndarray, predicted: np.ndarray) -> float:
+    """1: as they are; 0: no better than their mean; nan of one row."""
+    if len(wanted) < 2:
+        return math.nan
+    left = float(np.square(wanted - predicted).sum())
+    whole = float(np.square(wanted - wanted.mean()).sum())
+    if left and whole:
+        return 1 - left / whole
+    return 0.0 if left else 1.0
 
 
 def all_scores(
@@ -154,8 +168,6 @@ def all_scores(
         more auc_macro and average_precision_macro (each class against the rest); ``unseen_rows``
         where there are rows of classes that training rows do not have.
     """
-    from sklearn import metrics
-
     scores = score(task, outputs, labels)
     if (page := _page_of(task)) is not None:
         scores |= page.all_scores(task, outputs, labels)
@@ -168,30 +180,25 @@ def all_scores(
     classes = np.unique(truth)
     scores |= {
         "accuracy": float((predicted == truth).mean()),
-        "macro_f1": float(
-            metrics.f1_score(truth, predicted, labels=classes, average="macro", zero_division=0)
-        ),
+        "macro_f1": float(np.mean([_f1(truth == c, predicted == c) for c in classes])),
         "balanced_accuracy": float(np.mean([(predicted[truth == c] == c).mean() for c in classes])),
     }
     seen = truth >= 0
     kept, known = probabilities[seen], truth[seen]
     if len(known):
-        scores["brier"] = (
-            float(metrics.brier_score_loss(known, kept[:, 1], labels=[0, 1]))
-            if task.num_outputs == 2
-            else float(metrics.brier_score_loss(known, kept, labels=range(task.num_outputs)))
+        wrong_NC = np.square((known[:, None] == np.arange(task.num_outputs)) - kept)
+        scores["brier"] = float(
+            wrong_NC[:, 1].mean() if task.num_outputs == 2 else wrong_NC.sum(axis=1).mean()
         )
         scores["ece"] = calibration_error(kept, known)
     if task.num_outputs == 2 and "auc" in scores:
-        scores["average_precision"] = float(metrics.average_precision_score(known, kept[:, 1]))
+        scores["average_precision"] = average_precision(kept[:, 1], known == 1)
     elif task.num_outputs > 2:
         both = [c for c in np.unique(known) if (known != c).any()]
         if both:
-            is_NC, outputs_NC = (known[:, None] == both).astype(int), kept[:, both]
-            # All at once: half of what each costs is that its rows are checked.
-            aucs = metrics.roc_auc_score(is_NC, outputs_NC, average=None)
-            precisions = metrics.average_precision_score(is_NC, outputs_NC, average=None)
-            scores["auc_macro"] = float(np.mean(aucs))
+            each = [(kept[:, c], known == c) for c in both]
+            scores["auc_macro"] = float(np.mean([roc_auc(*one) for one in each]))
+            precisions = [average_precision(*one) for one in each]
             scores["average_precision_macro"] = float(np.mean(precisions))
     if not seen.all():
         scores["unseen_rows"] = float((~seen).sum())
@@ -247,6 +254,11 @@ def details(
     return report
 
 
+def _f1(is_N: np.ndarray, said_N: np.ndarray) -> float:
+    """Of one class, which the rows have."""
+    return float(2 * (is_N & said_N).sum() / (is_N.sum() + said_N.sum()))
+
+
 def reliability(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> list[dict[str, float]]:
     """Bins of what was said, as ``details`` has them: of two classes the second's probability, of
     more that of the class that is said."""
@@ -289,14 +301,10 @@ def _values(task: dd.Regression, outputs: Tensor, labels: Tensor) -> tuple[np.nd
 
 def _curves(second_N: np.ndarray, truth_N: np.ndarray) -> dict[str, list[list[float]]]:
     """Points of both curves, as many as a picture needs."""
-    from sklearn import metrics
-
-    false, true, _ = metrics.roc_curve(truth_N, second_N)
-    precision, recall, _ = metrics.precision_recall_curve(truth_N, second_N)
-    return {
-        "roc": _thinned(false, true),
-        "precision_recall": _thinned(recall[::-1], precision[::-1]),
-    }
+    is_second_N = truth_N == 1
+    false, true = roc(second_N, is_second_N)
+    precision, recall = precision_recall(second_N, is_second_N)
+    return {"roc": _thinned(false, true), "precision_recall": _thinned(recall, precision)}
 
 
 def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
@@ -416,7 +424,7 @@ def _of_classes(
     seen = truth >= 0
     kept, known = probabilities_NC[seen], truth[seen]
     of_truth = kept[np.arange(len(known)), known]
-    losses = -np.log(np.clip(of_truth, np.finfo(float).eps, 1))
+    losses = log_losses(of_truth)
     two = probabilities_NC.shape[1] == 2
     errors = (kept[:, 1] - known) ** 2 if two else (kept**2).sum(axis=1) + 1 - 2 * of_truth
     ranked = areas(kept[:, 1], known == 1) if two and len(np.unique(known)) == 2 else None

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from dovetail.data import MultiLabel, MultiTarget
-from dovetail.models.orders import areas
+from dovetail.models.orders import areas, average_precision, log_losses, roc_auc
 
 Several = MultiLabel | MultiTarget
 
@@ -40,8 +40,6 @@ def of_each(task: Several, outputs: Tensor, labels: Tensor) -> dict[str, dict[st
         Of yes and no: "rows", "positive" (share), "auc", "average_precision", "log_loss", "brier";
         of numbers: "rows", "rmse" and "mae" in the label's own unit, "r2".
     """
-    from sklearn import metrics
-
     said_NL = task.values(outputs.double().numpy())
     truth_NL = labels.double().numpy()
     if isinstance(task, MultiTarget):
@@ -64,12 +62,12 @@ def of_each(task: Several, outputs: Tensor, labels: Tensor) -> dict[str, dict[st
             continue
         own |= {
             "positive": float(truth.mean()),
-            "log_loss": float(metrics.log_loss(truth, said, labels=[0, 1])),
+            "log_loss": float(log_losses(np.where(truth == 1, said, 1 - said)).mean()),
             "brier": float(np.square(said - truth).mean()),
         }
         if 0 < truth.mean() < 1:
-            own["auc"] = float(metrics.roc_auc_score(truth, said))
-            own["average_precision"] = float(metrics.average_precision_score(truth, said))
+            own["auc"] = roc_auc(said, truth == 1)
+            own["average_precision"] = average_precision(said, truth == 1)
     return scores
 
 

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.special import log_ndtr
 from torch import Tensor
 
 
 def _log_delta(epsilon: float, releases: float, noise: float) -> float:
     """Log of the delta that so many releases have at this epsilon: Theorem 8."""
+    from scipy.special import log_ndtr  # for runs with noise alone, as below
+
     mu = math.sqrt(releases) / noise
     first = float(log_ndtr(mu / 2 - epsilon / mu))
     second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))

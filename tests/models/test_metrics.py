@@ -12,6 +12,7 @@ from sklearn import metrics
 
 from dovetail.data import UNSEEN, Classification, Regression
 from dovetail.errors import DataError
+from dovetail.models import orders
 from dovetail.models.metrics import all_scores, details, headline_score
 from dovetail.runs import headline, mean_and_spread, score
 
@@ -140,6 +141,34 @@ def test_all_scores_of_two_classes_are_scikit_learns() -> None:
     assert report["roc"][-1] == [1, 1]
     false, true = zip(*report["roc"], strict=True)
     assert np.trapezoid(true, false) == pytest.approx(scores["auc"], abs=0.01)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 40, 300])
+def test_curves_and_areas_are_scikit_learns_where_values_are_equal_too(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    second, labels = rng.integers(0, 12, rows) / 12, rng.permutation(np.arange(rows) % 2)
+    false, true, _ = metrics.roc_curve(labels, second)
+    assert np.array_equal(orders.roc(second, labels == 1), [false, true])
+    precision, recall, _ = metrics.precision_recall_curve(labels, second)
+    assert np.array_equal(
+        orders.precision_recall(second, labels == 1), [precision[::-1], recall[::-1]]
+    )
+    assert orders.roc_auc(second, labels == 1) == metrics.roc_auc_score(labels, second)
+    assert orders.average_precision(second, labels == 1) == pytest.approx(
+        metrics.average_precision_score(labels, second), rel=1e-12
+    )
+    certain = np.eye(2)[labels]  # and a probability of 0 is no infinite loss
+    assert orders.log_losses(certain[:, 1]).mean() == pytest.approx(
+        metrics.log_loss(np.ones(rows), certain, labels=[0, 1]), rel=1e-12
+    )
+
+
+def test_numbers_that_are_all_alike_have_the_r2_of_scikit_learn() -> None:
+    task = Regression(mean=0.0, scale=1.0)
+    labels = torch.tensor([2.0, 2.0, 2.0])
+    for guessed in (torch.tensor([2.0, 2.0, 2.0]), torch.tensor([2.0, 2.0, 1.0])):
+        scored = score(task, guessed[:, None], labels)
+        assert scored["r2"] == metrics.r2_score(labels, guessed)
 
 
 def test_a_curve_that_rises_at_one_place_is_drawn_so() -> None:

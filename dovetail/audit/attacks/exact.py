@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import rankdata
 
 from dovetail.audit.attacks.columns import DRAWS
 from dovetail.audit.attacks.regressors import forest, ridge
@@ -175,6 +174,8 @@ def _nearest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> _Gues
 
 def _ranks(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> _Guess:
     """Lines through the ranks of known rows, then the level whose known rows are nearest."""
+    from scipy.stats import rankdata  # slow to import: for who attacks alone
+
     known_KF = target_NF[rows]
     rank_NF = np.zeros(target_NF.shape)
     rank_NF[rows] = rankdata(known_KF, axis=0) / len(rows)

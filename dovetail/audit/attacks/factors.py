@@ -31,9 +31,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
-from scipy.interpolate import BSpline
-from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
 from dovetail.audit.verdict import Measured
@@ -99,6 +96,8 @@ def rebuilt(
     draws: int,
 ) -> Measured | None:
     """How well columns follow; None where there are too few rows."""
+    from sklearn.linear_model import RidgeCV  # slow to import: for who attacks alone
+
     num = len(target_NF)
     varying = np.flatnonzero(target_NF.std(axis=0) > 1e-6)
     if known > num // 2 or not len(varying):
@@ -165,6 +164,9 @@ def _alternated(
     seen: Measurements, target_NF: np.ndarray, known: np.ndarray, mean_NF: np.ndarray
 ) -> np.ndarray:
     """(N, F) guesses of all rows, by plain alternating least squares from a spline."""
+    from scipy import sparse
+    from scipy.interpolate import BSpline
+
     num, width = target_NF.shape
     streams, steps, _ = seen.rows_STB.shape
     rows_TB = seen.rows_STB.reshape(streams * steps, -1).numpy()
@@ -219,6 +221,8 @@ def _factorised(
     seen: Measurements, target_NF: np.ndarray, known: np.ndarray, mean_NF: np.ndarray
 ) -> np.ndarray:
     """(N, F) guesses of all rows; the known ones as they are."""
+    from scipy import sparse
+
     num, width = target_NF.shape
     streams, steps, _ = seen.rows_STB.shape
     rows = seen.rows_STB.reshape(streams * steps, -1).numpy()

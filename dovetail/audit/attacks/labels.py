@@ -22,12 +22,6 @@ import warnings
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
-from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 
 from dovetail.audit.attacks.views import local_views, message_views
 from dovetail.audit.verdict import Measured
@@ -99,6 +93,9 @@ def clusters(
     columns: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray
 ) -> Measured:
     """k-means with a cluster a class; the best naming of clusters counts."""
+    from scipy.optimize import linear_sum_assignment  # slow to import: for who attacks alone
+    from sklearn.cluster import KMeans
+
     classes, labels = np.unique(labels_N, return_inverse=True)
     num = len(classes)
 
@@ -123,6 +120,10 @@ def completion(
     columns: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray, known: int
 ) -> Measured | None:
     """Logistic regression from so many known labels a class; None where there are too few."""
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     classes, labels = np.unique(labels_N, return_inverse=True)
     if len(classes) < 2 or np.bincount(labels).min() <= known:
         return None
@@ -185,6 +186,8 @@ def output_sign(gradient_NC: np.ndarray, labels_N: np.ndarray) -> Measured:
 
 def norm(views: Mapping[str, np.ndarray], labels_N: np.ndarray) -> Measured:
     """Rows of the rarer class have larger gradients: their AUC, of two classes."""
+    from sklearn.metrics import roc_auc_score
+
     classes, labels = np.unique(labels_N, return_inverse=True)
     assert len(classes) == 2
     rare = int(np.bincount(labels).argmin())

@@ -20,7 +20,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from dovetail.audit.attacks.labels import auc_rows
@@ -116,6 +115,8 @@ def epsilon_bound(
     >>> round(epsilon_bound(scores, scores >= 500), 2), epsilon_bound(scores, scores % 2 == 0)
     (3.49, 0.0)
     """
+    from scipy.stats import binom  # slow to import: for who attacks alone
+
     order = np.argsort(scores_N, kind="stable")
     each = max(1, int(guessed * len(scores_N) / 2))
     right = int((~is_in_N[order[:each]]).sum() + is_in_N[order[-each:]].sum())

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
-from sklearn.ensemble import RandomForestRegressor
-from sklearn.linear_model import RidgeCV
 from torch import nn
 
 from dovetail.models.optimizers import Optimizer
@@ -80,6 +77,8 @@ def best_of(found: Iterable[Fit], target_NF: np.ndarray, rows: np.ndarray) -> np
 
 
 def _stacked(members: list[Fit], known_KF: np.ndarray) -> Fit:
+    from scipy.optimize import nnls
+
     mean_F = known_KF.mean(axis=0)
     unseen = [fit.unseen_KF for fit in members if fit.unseen_KF is not None]
     columns = np.stack([(each - mean_F).ravel() for each in unseen], axis=1)
@@ -93,6 +92,8 @@ def _stacked(members: list[Fit], known_KF: np.ndarray) -> Fit:
 
 def ridge(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
     """Ridge regression, its strength by what is left of known rows that are left out."""
+    from sklearn.linear_model import RidgeCV  # slow to import: for who attacks alone
+
     known = x_ND[rows], target_NF[rows]
     fitted = RidgeCV(_ALPHAS).fit(*known)
     guess = np.asarray(fitted.predict(x_ND)).reshape(target_NF.shape)
@@ -134,6 +135,8 @@ def _kernel(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
 
 def forest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
     """Trees, for what is no linear function: categories, steps, bins."""
+    from sklearn.ensemble import RandomForestRegressor
+
     trees = RandomForestRegressor(
         _TREES, min_samples_leaf=2, max_features=0.3, oob_score=True, random_state=0
     )

@@ -25,9 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightgbm import LGBMClassifier
-from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from dovetail.models.optimizers import Optimizer
@@ -140,6 +137,11 @@ def _logit(p: np.ndarray) -> np.ndarray:
 
 def _estimator(kind: str, num_classes: int, seed: int) -> Any:
     """What learns, of other kinds than networks."""
+    # Slow to import: for who attacks alone.
+    from lightgbm import LGBMClassifier
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.linear_model import LogisticRegression
+
     match kind:
         case "boosting":
             trees = 60 if num_classes == 2 else 20

@@ -30,7 +30,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.stats import norm
 
 from dovetail.companions.survival import survival
 from dovetail.companions.survival.kaplan_meier import Counts
@@ -305,6 +304,8 @@ class Driver(survival.Driver):
 
     def result(self) -> dict[str, Any]:
         """Coefficients with their errors and limits, and the baseline; JSON-ready."""
+        from scipy.special import ndtr
+
         if not self.done:
             raise TrainingError(
                 f"coefficients still move after {_MOST_STEPS} steps: a column may decide when the "
@@ -312,7 +313,7 @@ class Driver(survival.Driver):
             )
         scale = np.array(self.sums["scale"])
         coefficients, errors = np.array(self.beta) / scale, np.array(self.sums["errors"]) / scale
-        p = 2 * norm.sf(np.abs(coefficients / errors))
+        p = 2 * ndtr(-np.abs(coefficients / errors))
         with np.errstate(over="ignore"):  # of a column in a unit that is far too large
             ratios = np.nan_to_num(np.exp(coefficients))
             limits = np.exp(coefficients[:, None] + np.outer(errors, [-_WIDTH, _WIDTH]))
