@@ -146,9 +146,9 @@ def toml_text(value: Any) -> str:
 _WORDS = {
     str: "text",
     Path: "text",
-    int: "whole number",
+    int: "integer",
     float: "number",
-    bool: "true or false",
+    bool: "boolean",
     type(None): "none",
     Any: "anything",
 }
@@ -169,7 +169,7 @@ def type_text(annotation: Any) -> str:
         return _either(toml_text(each) for each in inside)
     if origin in (tuple, list, Sequence):
         one = type_text(inside[0])
-        plural = {"text": "texts", "whole number": "whole numbers", "number": "numbers"}
+        plural = {"text": "texts", "integer": "integers", "number": "numbers"}
         return f"list of {plural.get(one, one)}"
     if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return f"table of {type_text(inside[1])}"

@@ -110,9 +110,11 @@ class PassiveConfig(PassiveLayers):
     # Eq. (16) or Eq. (12); vicreg and clustering (section 6.3 names one) are not the paper's.
     loss: Literal["contrastive", "reconstruction", "vicreg", "clustering"] = "contrastive"
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
-    # Eq. (15): a shorter code counts as one of this norm. Of zeros (all ReLUs off) there is no
-    # cosine. With 0.01, rows of zeros of the demo get up to 600 times the gradient that the task
-    # gives a row: far below ``clip``, which accuses; with 1e-12, the cosine as printed, far above.
+    # Of zeros (all ReLUs off) there is no cosine. With 0.01, rows of zeros of the demo get up to
+    # 600 times the gradient that the task gives a row: far below ``clip``, which accuses; with
+    # 1e-12, the cosine as printed, far above.
+
+    # Eq. (15): a shorter code counts as one of this norm; with 1e-12 the cosine is as printed
     min_norm: float = Field(default=1e-2, gt=0, le=1, exclude_if=lambda norm: norm == 1e-2)
     # of Eq. (12): the mean absolute or the mean squared error
     norm: Literal["l1", "l2"] = Field(default="l2", exclude_if=lambda norm: norm == "l2")
@@ -156,7 +158,8 @@ class DistilConfig(PartnerConfig):
     # joint models that are trained; one, or their mean, teaches
     teachers: tuple[StackName, ...] = Field(default=("network", "linear"), min_length=1)
     folds: int = Field(default=4, ge=2, le=20)  # of labelled rows: each is held out once
-    copies: int | None = Field(default=None, ge=1, le=8)  # members of each fold; None: by the rows
+    # members of each fold; None: 2 with up to 500 rows, else 1
+    copies: int | None = Field(default=None, ge=1, le=8)
     dropout: float = Field(default=0.0, ge=0, lt=1)  # of codes
     batch_size: int | None = Field(default=None, ge=1)  # None: 64 to 512, by the number of rows
     max_steps: int = Field(default=4000, ge=1)  # of each joint model

@@ -68,21 +68,21 @@ class RunConfig(Config):
     zero_start: bool = False  # the private tower's last layer and U begin at zero
     gate: bool = False  # how much the private tower counts is chosen on validation rows
     weights: Literal["even", "samples"] = "even"  # line 7: 1/K; or N_k / sum N
-    participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
+    participation: float = Field(default=1.0, gt=0, le=1)  # share of the parties in a round
     proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
-    secure: bool = False  # sum the common towers under masks (privacy.masks)
-    # With secure, more than this share of the members must answer, and a lost one costs its own
-    # part; none: it costs the round (privacy.dropout).
+    secure: bool = False  # sum the common towers under masks
+    # With secure, more than this share of the parties must answer, and a lost one costs its own
+    # part; none: it costs the round.
     quorum: float | None = Field(default=None, ge=0.5, lt=1, exclude_if=lambda value: value is None)
     private: PrivateSteps | None = None  # how common towers are trained (privacy.steps)
     choose: Choose = "mean"  # which round's parameters are kept
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
-    max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
+    max_categories: int = Field(default=100, ge=1)  # of a common column that all encode alike
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     # what parties decide on validation rows; a run's threshold and calibrate
     decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
-    # Member -> learning_rate and mu of its own; V-A3 has each tune them.
+    # party -> its learning_rate and mu; V-A3 has each tune them
     by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -130,7 +130,7 @@ class RunConfig(Config):
 class SearchSection(Section):
     """Values to choose from on validation rows; nothing is chosen where there are none."""
 
-    learning_rate: tuple[float, ...] = ()  # of all columns
+    learning_rate: tuple[float, ...] = ()  # of both towers
     mu: tuple[float, ...] = ()  # of the lateral connections
     proximal: tuple[float, ...] = ()  # the pull to the server's weights
     rounds: int = Field(default=10, ge=1)  # of each trial
@@ -153,17 +153,17 @@ class ChflSection(RunConfig):
     are ``Config``'s.
     """
 
-    widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
+    widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # hidden layers of each tower
     weight_decay: float = Field(default=1e-3, ge=0, allow_inf_nan=False)  # of weights, in a step
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
-    # Of the own column's weights, where its rows are few; of more than 256 in proportion less.
+    # of the private tower's weights, for up to 256 rows; for more in proportion less
     unique_weight_decay: float | None = Field(
         default=UNIQUE_WEIGHT_DECAY, ge=0, allow_inf_nan=False
     )
-    zero_start: bool = True  # the own column's last layer and U begin at zero
-    gate: bool = True  # how much the own column counts is chosen on validation rows
+    zero_start: bool = True  # the private tower's last layer and lateral connections start at zero
+    gate: bool = True  # how much the private tower counts is chosen on validation rows
     choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
-    # from Python: the network of every party's own column in this process; None: widths
+    # from Python: the network of every party's private tower in this process; None: widths
     encoder: GivenNetwork | None = None
     search: SearchSection = SearchSection()
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a variant's own settings
@@ -175,14 +175,14 @@ class MemberSection(Section):
     common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
     validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
-    # of numbers: mean and scale of all members' labels, of several by name
+    # of numbers: mean and scale of all parties' labels, of several by name
     label_scale: LabelScale | None = None
     secure: bool = False  # take part only where common columns are summed in secret
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
-    # a sum that outlives lost members opens for more than this share of them
+    # with a run's quorum: a sum opens if more than this share of the parties answer
     quorum: float = Field(default=QUORUM, ge=0.5, lt=1)
     private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
-    # the network of its own column: an import path of an installed package; None: widths of the run
+    # the network of its private tower: an import path; None: widths of the run
     encoder: InstalledNetwork | None = None
 
 

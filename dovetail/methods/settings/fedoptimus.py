@@ -71,8 +71,7 @@ class Config(OptimizerConfig):
     # what parties decide on validation rows; a run's threshold and calibrate
     decide: ThresholdSettings | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
-    # Means of embeddings are taken under masks; more than this share of the data owners must answer
-    # to the end, and one that is lost costs its own part.
+    # means of embeddings are taken under masks; a data owner that is lost costs its own part
     secure: bool = Field(default=False, exclude_if=lambda value: not value)
     quorum: float = Field(  # with secure: more than this share of the data owners must answer
         default=QUORUM, ge=0.5, lt=1, exclude_if=lambda value: value == QUORUM
