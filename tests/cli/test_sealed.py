@@ -284,6 +284,14 @@ def test_a_service_asks_partners_who_read_nothing_and_answers_alone_when_they_ar
     for each in (lab, registry):
         each.signal(signal.SIGKILL)
     assert answered(set()) == pytest.approx(alone, abs=2e-6)
+    with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/metrics", timeout=30) as reply:
+        metrics = reply.read().decode()
+    counts = re.findall(
+        r'dovetail_rows_said_total{by="(\w+)",.*partners="([^"]*)"} ([\d.]+)', metrics
+    )
+    rows_said = {(by, partners): float(num) for by, partners, num in counts}
+    assert rows_said["joint", "lab,registry"] >= 2
+    assert rows_said["solo", ""] >= len(rows)
     serving.signal(signal.SIGINT)
     serving.ended()
     assert "Traceback" not in serving.printed()

@@ -197,10 +197,11 @@ class Service:
             prediction = await self._batcher.predict(model, asked)
             lines = _lines(prediction if coverage is None else prediction.conformal(coverage))
         if model.joint is not None:
-            for index, line in enumerate(lines):
-                by = () if answered is None else answered.by[index]
+            said = [()] * len(lines) if answered is None else answered.by  # by the solo model
+            for line, by in zip(lines, said, strict=True):
                 line["said_by"] = "joint" if by else "solo"
                 line["answered"] = list(by)
+            self.meters.said(model.name, said)
         if answered_rows is not None:
             for line, row in zip(lines, answered_rows, strict=True):
                 line["row"] = row + 1

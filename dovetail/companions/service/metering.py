@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter as CounterOf
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -25,6 +27,12 @@ class Meters:
             "dovetail_requests", "Requests for predictions.", ["model", "status"], registry=kept
         )
         self._rows = Counter("dovetail_rows", "Rows that were predicted.", ["model"], registry=kept)
+        self._said = Counter(
+            "dovetail_rows_said",
+            "Rows of a joint model by who said them: it with these partners, or the solo model.",
+            ["model", "by", "partners"],
+            registry=kept,
+        )
         self._seconds = Histogram(
             "dovetail_request_seconds",
             "From a request's arrival to its answer.",
@@ -58,6 +66,12 @@ class Meters:
         if num_rows:
             self._rows.labels(model).inc(num_rows)
         self._seconds.labels(model).observe(seconds)
+
+    def said(self, model: str, by: Sequence[Sequence[str]]) -> None:
+        """Rows that a joint model said with these partners; () where the solo model did."""
+        for partners, num_rows in CounterOf(map(tuple, by)).items():
+            who = "joint" if partners else "solo"
+            self._said.labels(model, who, ",".join(partners)).inc(num_rows)
 
     def ran(self, model: Served, num_rows: int) -> None:
         self._batch.labels(model.name).observe(num_rows)
