@@ -73,8 +73,11 @@ NUMBER_BITS, WEIGHT_BITS = 12, 14
 #: The sizes of a row of weights sum to 2^ROW_BITS at most: then no product is rounded wrongly.
 ROW_BITS = WEIGHT_BITS + 3
 #: A number lies between means of so many targets at either end, or so far beyond, as a share of
-#: their distance: what is further out is read as if from the other end.
-REACHED_BY, MARGIN = 10, 0.15
+#: their distance: what is further out, blur included, is read as if from the other end. Weights of
+#: a ridge have signs: of ten classes numbers reach 0.35 beyond, of two 0.2. A wider interval has
+#: coarser bits, of which a single number has few. Both margins have the least error of what is
+#: read, to within a tenth, of ten settings of ``dovetail bench worth`` (no label judged them).
+REACHED_BY, MARGIN_OF_ONE, MARGIN = 10, 0.25, 0.5
 #: Bytes that are sent of a coefficient of a second half, and of an asked one of a first.
 SECOND_BYTES, FIRST_BYTES = 3, 2
 NONCE_BYTES = SEED_BYTES = 32
@@ -544,7 +547,8 @@ def whole_targets(targets_LC: np.ndarray) -> tuple[np.ndarray, float, np.ndarray
     low_C = np.minimum(ordered[:num].mean(axis=0), 0.0)  # weights may sum to 0
     high_C = np.maximum(ordered[-num:].mean(axis=0), 0.0)
     width = float((high_C - low_C).max(initial=0.0)) or 1.0
-    unit = width * (1 + 2 * MARGIN) / 2**NUMBER_BITS
+    margin = MARGIN_OF_ONE if targets_LC.shape[1] == 1 else MARGIN
+    unit = width * (1 + 2 * margin) / 2**NUMBER_BITS
     return np.rint(targets_LC / unit).astype(np.int64), unit, (low_C + high_C) / (2 * unit)
 
 

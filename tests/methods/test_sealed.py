@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import mannwhitneyu
+from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -139,6 +140,29 @@ def test_numbers_are_blurred_by_their_bits_and_equal_rows_differ() -> None:
     width = unit * 2 ** (encrypted.NUMBER_BITS - 6)
     assert float(alike.max() - alike.min()) == pytest.approx(width, rel=0.05)
     assert float(alike.std()) == pytest.approx(width / 12**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(("classes", "most"), [(2, 0.005), (10, 0.0)])
+def test_next_to_no_number_is_read_from_the_other_end_of_its_interval(
+    classes: int, most: float
+) -> None:
+    """Of digits, whose numbers lie far beyond what a mean of targets can be."""
+    digits = load_digits()
+    known, pixels = torch.from_numpy(digits.target) % classes, torch.from_numpy(digits.data).float()
+    pixels = (pixels - pixels.mean(dim=0)) / pixels.std(dim=0).clamp(min=1e-6)
+    folds = torch.full((len(known),), NO_FOLD)
+    folds[:400] = make_folds(known[:400], 4, seed=0, regression=False)
+    owner = Owner(pixels[:, :32], hard_targets(known, classes, regression=False), folds, CLASSES)
+    everyone = torch.arange(len(known))
+    party = partner_of("shop", pixels[:, 32:], everyone, SealedLimits(numbers_per_row=classes))
+    active = active_of(owner, {"shop": everyone})
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    rows_L = active.labelled("shop")
+    _, clear = in_the_clear(owner, pixels[:, 32:], rows_L, "shop")
+    _, unit, _ = encrypted.whole_targets(targets(owner, rows_L).numpy())
+    blur = unit * 2 ** (encrypted.NUMBER_BITS - active.bits["shop"])
+    off = (active.numbers["shop"][:, : clear.shape[1]] - clear).abs()
+    assert float((off > 0.6 * blur).float().mean()) <= most  # half of it, and what is rounded
 
 
 def test_the_same_question_has_the_same_answer_in_another_run_and_counts_once(
