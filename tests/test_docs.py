@@ -62,6 +62,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: Words of README and docs/ together, by white space: what is said twice is linked instead, and
+#: tables of results go to benchmarks/results/bench.
+MOST_WORDS = 70_000
+
+#: Words of a method's page: what it does, how it is run, what crosses, what falls short.
+MOST_OF_METHOD = {"chfl.md": 1_500, "hyfem.md": 1_500}
+
+
+def test_the_pages_keep_to_their_words() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in pages}
+    assert sum(words.values()) <= MOST_WORDS
+    assert {name for name, most in MOST_OF_METHOD.items() if words[name] > most} == set()
+
+
 def test_every_page_is_in_the_navigation() -> None:
     named = leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     assert len(set(named)) == len(named)

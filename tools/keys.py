@@ -57,12 +57,11 @@ def _table(part: Part, before: list[Part]) -> list[str]:
     keys = [key for key in part.keys if key not in known and not _is_title(key, part)]
     if not keys:
         return lines
-    lines += ["| key | value; default, if any | meaning |", "|---|---|---|"]
     for key in keys:
         default = key.default if key.default == "required" else f"`{key.default}`"
         value = key.type if key.default == "none" else f"{key.type}; {default}"
-        cells = (f"`{key.name}`", value, key.meaning.replace("``", "`"))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        meaning = key.meaning.replace("``", "`")
+        lines.append(f"- `{key.name}` ({value}): {meaning}")
     return [*lines, ""]
 
 

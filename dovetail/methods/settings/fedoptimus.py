@@ -45,7 +45,7 @@ class Config(OptimizerConfig):
     server_momentum: Literal["damped", "undamped", "corrected"] = Field(
         default="damped", exclude_if=lambda value: value == "damped"
     )
-    # parties' optimizers begin anew at each average, as what they followed is no longer there
+    # parties' optimizers start again at each average
     reset: bool = Field(default=False, exclude_if=lambda value: not value)
     alpha: float = Field(default=0.99, gt=0, le=1)  # 1 - gamma, section 3.2
     server: Literal["average", "fedavgm"] = "fedavgm"  # lines 11 and 12

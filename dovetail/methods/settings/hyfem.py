@@ -129,11 +129,11 @@ class HyfemSection(Settings):
     widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
     # Of the whole federation, where parties have files of their own; () is all that these have.
     classes: tuple[str | int, ...] = ()
-    # Of labels that are numbers, over a network, in the place of classes: as in the parties' files.
+    # Of labels that are numbers, over a network, instead of classes: as in the parties' files.
     label_scale: LabelScale | None = None
-    # Over a network, in the place of classes: labels that are yes or no each, in parties' order.
+    # Over a network, instead of classes: labels that are yes or no each, in parties' order.
     labels: tuple[str, ...] = ()
-    # Over a network, in the place of classes: what labels are; quantiles have a label_scale, too.
+    # Over a network, instead of classes: what labels are; quantiles have a label_scale, too.
     task: Literal["survival", "counts", "amounts", "quantiles"] | None = None
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
     # How the rate goes over the rounds: a constant one makes the server swing.
@@ -162,7 +162,7 @@ class MemberSection(Section):
     label_scale: LabelScale | None = None
     test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
     private: PrivateSteps | None = None  # how its weights are trained; None: as the run says
-    # Whether it tells its features' means and covariances by class, for a run's calibrate.
+    # whether it sends its features' means and covariances by class, for a run's calibrate
     moments: bool = False
 
 

@@ -55,7 +55,7 @@ class SelectionConfig(Section):
     group_size: int = Field(default=2, ge=1)  # owners of a group
     groups: int = Field(default=2, ge=0)  # groups of this size that each owner is in
     share: float = Field(default=0.5, gt=0, le=1)  # P: share of the data owners that is kept
-    # "forward" adds owners one by one, by what each tells beyond those before it (choosing.py)
+    # "forward" adds owners one by one, by what each adds to those before it
     order: Literal["relevance", "forward"] = "relevance"
     secure: bool = False  # sum partial distances under masks (privacy.masks)
     growth: float = Field(default=1.5, gt=1, le=10)  # of the depth t, from one exchange to the next
