@@ -1,15 +1,23 @@
 """Runs of two processes over loopback TLS, one of them killed at random; each held to its twin.
 
     python -m tools.soak --minutes 10 --runs 200
+    python -m tools.soak --record soak.jsonl        # goes on where an earlier one was ended
+    python -m tools.soak --warm                     # several times as many runs in the time
 
 Each run is of the default method on a small table, at new sites that have the same secrets:
 so a run that ended has the weights of the one that nothing disturbs. Prints a line a run, and in
-the end how many ended, hung, or printed a traceback; exit code 1 if one hung, or differs.
+the end how many ended, hung, or printed a traceback; exit code 1 if one hung, differs, or answered
+for a row twice. With --record each run is a line of that file as soon as it is over, and those that
+stand there count. With --warm, processes are forked from a server that has read the libraries,
+which is most of what a command does here: it is killed in its work more often than in its start.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
+import os
 import random
 import shutil
 import signal
@@ -19,7 +27,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +37,9 @@ from dovetail.network.quota import Quota
 
 #: Seconds after which a run hangs.
 HANG_S = 240.0
+
+#: Outcomes of a run that are faults; one that ends with a sentence and code 2 is none.
+MUST_NOT_BE = ("hung", "other weights", "traceback", "count passed")
 
 RUN = """
 method = "apfed"
@@ -58,31 +71,91 @@ min_rows = 1
 """
 
 
+_forked = multiprocessing.get_context("forkserver")
+_forked.set_forkserver_preload(
+    [
+        "dovetail.cli.main",
+        "dovetail.cli.join",
+        "dovetail.cli.train",
+        "dovetail.methods.apfed",
+        "dovetail.runs.train",
+        "dovetail.node.join",
+        "dovetail.network.stream",
+        "dovetail.alignment.psi",
+        "sklearn.metrics",
+        "torch.fx.experimental.symbolic_shapes",
+    ]
+)
+
+
+def _command(folder: Path, output: Path, words: Sequence[str]) -> None:
+    """``dovetail WORDS`` in a forked process."""
+    os.chdir(folder)
+    with output.open("wb") as file:
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
+    sys.argv = ["dovetail", *words]
+    from dovetail.cli.main import main
+
+    main()
+
+
+class Started:
+    """A command that runs in a process of its own."""
+
+    def __init__(self, folder: Path, output: Path, words: Sequence[str], *, warm: bool) -> None:
+        self._process: Any
+        output.touch()
+        if warm:
+            self._process = _forked.Process(target=_command, args=(folder, output, words))
+            self._process.start()
+            return
+        command = [sys.executable, "-m", "dovetail", *words]
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.poll()
+        code: int | None = self._process.exitcode
+        return code
+
+    def ended(self) -> int:
+        """Its exit code, when it has ended."""
+        while (code := self.code()) is None:
+            time.sleep(0.02)
+        return code
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        if self.code() is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+        self.ended()
+
+
 class Pair:
     """A bank and a shop in a folder, and what is started there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, warm: bool = False) -> None:
+        self.folder, self.warm = folder, warm
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         (folder / "run.toml").write_text(RUN.format(port=self.port))
         self.outputs: list[Path] = []
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[Started] = []
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str) -> Started:
         output = self.folder / f"output-{len(self.outputs)}"
         self.outputs.append(output)
-        command = [sys.executable, "-m", "dovetail", *words]
-        with output.open("wb") as file:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
-        self.started.append(process)
-        return process
+        self.started.append(Started(self.folder, output, words, warm=self.warm))
+        return self.started[-1]
 
-    def join(self) -> subprocess.Popen[bytes]:
+    def join(self) -> Started:
         return self.start("join", "shop.toml", "--driver", f"127.0.0.1:{self.port}")
 
-    def train(self) -> subprocess.Popen[bytes]:
+    def train(self) -> Started:
         """A run that begins, or goes on where it was stopped."""
         out = self.folder / "out"
         resume = ["--resume"] if out.is_dir() and any(out.iterdir()) else []
@@ -90,9 +163,7 @@ class Pair:
 
     def end(self) -> None:
         for each in self.started:
-            if each.poll() is None:
-                each.kill()
-            each.wait()
+            each.kill()
 
     def weights(self) -> bytes:
         return (self.folder / "out/models/bank/model.safetensors").read_bytes()
@@ -122,30 +193,47 @@ def write(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "dovetail", *words], cwd=folder, check=True)
 
 
-def disturbed(pair: Pair, rng: random.Random, length_s: float) -> tuple[str, str]:
-    """One run whose bank or shop is killed at random: how it ended, and who was killed."""
+def disturbed(pair: Pair, rng: random.Random, length_s: float) -> tuple[str, str, float]:
+    """One run whose bank or shop is killed at random: how it ended, who was killed, and when."""
     shop, bank = pair.join(), pair.train()
     until = time.monotonic() + HANG_S
-    kill_at, victim = (
-        time.monotonic() + rng.uniform(0.2, 1.3) * length_s,
-        rng.choice(["bank", "shop"]),
-    )
-    killed = ""
-    while bank.poll() is None:
+    after_s, victim = rng.uniform(0.2, 1.1) * length_s, rng.choice(["bank", "shop"])
+    kill_at, killed = time.monotonic() + after_s, ""
+    while bank.code() is None:
         if time.monotonic() > until:
-            return "hung", killed
+            return "hung", killed, after_s
         if not killed and time.monotonic() > kill_at:
             killed = victim
-            process = bank if victim == "bank" else shop
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            (bank if victim == "bank" else shop).kill()
             time.sleep(rng.uniform(0.0, 2.0))
             if victim == "bank":
                 bank = pair.train()
             else:
                 shop = pair.join()
         time.sleep(0.05)
-    return ("ended" if bank.returncode == 0 else f"code {bank.returncode}"), killed
+    return ("ended" if bank.code() == 0 else f"code {bank.code()}"), killed, after_s
+
+
+def recorded(path: Path | None) -> list[dict[str, Any]]:
+    """Runs that stand in a record; a last line that was cut off is none."""
+    if path is None or not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def outcome(pair: Pair, ended: str, weights: bytes) -> list[str]:
+    """How a run ended, and each thing about it that must not be."""
+    found = [ended]
+    if ended == "ended" and pair.weights() != weights:
+        found.append("other weights")
+    if "Traceback" in pair.printed():
+        found.append("traceback")
+    sql = "SELECT ifnull(max(times), 0) FROM numbers"
+    ((numbers,),) = Quota(pair.folder / "shop.site").read(sql)
+    if numbers > 1:
+        found.append("count passed")
+    return found
 
 
 def main() -> int:
@@ -153,43 +241,46 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--record", type=Path, help="file that gets a line a run")
     given = parser.parse_args()
-    rng, counted = random.Random(given.seed), Counter[str]()
+    done = recorded(given.record)
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as temporary:
         template = Path(temporary) / "template"
         template.mkdir()
         write(template)
-        twin = Pair(Path(shutil.copytree(template, Path(temporary) / "twin")))
-        before = time.monotonic()
-        twin.join()
-        assert twin.train().wait() == 0, twin.printed()
-        length_s, weights = time.monotonic() - before, twin.weights()
-        twin.end()
-        for number in range(given.runs):
+        for name in ("first", "twin")[not given.warm :]:  # the first also starts the server
+            twin = Pair(Path(shutil.copytree(template, Path(temporary) / name)), warm=given.warm)
+            before = time.monotonic()
+            twin.join()
+            assert twin.train().ended() == 0, twin.printed()
+            length_s, weights = time.monotonic() - before, twin.weights()
+            twin.end()
+        for number in range(len(done), given.runs):
             if time.monotonic() > until:
                 break
-            pair = Pair(Path(shutil.copytree(template, Path(temporary) / f"run-{number}")))
+            rng = random.Random(f"{given.seed}:{number}")
+            copied = shutil.copytree(template, Path(temporary) / f"run-{number}")
+            pair = Pair(Path(copied), warm=given.warm)
             try:
-                ended, killed = disturbed(pair, rng, length_s)
+                ended, killed, after_s = disturbed(pair, rng, length_s)
             finally:
                 pair.end()
-            found = [ended]
-            if ended == "ended" and pair.weights() != weights:
-                found.append("other weights")
-            if "Traceback" in pair.printed():
-                found.append("traceback")
-            sql = "SELECT ifnull(max(times), 0) FROM numbers"
-            ((numbers,),) = Quota(pair.folder / "shop.site").read(sql)
-            if numbers > 1:
-                found.append(f"{numbers} numbers a row")
-            counted.update(found)
-            print(f"run {number}: {killed or 'nobody'} killed: {', '.join(found)}", flush=True)
-            if len(found) > 1 or ended != "ended":
+            found = outcome(pair, ended, weights)
+            done.append({"run": number, "killed": killed, "after_s": after_s, "found": found})
+            if given.record is not None:
+                with given.record.open("a") as file:
+                    file.write(json.dumps(done[-1]) + "\n")
+            who = f"{killed} killed after {after_s:.1f} s" if killed else "nobody killed"
+            print(f"run {number}: {who}: {', '.join(found)}", flush=True)
+            if found != ["ended"]:
                 print(pair.printed()[-2000:], flush=True)
             shutil.rmtree(pair.folder)
-    print(f"in all: {dict(counted)}")
-    return int(bool(counted["hung"] or counted["other weights"] or counted["traceback"]))
+    counted = Counter(each for run in done for each in run["found"])
+    victims = Counter(run["killed"] or "nobody" for run in done)
+    print(f"{len(done)} runs: {dict(counted)}; killed: {dict(victims)}")
+    return int(any(counted[each] for each in MUST_NOT_BE))
 
 
 if __name__ == "__main__":

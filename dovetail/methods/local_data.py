@@ -102,6 +102,10 @@ class LocalData:
         x_NF, labels_N = self.test
         return model.outputs(x_NF), labels_N
 
+    def tested_rows(self) -> dict[str, Tensor]:
+        """Block -> features of the rows that only test."""
+        return {} if self.test is None else {self.block: self.test[0]}
+
     def local_rows(self) -> LocalRows:
         """What it has for a model alone."""
         return LocalRows(self.task, self.x_NF, self.labels_N, self.test)

@@ -164,6 +164,7 @@ def score_party(
     learning_rate: float | None = None,
     last: bool = False,
     decision: FittedThreshold | None = None,
+    relied: Callable[[], Mapping[str, Any] | None] | None = None,
 ) -> dict[str, Any]:
     """A party's scores on its test rows: the few that are told as training goes on, or, of the
     last, all of them and their details.
@@ -171,6 +172,8 @@ def score_party(
     Args:
         learning_rate: that may be too high; None: it has none.
         decision: what the last are calibrated by.
+        relied: which columns the model relies on (``models.relied``), which stands among the
+            details of the last; None: it is not told.
 
     Raises:
         TrainingError: outputs that are not finite: the last step of an epoch led astray.
@@ -187,10 +190,10 @@ def score_party(
     threshold = None
     if decision is not None:
         outputs, threshold = decision.calibrated(outputs), decision.threshold
-    return {
-        **all_scores(task, outputs, labels, threshold=threshold),
-        DETAILS: details(task, outputs, labels, threshold=threshold),
-    }
+    told = details(task, outputs, labels, threshold=threshold)
+    if relied is not None and (columns := relied()) is not None:
+        told["relied"] = columns
+    return {**all_scores(task, outputs, labels, threshold=threshold), DETAILS: told}
 
 
 def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
@@ -222,6 +225,11 @@ def goodness_of_error(mean_squared: float) -> float:
 
 def outputs_of(model: Model, rows: PartyData) -> Tensor:
     """What a model says of a party's rows."""
+    return model.outputs(inputs_of(model, rows))
+
+
+def inputs_of(model: Model, rows: PartyData) -> dict[str, Tensor]:
+    """Block -> features of a party's rows, as a model takes them."""
     x = {}
     for block in model.shapes:
         if block in rows.tables:
@@ -230,7 +238,7 @@ def outputs_of(model: Model, rows: PartyData) -> Tensor:
             x[block] = encoder.transform(rows.tables[block], allow_unseen=True)
         else:
             x[block] = rows.blocks[block]
-    return model.outputs(x)
+    return x
 
 
 def numbers(scores: Scores) -> dict[str, float]:

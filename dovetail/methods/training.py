@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -34,10 +35,17 @@ from dovetail.methods.settings.record import BASELINES, FileRecord
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold, fit_threshold
 from dovetail.models.owners import Bottom
+from dovetail.models.relied import relied as relied_on
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Hosted
 from dovetail.settings.models import ThresholdSettings
+
+#: Block -> features of rows.
+Blocks = Mapping[str, Tensor]
+
+#: Parties of a run whose most important columns are told.
+_RELIED = 4
 
 
 def learning_rate_of(side: Party | Driver) -> float | None:
@@ -149,6 +157,13 @@ class Variant:
         model = party.model()
         return None if model is None else local_data.tested(model)
 
+    def tested_rows(self, party: Party, local_data: Any) -> tuple[Model, Blocks] | None:
+        """A party's model, with what becomes of raw columns, and its test rows; None: which columns
+        the model relies on is not told."""
+        model = party.model()
+        rows = getattr(local_data, "tested_rows", None)
+        return None if model is None or rows is None else (model, rows())
+
     def validate(self, party: Party, local_data: Any) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of a party's validation rows, as it is now; None without any."""
         return None
@@ -195,7 +210,8 @@ class Variant:
             party = variant_run.parties[name]
             if (tested := self.tested(party, local_data)) is not None:
                 task = task_of(party, local_data)
-                scores[name] = variant_run.score(name, task, *tested, last=last)
+                rows = self.tested_rows(party, local_data) if last else None
+                scores[name] = variant_run.score(name, task, *tested, last=last, rows=rows)
         return {variant_run.name: scores} if scores else {}
 
     def validated(self, variant_run: VariantRun) -> Mapping[str, Scores]:
@@ -490,17 +506,37 @@ class VariantRun:
         return line
 
     def score(
-        self, party: str, task: Task, outputs: Tensor, labels: Tensor, *, last: bool, name: str = ""
+        self,
+        party: str,
+        task: Task,
+        outputs: Tensor,
+        labels: Tensor,
+        *,
+        last: bool,
+        name: str = "",
+        rows: tuple[Model, Blocks] | None = None,
     ) -> Scores:
         """What a model says of a party's rows, scored.
 
         Args:
             name: of what is scored; "": the variant.
+            rows: the model and these rows, if the columns that it relies on are told; else None.
+                They are told of the run's own method, and of the parties that a report shows.
         """
-        rate, decision = learning_rate_of(self.driver), self.decisions.get(party)
-        what = name or self.name
+        what, relied = name or self.name, None
+        told = what == self.training.run.method and party in [*self.party_data][:_RELIED]
+        if rows is not None and told:
+            relied = partial(relied_on, *rows, labels, seed=0)
         return score_party(
-            party, what, task, outputs, labels, learning_rate=rate, last=last, decision=decision
+            party,
+            what,
+            task,
+            outputs,
+            labels,
+            learning_rate=learning_rate_of(self.driver),
+            last=last,
+            decision=self.decisions.get(party),
+            relied=relied,
         )
 
     def spent(self) -> list[dict[str, Any]]:

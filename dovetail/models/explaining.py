@@ -17,7 +17,7 @@ Letters: N rows, F features, C outputs, K raw columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -183,10 +183,19 @@ class Explanation:
         return report
 
 
-class _Groups:
-    """Raw columns and the features that each became, block by block."""
+class Groups:
+    """Raw columns and the features that each became, block by block.
 
-    def __init__(self, model: Explained) -> None:
+    Args:
+        model: takes raw columns.
+        answers: partner -> the block of a joint model that has its answers, which count as one
+            column.
+
+    Raises:
+        ModelError: a model without raw columns.
+    """
+
+    def __init__(self, model: Explained, answers: Mapping[str, str] | None = None) -> None:
         self.parts: dict[str, list[tuple[str, slice]]] = {}
         self.fitted: dict[str, FittedColumn] = {}
         for block, encoder in model.inputs.items():
@@ -202,6 +211,8 @@ class _Groups:
             raise ModelError(
                 f"the model of party {model.party!r} takes no raw columns that could be explained"
             )
+        for name, block in (answers or {}).items():
+            self.parts[name] = [(block, slice(None))]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -243,13 +254,13 @@ def explain(
     Raises:
         ModelError: a model without raw columns.
     """
-    groups = _Groups(model)
+    groups = Groups(model)
     rng = np.random.default_rng(seed)
     name = headline(model.task)
     base: float | None = None
     importance: tuple[Importance, ...] = ()
     if labels_N is not None:
-        base, importance = _importance(model, groups, x, labels_N, repeats, rng)
+        base, importance = importance_of(model, groups, x, labels_N, repeats, rng)
     first = {block: values[:shared_rows] for block, values in x.items()}
     shares, start, outputs, how = _shares(model, groups, first, x, rng)
     sizes = np.abs(shares).mean(axis=0)
@@ -269,14 +280,20 @@ def explain(
     )
 
 
-def _importance(
+def importance_of(
     model: Explained,
-    groups: _Groups,
+    groups: Groups,
     x: Mapping[str, Tensor],
     labels_N: Tensor,
     repeats: int,
     rng: np.random.Generator,
+    names: Sequence[str] | None = None,
 ) -> tuple[float, tuple[Importance, ...]]:
+    """The score of these rows, and how much it loses by each column, the most first.
+
+    Args:
+        names: of the columns that are permuted; None: all.
+    """
     name = headline(model.task)
     sign = 1 if SCORES[name] else -1
     outputs = model.outputs(x)
@@ -291,14 +308,15 @@ def _importance(
         return score(model.task, outputs_NC, labels)["accuracy"]
 
     num_rows = len(labels_N)
-    drops: dict[str, list[float]] = {column: [] for column in groups.names}
+    names = groups.names if names is None else names
+    drops: dict[str, list[float]] = {column: [] for column in names}
     for _ in range(repeats):
         rows = torch.from_numpy(rng.integers(0, num_rows, num_rows))
         drawn = {block: values[rows] for block, values in x.items()}
         order = torch.from_numpy(rng.permutation(num_rows))
         dealt = {block: values[order] for block, values in drawn.items()}
         before = scored(outputs[rows], labels_N[rows])
-        for column in groups.names:
+        for column in names:
             moved = groups.moved(drawn, column, dealt)
             after = scored(model.outputs(moved), labels_N[rows])
             if before is not None and after is not None:
@@ -323,7 +341,7 @@ def _explained_outputs(task: Task, outputs_NC: Tensor, outputs_N: Tensor | None 
 
 def _shares(
     model: Explained,
-    groups: _Groups,
+    groups: Groups,
     x: Mapping[str, Tensor],
     background: Mapping[str, Tensor],
     rng: np.random.Generator,
@@ -484,7 +502,7 @@ def _gradients(
 
 def _orders(
     model: Explained,
-    groups: _Groups,
+    groups: Groups,
     x: Mapping[str, Tensor],
     background: Mapping[str, Tensor],
     classes_N: Tensor,
@@ -529,7 +547,7 @@ def _class_along(model: Explained, x: Mapping[str, Tensor]) -> int:
 
 
 def _along(
-    model: Explained, groups: _Groups, x: Mapping[str, Tensor], column: str, which: int
+    model: Explained, groups: Groups, x: Mapping[str, Tensor], column: str, which: int
 ) -> list[tuple[str, float]]:
     """Value -> the mean of what is told: this class's probability, or the value."""
     fitted = groups.fitted[column]

@@ -67,6 +67,15 @@ class Horizon(_Read):
     groups: list[Bin]
 
 
+class Relied(_Read):
+    """The columns that a model relies on most (``models/relied.py``): name, mean, and interval."""
+
+    score: str
+    rows: int
+    of: int
+    columns: list[tuple[str, float, float, float]]
+
+
 class Judged(_Read):
     """A model on test rows (``models/metrics.py``)."""
 
@@ -81,6 +90,7 @@ class Judged(_Read):
     curves: Curves | None = None
     calibration: list[Horizon] = []
     labels: dict[str, dict[str, float]] = {}
+    relied: Relied | None = None
 
 
 class Done(_Read):

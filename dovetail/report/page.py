@@ -16,6 +16,7 @@ from dovetail.report import tables, views
 from dovetail.report.audit import audit_view
 from dovetail.report.folder import Run, number_of, scores_of
 from dovetail.report.judged import judged
+from dovetail.report.relied import relied
 from dovetail.report.worth import worths
 from dovetail.runs.situations import overlaps
 
@@ -92,6 +93,7 @@ def _view(run: Run, titles: tables.Titles, coverage: Coverage | None) -> dict[st
         "searched": tables.search_table(run),
         "worths": worths(run),
         "judged": judged(run),
+        "relied": relied(run),
         "audit": None if run.audit is None else audit_view(run.audit.model_dump()),
     }
 

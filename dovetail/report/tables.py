@@ -347,7 +347,14 @@ def next_steps(run: Run) -> Iterator[str]:
     if run.audit is None:
         yield f"Before you go on with partners: dovetail audit {path} attacks its messages."
     if any(seed.models for seed in run.seeds):
-        yield f"To see which columns matter: dovetail explain {path} LABELLED.csv."
+        seen = any(
+            judged.relied
+            for done in run.seeds[0].done.values()
+            for parties in done.details.values()
+            for judged in parties.values()
+        )
+        wanted = "what columns add to each prediction" if seen else "which columns matter"
+        yield f"To see {wanted}: dovetail explain {path} LABELLED.csv."
         yield f"To use it: dovetail predict {path} NEW.csv."
 
 

@@ -21,10 +21,16 @@ def page(
     if explanation.importance:
         plots.append(
             dots(
-                f"how much the {explanation.score} loses where a column's values are split anew; a "
-                "bar is the middle 95 % over draws",
+                f"how much the {explanation.score} loses if a column is permuted; a bar is "
+                "the middle 95 % over draws",
                 [
-                    Spread(each.column, f"{each.mean:.4f}", each.mean, (each.high - each.low) / 2)
+                    Spread(
+                        each.column,
+                        f"{each.mean:.4f}",
+                        each.mean,
+                        0.0,
+                        interval=(each.low, each.high),
+                    )
                     for each in explanation.importance[:_MOST_DRAWN]
                 ],
                 zero=True,

@@ -112,6 +112,7 @@ def help_of(work: Distilling, active: sealed.Active, owner: Owner) -> Help:
         students_teacher=None if joint is None else joint.teacher,
         joint=None if joint is None else partial(network_of, work, active, joint, alone),
         tested=partial(_of_test_rows, active) if active.tested else None,
+        answered=active.tested,
         report={
             "partners": list(active.partners),
             "lost": dict(active.lost),

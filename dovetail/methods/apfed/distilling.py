@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -55,6 +55,7 @@ from dovetail.models.learners.refit import (
 from dovetail.models.learners.rows import Rows
 from dovetail.models.losses import loss_of, targets_of
 from dovetail.models.recovered import recovered_share
+from dovetail.models.relied import relied as relied_on
 from dovetail.network import Engine
 from dovetail.privacy import randomised
 
@@ -233,10 +234,28 @@ class Distilling(LabelOwnerData):
         rows: Tensor | None = None,
         *,
         decision: FittedThreshold | None = None,
+        model: Model | None = None,
+        answered: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Any]:
-        """Scores on test rows."""
+        """Scores on test rows.
+
+        Args:
+            what: is scored.
+            outputs: of it.
+            rows: which of the test rows these are of; None: all.
+            decision: its threshold.
+            model: whose most important columns are told, too; None: they are not.
+            answered: partner -> what it answered of all test rows.
+        """
         labels = self.tested.required_labels
-        labels = labels if rows is None else labels[rows]
+        chosen = slice(None) if rows is None else rows
+        labels, relied = labels[chosen], None
+        if model is not None:
+            answered = answered or {}
+            blocks = {self.block: self.tested.joined(), **answered}
+            x = {name: each[chosen] for name, each in blocks.items()}
+            seed = derive_seed(self.seed, "relied")
+            relied = partial(relied_on, model, x, labels, partners=[*answered], seed=seed)
         return score_party(
             self.train.name,
             what,
@@ -246,6 +265,7 @@ class Distilling(LabelOwnerData):
             learning_rate=self.config.learning_rate,
             last=True,
             decision=decision,
+            relied=relied,
         )
 
 
@@ -292,6 +312,8 @@ class Help:
             keeps of the joint model; None: nothing.
         tested: the joint model and outputs of ``alone`` for test rows -> (N, C) what it says of
             them, NaN where no partner answered; None: partners were not asked about them.
+        answered: partner -> (N, E) what it answered of test rows, where the joint model's network
+            takes it as it came.
         report: of who took part.
         why: there is no teacher, or "".
         lost: partner -> why it was left out, if nobody is left.
@@ -306,6 +328,7 @@ class Help:
     students_teacher: Teacher | None = None
     joint: Callable[[Fitted, bool], tuple[WithPartners, JointSpec]] | None = None
     tested: Callable[[WithPartners | None, Tensor], Tensor] | None = None
+    answered: Mapping[str, Tensor] = field(default_factory=dict)
     report: Mapping[str, Any]
     why: str
     lost: Mapping[str, str]
@@ -429,7 +452,8 @@ def _score(
     outputs = {what: each.outputs(x) for what, each in models.items()}
     for what, each in models.items():
         decision = held_out_decision(work.decision_settings, work.task, each, rows)
-        scored = work.scored(what, outputs[what], decision=decision)
+        shown = work.model(each.network, each.spec, what) if what == help.variant else None
+        scored = work.scored(what, outputs[what], decision=decision, model=shown)
         outcome.scores[what] = {work.name: scored}
     majority = majority_of(owner.labelled_rows()).expand(len(x), -1)
     outcome.scores["majority"] = {work.name: work.scored("majority", majority)}
@@ -440,7 +464,12 @@ def _score(
     if not len(tested):
         return
     decision = joint_decision(work, owner, help.teacher, beside)
-    scored = work.scored("joint", joint[tested], tested, decision=decision)
+    shown = None
+    if help.answered and help.joint is not None:
+        shown = work.joint_model(*help.joint(solo, beside is not None), help.variant)
+    scored = work.scored(
+        "joint", joint[tested], tested, decision=decision, model=shown, answered=help.answered
+    )
     if len(tested) < len(x):
         scored["rows"] = float(len(tested))
     outcome.scores["joint"] = {work.name: scored}

@@ -159,9 +159,15 @@ class Paper(ApfedVariant):
         local_data = owner_of(variant_run)
         if local_data.test is None or local_data.test.labels is None:
             return {}
-        outputs = variant_run.driver.model().outputs(local_data.test.joined())
-        name, labels = local_data.name, local_data.test.labels
-        scores = variant_run.score(name, local_data.task, outputs, labels, last=last)
+        model, x = variant_run.driver.model(), local_data.test.joined()
+        outputs, labels = model.outputs(x), local_data.test.labels
+        rows = None
+        if last and local_data.input is not None:
+            model = replace(model, inputs=dict.fromkeys(model.shapes, local_data.input))
+            rows = model, dict.fromkeys(model.shapes, x)
+        scores = variant_run.score(
+            local_data.name, local_data.task, outputs, labels, last=last, rows=rows
+        )
         return {variant_run.name: {local_data.name: scores}}
 
     def decisions(self, variant_run: VariantRun) -> dict[str, FittedThreshold | None]:

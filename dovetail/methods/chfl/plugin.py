@@ -196,6 +196,14 @@ class ChflVariant(Variant):
             return None
         return party.model().outputs(x), rows.labels
 
+    def tested_rows(
+        self, party: Party, local_data: chfl.ChflData
+    ) -> tuple[Model, dict[str, Tensor]] | None:
+        """Its model, and its test rows."""
+        assert isinstance(party, chfl.Member)
+        x, model = party.prepared.test, party.model()
+        return None if x is None else (model, dict.fromkeys(model.shapes, x))
+
     def validate(self, party: Party, local_data: chfl.ChflData) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of its validation rows."""
         assert isinstance(party, chfl.Member)

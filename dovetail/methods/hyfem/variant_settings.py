@@ -16,7 +16,7 @@ from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.hyfem.sections import run_extractors
 from dovetail.methods.labels import OWN_BASELINE
-from dovetail.methods.outcome import Observer, Scores, described
+from dovetail.methods.outcome import Observer, Scores, described, inputs_of
 from dovetail.methods.separately import Separately
 from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.methods.training import Training, Variant, VariantRun
@@ -208,9 +208,12 @@ class HyfemVariant(Variant):
         whole = whole if whole is not None and whole.is_tested else None
 
         def scored(party: str, model: Model, local_data: hyfem.HyfemData) -> Scores:
-            tested = local_data.tested(model)
+            tested, rows = local_data.tested(model), None
             assert tested is not None
-            return variant_run.score(party, model.task, *tested, last=last)
+            if last and party != SERVER and local_data.test is not None:
+                model = with_inputs(model, local_data.train.inputs)
+                rows = model, inputs_of(model, local_data.test)
+            return variant_run.score(party, model.task, *tested, last=last, rows=rows)
 
         if name == "pooled" and whole is None:
             return {}
