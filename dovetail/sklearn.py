@@ -94,7 +94,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
             value = params.pop(name)
             for key in reversed(name.split("__")[1:]):
                 value = {key: value}
-            settings = merge(dict(settings or {}), value)
+            settings = merge(_settings_of(settings), value)
         super().set_params(**params)
         if settings is not self.settings and "settings" not in params:
             self.settings = settings
@@ -127,7 +127,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
                 self.model_ = self._local(frame, labels_N, weights, int(seed), kind=kind)
                 return
             owner = self._owner(X, frame, labels_N, weights, kind=kind)
-            method = Method("apfed", **dict(self.settings or {}))
+            method = Method("apfed", **_settings_of(self.settings))
             self.run_ = fit(
                 method,
                 [owner, *here],
@@ -580,6 +580,20 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 #: In fewer rows a column says what the label says by chance, once in a while.
 _LEAST_COPIES = 20
+
+
+def _settings_of(settings: Any) -> dict[str, Any]:
+    """The settings as a new dict.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ValueError(
+            "settings is a dict of the keys of [apfed], such as {'distil': {'folds': 3}}; got "
+            f"{type(settings).__name__}: give its arguments as such a dict"
+        )
+    return dict(settings or {})
 
 
 def _warn_of_copies(frame: Any, labels_N: np.ndarray, kind: Kind) -> None:

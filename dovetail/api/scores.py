@@ -91,7 +91,7 @@ def cell(value: Value | None, interval: Sequence[float] | None = None) -> str:
 UNTESTED = (
     "No scores, as no rows were held back to test on: test = 0.25 in the run file "
     "(--set test=0.25) holds back a quarter of those with labels. A coordinator without data has "
-    "none: each party that joined is told its own at its site (test_share in its file)."
+    "none: each party that joined has its own at its site (test_share in its file)."
 )
 
 

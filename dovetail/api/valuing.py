@@ -166,7 +166,7 @@ class Values(Shown):
             parts.append(f"mean of {num_seeds} seeds, and its 95 % interval")
         elif result["by"] != "mi":
             seeds = "one seed" if num_seeds == 1 else f"mean of {num_seeds} seeds"
-            parts.append(f"{seeds}: how far chance moves these is unknown; --seeds 5 tells")
+            parts.append(f"{seeds}: how far chance moves these is unknown; --seeds 5 shows it")
         if (tied := self._tied()) and num_seeds >= _LEAST_SEEDS:
             parts.append(f"no order is known of {' and '.join(tied)}, whose intervals overlap")
         if "random orders" in result.get("shapley", ""):

@@ -46,7 +46,7 @@ def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> dict[str, An
     text = f"{judged_rows.rows:,} test rows."
     names = [str(name) for name in judged_rows.classes]
     if judged_rows.threshold is not None and len(names) == 2:
-        text += f" {names[1]!r} is said from a probability of {judged_rows.threshold:.3g} on."
+        text += f" {names[1]!r} is predicted from a probability of {judged_rows.threshold:.3g} on."
     body = []
     for name in SCORES:
         if name in scores:
@@ -115,7 +115,7 @@ def _confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> TableVie
     )
     return TableView(
         f"what is confused most often, of {len(names)} classes",
-        ("is", "is said to be", "rows"),
+        ("is", "is predicted to be", "rows"),
         [(is_, predicted, f"{count:,}") for count, is_, predicted in pairs[:_MOST_CONFUSED]],
         numbers=(2,),
     )
@@ -153,7 +153,7 @@ def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
     if judged_rows.calibration:
         yield square(
             "how many have no event by then",
-            "what is said: the share without event, in fifths of the rows",
+            "what is predicted: the share without event, in fifths of the rows",
             [
                 *(
                     (f"by {each.time:g}", [(group.said, group.was) for group in each.groups])
@@ -164,7 +164,7 @@ def _charts(judged_rows: Judged, names: Sequence[str]) -> Iterator[Chart]:
         )
     if judged_rows.precision_recall:
         yield square(
-            f"precision: share of what is said to be {second!r} that is",
+            f"precision: share of what is predicted to be {second!r} that is",
             "recall: share of them that is found",
             [("the model", judged_rows.precision_recall)],
         )

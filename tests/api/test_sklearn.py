@@ -221,6 +221,16 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
         lambda X, y, lab: SoloClassifier(X).fit(X, y),
         r"partners are dovetail.Party\(name, df, id=...\), one or a list, .*; got DataFrame",
     ),
+    "settings that are no dict": (
+        lambda X, y, lab: SoloClassifier(lab, settings=dt.APFed()).fit(X, y),
+        r"settings is a dict of the keys of \[apfed\], .*; got APFed: give its arguments as such",
+    ),
+    "settings of a grid that are no dict": (
+        lambda X, y, lab: SoloClassifier(lab, settings=dt.APFed()).set_params(
+            settings__distil__folds=3
+        ),
+        r"settings is a dict of the keys of \[apfed\], .*; got APFed: give its arguments as such",
+    ),
     "a wrong key of settings": (
         lambda X, y, lab: SoloClassifier(lab).set_params(settings__distil__max_step=9).fit(X, y),
         "unknown key 'distil.max_step'; did you mean 'max_steps'",

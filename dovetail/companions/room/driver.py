@@ -332,4 +332,4 @@ def _progress(run: Run) -> str:
             values = rows[variant].values("accuracy") if variant in rows else []
             scores = f", accuracy {value_text(values)}" if values else ""
             return f"seed {seed.seed}, {variant}: {what} {lines[-1].get(what)}{scores}"
-    return f"seed {seed.seed}: begins"
+    return f"seed {seed.seed}: starts"

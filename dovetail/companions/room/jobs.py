@@ -209,7 +209,7 @@ class Jobs:
                 start_new_session=True,  # Ctrl-C at the room's terminal ends the room alone
             )
         job.state, job.began = "running", time.time()
-        _log.info("%s begins: %s", job.name, job.command)
+        _log.info("%s starts: %s", job.name, job.command)
         self._write()
 
     def _ended(self, name: str, code: int) -> None:

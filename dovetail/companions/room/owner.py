@@ -374,7 +374,7 @@ class OwnerRoom:
             raise ConfigError(
                 f"{self.site.name!r} cannot sign it with {self.party_file.name}: "
                 f"{'; '.join(serving.against)}. Change the party file if you agree to that and "
-                "start the room anew, or refuse"
+                "start the room again, or refuse"
             )
         if refuse is not None and not refuse.strip():
             raise ConfigError("say why you refuse; the driver reads it")

@@ -57,7 +57,7 @@ def explain(
     on = "on the rows that it was trained on" if _taught(folder, data) else "on these rows"
     if html is not None:
         html.write_text(
-            page(f"What {folder.name} leans on", explanation, row=row, on=on), encoding="utf-8"
+            page(f"What {folder.name} relies on", explanation, row=row, on=on), encoding="utf-8"
         )
     if as_json:
         print(json.dumps(explanation.to_json(row=row)))
@@ -65,7 +65,7 @@ def explain(
     _print(explanation, row, on)
     if not quiet:
         print(
-            "dovetail: what columns add to what is said (log-odds of a class, or a value) was "
+            "dovetail: what columns add to a prediction (log-odds of a class, or a value) was "
             f"found by {HOW[explanation.how]}",
             file=sys.stderr,
         )

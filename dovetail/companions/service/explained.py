@@ -37,7 +37,7 @@ def page(
             )
         )
     shares = explanation.mean_shares()
-    adds = "mean size of what a column adds to what is said of a row"
+    adds = "mean size of what a column adds to the prediction of a row"
     plots.append(dots(adds, _spreads(shares.items(), ".4f"), zero=True))
     if row is not None:
         title_of_row = (
@@ -47,7 +47,10 @@ def page(
         of_row = _spreads(explanation.of_row(row).items(), "+.4f")
         plots.append(dots(title_of_row, of_row, zero=True))
     plots += [
-        dots(f"mean {explanation.along} where {column} is so in every row", _spreads(along, ".4f"))
+        dots(
+            f"mean {explanation.along} if {column} has this value in every row",
+            _spreads(along, ".4f"),
+        )
         for column, along in explanation.dependence.items()
     ]
     importance = {each.column: each for each in explanation.importance}
