@@ -73,6 +73,20 @@ class Values(Shown):
             for partner, values in self.result["partners"].items()
         }
 
+    @property
+    def of_no_use(self) -> list[str]:
+        """Partners whose every value from training has a 95 % interval that reaches 0 or below;
+        () of fewer than three seeds, or where nothing was trained."""
+        num_seeds = len(self.result["seeds"])
+        trained = [name for name in self._measures() if name != "mi"]
+        if num_seeds < _LEAST_SEEDS or not trained:
+            return []
+        return [
+            partner
+            for partner, values in self.result["partners"].items()
+            if all(_bounds(values[name], num_seeds)[0] <= 0 for name in trained)
+        ]
+
     def save(self, path: str | Path) -> Path:
         """Write a .csv or .json file for other tools.
 
@@ -119,6 +133,11 @@ class Values(Shown):
             yield line(
                 "solo: after the partners have left; joint: while they are there, "
                 f"{result['metric']} with all {_cell(result['all_joint'], num_seeds, sign='')}"
+            )
+        if useless := self.of_no_use:
+            yield line(
+                f"No gain beyond chance, solo or joint, by {', '.join(useless)}: train without, "
+                "and compare"
             )
         yield line(f"Values: {self.folder / 'value.json'}")
 

@@ -14,6 +14,7 @@ import torch
 from pooled_information import pooled
 
 from dovetail import runs
+from dovetail.api.valuing import Values
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.methods import METHODS, apfed, fedoptimus
@@ -245,6 +246,27 @@ def test_seeds_give_means_spreads_and_errors() -> None:
 
 
 @pytest.mark.slow
+def test_a_partner_whose_every_value_may_be_nothing_is_named(tmp_path: Path) -> None:
+    def values(mean: float, std: float) -> dict[str, float]:
+        return {"mean": mean, "std": std, "error": std / 3**0.5}
+
+    partners = {
+        "bureau": {
+            "mi": values(0.1, 0.01),
+            "loo": values(0.0, 0.1),
+            "joint_loo": values(0.1, 0.01),
+        },
+        "noise": {"mi": values(0.1, 0.01), "loo": values(0.01, 0.1), "joint_loo": values(0.0, 0.1)},
+    }
+    result = {"by": "loo", "metric": "auc", "lower_is_better": False, "partners": partners}
+    three = Values({**result, "seeds": [0, 1, 2]}, tmp_path)
+    assert three.of_no_use == ["noise"]
+    assert "No gain beyond chance, solo or joint, by noise: train without" in " ".join(
+        repr(three).split()
+    )
+    assert Values({**result, "seeds": [0, 1]}, tmp_path).of_no_use == []  # two tell nothing
+
+
 def test_sampled_orders_say_how_sure_they_are() -> None:
     result = valued(setup(), permutations=4)
     assert result["shapley"] == "4 random orders"
