@@ -5,10 +5,18 @@
 
 Eighteen tables of KEEL, with two to eleven classes. Half of the columns, drawn, are the label
 owner's, the others a partner's, who knows 50, 80 or 100 % of the samples (draws 0, 1, 2). The owner
-knows 100 or 300 labels. The run is ``dt.fit(dt.APFed(), ...)`` without a setting. Beside it are the
-best local model that Dovetail itself chooses, and LightGBM and logistic regression on the owner's
-columns as ``benchmarks.newcomer`` writes them. Scores are of 40 % of the samples (2,000 at most),
-which nobody trained on: AUC, of more classes the mean of one against the rest.
+knows 100 or 300 labels. The run is ``dt.fit(dt.APFed(), ...)`` without a setting. Scores are of 40 %
+of the samples (2,000 at most), which nobody trained on: AUC, of more classes the mean of one
+against the rest.
+
+    local                   the best local model that Dovetail itself chooses
+    LR, LightGBM            of the owner's columns, as ``benchmarks.newcomer`` writes them
+    solo                    of the owner's columns, taught with the partner
+    every label             of the owner's columns, with the labels of all training rows: the mean
+                            of LR and LightGBM, near what these columns can tell
+    joint                   with the partner where it knows a row, else solo: what ``serve`` answers
+    pooled                  as local, on the columns of both; what the partner lacks is missing
+    pooled LR and LightGBM  the mean of the two on the same
 
 Finished cells are kept in results/unseen.jsonl, so that a run that was stopped goes on.
 """
@@ -19,15 +27,19 @@ import argparse
 import itertools
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from benchmarks import _results
 from benchmarks.newcomer import by_anyone, measure
+from dovetail.methods.apfed.distilling import Distilling
 
 TABLES = [
     "australian",
@@ -50,6 +62,8 @@ TABLES = [
     "vehicle",
 ]
 LABELS, DRAWS, KNOWN = (100, 300), (0, 1, 2), (0.5, 0.8, 1.0)
+#: What the table has.
+SHOWN = ("local", "solo", "every label", "joint", "pooled", "pooled LR and LightGBM")
 MOST_ROWS = 5000
 
 
@@ -82,25 +96,63 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
     known = train["y"].iloc[:labels].value_counts()
     classes = sorted(known.index[known >= 2])
     test = test[test["y"].isin(classes)]
-    owner = train[["id", *columns, "y"]].copy()
-    owner.loc[owner.index[labels:], "y"] = None
-    owner.loc[~owner["y"].isin(classes), "y"] = None
-    partner = train[["id", *(each for each in features if each not in columns)]]
-    parties = [
-        dt.Party("own", owner, id="id", label="y"),
-        dt.Party("partner", partner.sample(frac=KNOWN[draw], random_state=draw), id="id"),
-    ]
+    taught = train.copy()
+    taught.loc[taught.index[labels:], "y"] = None
+    taught.loc[~taught["y"].isin(classes), "y"] = None
+    others = [each for each in features if each not in columns]
+    split = dt.Columns(
+        active="own", parties={"own": columns, "partner": others}, overlap=KNOWN[draw]
+    )
     started = time.perf_counter()
-    run = dt.fit(dt.APFed(), parties, test=None, quiet=True)
+    with outputs_kept() as kept:
+        run = dt.fit(
+            dt.APFed(),
+            dt.simulate(taught, split, label="y", id="id", test_source=test),
+            quiet=True,
+        )
     seconds = time.perf_counter() - started
-    local = dt.fit("best-alone", parties, test=None, quiet=True).models["own"]
-    labelled = owner.dropna(subset="y")
-    new = test[["id", *columns]]
+    said = {what: outputs.softmax(dim=1).numpy() for what, (outputs, _) in kept.items()}
+    joint_N = kept["joint"][1]
+    served = said["apfed"].copy()
+    served[slice(None) if joint_N is None else joint_N] = said["joint"]
+    # All in one table: what the partner lacks is missing there, too.
+    pooled = taught.copy()
+    if joint_N is not None:
+        lacks = np.random.default_rng(draw).permutation(len(pooled))[
+            int(KNOWN[draw] * len(pooled)) :
+        ]
+        pooled.loc[pooled.index[lacks], others] = None
+        test = test.copy()
+        test.loc[~np.isin(np.arange(len(test)), joint_N), others] = None
+    with outputs_kept() as of_pooled:
+        dt.fit(
+            "best-alone",
+            dt.simulate(
+                pooled, dt.Columns(active="own", parties={"own": features}), label="y", id="id",
+                test_source=test,
+            ),
+            quiet=True,
+        )  # fmt: skip
+    labelled, every = taught.dropna(subset="y"), train[train["y"].isin(classes)]
+
+    def anyone(kind: str, rows: pd.DataFrame, names: list[str]) -> np.ndarray:
+        return by_anyone(kind, rows, test, names, regression=False)
+
+    two = "linear", "lightgbm"
+    alone, all_labels = (
+        [anyone(kind, rows, columns) for kind in two] for rows in (labelled, every)
+    )
     predictions = {
-        "LR": by_anyone("linear", labelled, test, columns, regression=False),
-        "LightGBM": by_anyone("lightgbm", labelled, test, columns, regression=False),
-        "local": local.predictions(new, allow_unseen=True).probabilities,
-        "solo": run.models["own"].predictions(new, allow_unseen=True).probabilities,
+        "LR": alone[0],
+        "LightGBM": alone[1],
+        "local": said["best-alone"],
+        "solo": said["apfed"],
+        "joint": served,
+        "pooled": of_pooled["best-alone"][0].softmax(dim=1).numpy(),
+        "pooled LR and LightGBM": np.mean(
+            [anyone(kind, pooled.dropna(subset="y"), features) for kind in two], axis=0
+        ),
+        "every label": np.mean(all_labels, axis=0),
     }
     truth = np.array([classes.index(value) for value in test["y"]])
     scores = {what: measure(np.asarray(each, float), truth) for what, each in predictions.items()}
@@ -114,6 +166,25 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
     }
 
 
+@contextmanager
+def outputs_kept() -> Iterator[dict[str, tuple[Tensor, Tensor | None]]]:
+    """What was scored -> its outputs for test rows, and which rows they are of; None: all."""
+    kept: dict[str, tuple[Tensor, Tensor | None]] = {}
+    scored = Distilling.scored
+
+    def kept_and_scored(
+        self: Distilling, what: str, outputs: Tensor, rows: Tensor | None = None, **options: Any
+    ) -> dict[str, Any]:
+        kept[what] = outputs, rows
+        return scored(self, what, outputs, rows, **options)
+
+    Distilling.scored = kept_and_scored  # type: ignore[method-assign]
+    try:
+        yield kept
+    finally:
+        Distilling.scored = scored  # type: ignore[method-assign]
+
+
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A line for each table and number of labels, and one for all: means over draws."""
     groups: dict[tuple[str, Any], list[dict[str, Any]]] = {}
@@ -124,22 +195,21 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (table, labels), group in sorted(
         groups.items(), key=lambda item: (item[0][0] == "all", *item[0])
     ):
-        gains = 100 * np.array([each["solo"] - each["local"] for each in group])
-        anyone = [100 * (each["solo"] - max(each["LR"], each["LightGBM"])) for each in group]
-        means = {what: np.mean([each[what] for each in group]) for what in ("local", "solo")}
-        rows.append(
-            {
-                "table": table,
-                "labels": labels,
-                "draws": len(group),
-                **{what: f"{value:.3f}" for what, value in means.items()},
-                "solo less local, points": f"{gains.mean():+.1f}",
-                "from, to": f"{gains.min():+.1f}, {gains.max():+.1f}",
-                "more than a point below": int((gains < -1).sum()),
-                "less the better of LR and LightGBM": f"{np.mean(anyone):+.1f}",
-            }
-        )
+        rows.append({"table": table, "labels": labels, "draws": len(group), **line(group)})
     return rows
+
+
+def line(group: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means of some cells, and how far from local they are, in points."""
+    told = {what: f"{np.mean([each[what] for each in group]):.3f}" for what in SHOWN}
+    for what in ("solo", "joint"):
+        gains = 100 * np.array([each[what] - each["local"] for each in group])
+        told |= {
+            f"{what} less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})",
+            f"{what}: over a point below": int((gains < -1).sum()),
+        }
+    anyone = [100 * (each["solo"] - max(each["LR"], each["LightGBM"])) for each in group]
+    return told | {"solo less the better of LR and LightGBM": f"{np.mean(anyone):+.1f}"}
 
 
 def main() -> None:
