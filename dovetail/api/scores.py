@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dovetail import methods
 from dovetail.api.shown import Shown, line, printed
+from dovetail.data.wording import count_text
 from dovetail.lazy import needed
 from dovetail.models.metrics import SCORES, on_rows, shown_first
 from dovetail.models.recovered import recovered_text
@@ -97,6 +98,7 @@ UNTESTED = (
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
     """What stands below the table: how much of the partners' help stays, and plain warnings."""
+    chosen = [each for _, each in _each_seed(result.get("distilled", {}))]
     for name, each in _each_seed(result.get("distilled", {})):
         where = f"seed {name}: " if name else ""
         for party, why in each["lost"].items():
@@ -108,9 +110,16 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
                 f"{where}The solo model says of {', '.join(own)} what the best local model says: "
                 "on held-out rows the partners did not help with that."
             )
+    for few in {str(each["few"]): each["few"] for each in chosen if each.get("few")}.values():
+        rows = ", ".join(f"{count_text(num, 'row')} of {name}" for name, num in few.items())
+        yield (
+            f"Only {rows} trained: which model is best, and whether partners help, is chosen on "
+            "held-out rows, and of so few that is close to chance. Label more, or compare seeds "
+            "(seeds = [0, 1, 2, 3, 4])."
+        )
     refitted = {
         (each["refitted"]["labelled"], each["refitted"]["tested"])
-        for _, each in _each_seed(result.get("distilled", {}))
+        for each in chosen
         if "refitted" in each
     }
     for labelled, tested in sorted(refitted):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.data import Classification, MultiLabel, MultiTarget
+from dovetail.data import Classification, MultiLabel, MultiTarget, Task
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.apfed import distil
@@ -65,6 +65,9 @@ _log = logging.getLogger(__name__)
 #: held-out rows.
 ALONE = tuple(TITLES)
 
+
+#: Of fewer labelled rows of a class, what is chosen on held-out rows is close to chance.
+FEW = 20
 
 #: Of more labelled rows than this, so many are drawn.
 MOST_LEARNT = 500_000
@@ -357,6 +360,7 @@ def finish(
         done = distilled(owner, taught_by, alone, work.students, seed=work.seed)
         solo, choice = done.solo, done.choice if done.pays else "alone"
         report |= done.report(teacher, owner, work.labels)
+    report["few"] = few_of(work.task, owner)
     outcome = Outcome(ledger=engine.ledger)
     outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
@@ -391,6 +395,15 @@ def finish(
         line |= {"missed": dict.fromkeys(help.lost, 1), "reasons": dict(help.lost)}
     observe(variant, help.epoch, line)
     return outcome
+
+
+def few_of(task: Task, owner: Owner) -> dict[str, int]:
+    """Class -> its labelled rows that train, where these are fewer than ``FEW``."""
+    if not isinstance(task, Classification):
+        return {}
+    counts_C = owner.targets_RC[owner.labelled].sum(dim=0)
+    counts = zip(task.classes, counts_C.long().tolist(), strict=True)
+    return {str(name): num for name, num in counts if num < FEW}
 
 
 def _scored_rows(
