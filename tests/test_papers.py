@@ -3,6 +3,11 @@
 import re
 from collections import Counter
 from pathlib import Path
+from typing import get_args
+
+from benchmarks.tables.registry import TABLES
+from dovetail.methods import METHODS
+from dovetail.methods.settings.fedoptimus import FedOptimusSection
 
 PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
 RESULTS = PAGE.parent.parent / "benchmarks" / "results" / "bench"
@@ -59,6 +64,26 @@ def test_each_figure_is_on_the_page_of_the_methods_results_or_in_the_paper() -> 
         figures = [each for row in rows for each in FIGURE.findall(row[3]) if float(each) >= 1]
         assert figures, name
         assert [each for each in figures if each not in rounded] == [], name
+
+
+def test_what_the_papers_name_is_there_to_be_run() -> None:
+    """Each name of the second table is a variant, a setting or a table."""
+    table = PAGE.read_text(encoding="utf-8").partition("how it is run.**")[2].partition("\n## ")[0]
+    rows = [row.split("|")[3] for row in table.splitlines() if row.startswith("| ")]
+    assert len(rows) > 12
+    said = [each for row in rows[1:] for each in re.findall(r"`([^`]+)`", row)]
+    names = {name for each in said for name in re.findall(r'"([a-z0-9-]+)"', each)}
+    variants = {name for method in METHODS.values() for name in method.variants}
+    chosen = get_args(FedOptimusSection.model_fields["variant"].annotation)
+    assert names
+    assert names - variants - {*chosen} == set()
+    tables = {name for each in said for name in re.findall(r"[a-z]+-[a-z0-9-]+", each)} - names
+    scripts = re.findall(r"benchmarks\.(\w+)", " ".join(said))
+    assert {"apfed-table2", "hyfem-pull"} <= tables
+    assert {each for each in tables if each.partition("-")[0] in METHODS} <= {*TABLES}
+    assert [
+        each for each in scripts if not (PAGE.parents[1] / "benchmarks" / f"{each}.py").exists()
+    ] == []
 
 
 if __name__ == "__main__":
