@@ -360,7 +360,8 @@ def finish(
         done = distilled(owner, taught_by, alone, work.students, seed=work.seed)
         solo, choice = done.solo, done.choice if done.pays else "alone"
         report |= done.report(teacher, owner, work.labels)
-    report["few"] = few_of(work.task, owner)
+    if few := few_of(work.task, owner):
+        report["few"] = few
     outcome = Outcome(ledger=engine.ledger)
     outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
