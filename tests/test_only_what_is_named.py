@@ -56,12 +56,21 @@ def test_a_method_in_python_imports_no_library() -> None:
     assert done.stdout == "set()\n"
 
 
-#: Packages that take long to import, and that no network needs.
-SLOW = {"lightgbm", "matplotlib", "pandas", "pyarrow", "scipy.stats", "sklearn"}
+#: What takes long to import, and no network needs.
+SLOW = {
+    "dovetail.audit.attack",
+    "jinja2",
+    "lightgbm",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "scipy.stats",
+    "sklearn",
+}
 
 
 def loaded_by(code: str, folder: Path) -> set[str]:
-    """Those of the slow packages that a program imports."""
+    """What of that a program imports."""
     code = f"{code}\nimport sys; print(*sorted({SLOW!r} & {{*sys.modules}}), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -17,7 +17,6 @@ from rich.text import Text
 
 from dovetail import methods
 from dovetail.api import methods as papers
-from dovetail.api.fit import Parties
 from dovetail.api.methods import DISTIL, MIXED, SEALED
 from dovetail.api.party import Party
 from dovetail.api.picture import picture
@@ -51,6 +50,9 @@ from dovetail.runs.label_copies import copies_of_sites
 from dovetail.runs.letters import by_letter, of_run
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import NOTHING, Given, far_of, guessed_of, load_data, with_labels
+
+if TYPE_CHECKING:
+    from dovetail.api.fit import Parties
 
 WHERE = "dovetail.inspect"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.api import auditing, valuing
 from dovetail.api.scores import Scores
 from dovetail.errors import ConfigError
 from dovetail.lazy import needed
@@ -21,6 +21,19 @@ from dovetail.report.make import make_report
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dovetail.api import auditing, valuing
+
+
+class _Later:
+    """A method that is a function of another module, imported when it is first used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __get__(self, run: object, owner: type) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(import_module(self.module), self.name)
+        return function if run is None else partial(function, run)
 
 
 class Models(Mapping[str, Model]):
@@ -141,8 +154,12 @@ class Run:
         page = None if path is None else Path(path)
         return make_report([self.folder], out=page, data=data)
 
-    value = valuing.value
-    audit = auditing.audit
+    if TYPE_CHECKING:
+        value = valuing.value
+        audit = auditing.audit
+    else:  # a run that is only trained needs no attacks
+        value = _Later("dovetail.api.valuing", "value")
+        audit = _Later("dovetail.api.auditing", "audit")
 
     def __fspath__(self) -> str:
         """The run's folder, wherever a path is taken."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING, Any
 
 from dovetail.data import coverage
 from dovetail.data.wording import bytes_text, count_text, share_text
 from dovetail.methods.facets.fits import Fit
 from dovetail.runs.situations import recommended
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: Colours on light and on dark ground; a name stands beside each use, so that they may repeat and
 #: nothing rests on telling them apart.
@@ -63,6 +64,8 @@ class TableView:
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # for who draws a page
+
     return Environment(
         loader=PackageLoader("dovetail.report"),
         autoescape=True,  # names and values come from others

@@ -543,6 +543,7 @@ def boosted() -> tuple[Model, Fitted]:
     [
         ("left_child=1 ", "left_child=9 ", "a node points outside its tree"),
         ("left_child=1 ", "left_child=0 ", "a node points outside its tree"),
+        ("right_child=-2\n", "right_child=-1\n", "a node or leaf has two parents"),
         ("split_feature=", "split_feature=3", "a node asks for a feature beyond the 30"),
         ("leaf_value=", "leaf_value=1 2 ", "of leaf_value, expected"),
         ("threshold=", "threshold=nan", "no finite number|could not convert"),
@@ -582,6 +583,9 @@ def test_trees_are_followed_as_lightgbm_follows_them(
         ours = member(unseen) - member.start_S
         ours = ours[:, 1] if num_classes == 2 else ours
         assert np.allclose(ours.numpy(), theirs, atol=1e-5)
+        lacking = torch.where(torch.rand_like(unseen) < 0.3, torch.nan, unseen)
+        above = lacking.nan_to_num(nan=torch.inf)  # what is missing is above every threshold
+        assert torch.equal(member(lacking), member(above))
 
 
 def test_a_member_of_an_unknown_kind_is_told(tmp_path: Path) -> None:

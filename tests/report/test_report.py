@@ -14,7 +14,6 @@ import torch
 from dovetail.data import PartyData
 from dovetail.data.coverage import Part
 from dovetail.errors import ConfigError
-from dovetail.report import Coverage, Names, html, read_run
 from dovetail.report.chart import (
     Series,
     Spread,
@@ -24,6 +23,9 @@ from dovetail.report.chart import (
     points_of,
     ticks,
 )
+from dovetail.report.folder import read_run
+from dovetail.report.page import Coverage, html
+from dovetail.report.tables import Names
 
 NAMES = Names(
     {"apfed": "apfed", "alone": "apfed", "chfl": "chfl"},

@@ -15,7 +15,9 @@ import torch
 
 from dovetail.data import PartyData
 from dovetail.data.coverage import Part
-from dovetail.report import Coverage, Names, html, read_run
+from dovetail.report.folder import read_run
+from dovetail.report.page import Coverage, html
+from dovetail.report.tables import Names
 
 BROWSER = next(
     (

@@ -22,7 +22,7 @@ from dovetail.models.learners.member import MemberSpec
 #: values. No learner here grows such trees.
 _NOT_PLAIN = ~2
 #: Rows times trees that are followed at once: arrays that stay in a processor's cache.
-_MOST_NODES = 50_000
+_MOST_NODES = 25_000
 
 #: Rows whose trees are summed at a time.
 _MOST_ROWS = 1 << 15
@@ -47,19 +47,33 @@ class _Forest:
 
     def values(self, x_BF: Tensor) -> Tensor:
         """(B, T) float64 what each tree says of float64 rows."""
-        at_once = max(1, _MOST_NODES // len(self.roots_T))
-        return torch.cat([torch.from_numpy(self._values(part)) for part in x_BF.split(at_once)])
-
-    def _values(self, x_BF: Tensor) -> np.ndarray:
-        # NumPy's ``take`` of 32-bit places is four times as fast as PyTorch's index.
         steps = self._steps
-        rows_B1 = np.arange(len(x_BF), dtype=np.int32)[:, None] * np.int32(x_BF.shape[1])
-        flat = x_BF.contiguous().numpy().ravel()
-        at_BT = np.broadcast_to(steps.roots_T, (len(x_BF), len(steps.roots_T)))
-        for _ in range(steps.depth):
-            asked = flat.take(rows_B1 + steps.feature.take(at_BT))
-            at_BT = steps.children.take(2 * at_BT + (asked <= steps.threshold.take(at_BT)))
-        return steps.values.take(at_BT)
+        x_BF = torch.where(x_BF.isnan(), torch.inf, x_BF)  # above every threshold, as it is now
+        x = x_BF.contiguous().numpy()
+        at_once = max(1, _MOST_NODES // len(steps.roots_T))
+        shape = min(at_once, len(x)), len(steps.roots_T)
+        # ``take`` is fast where places are 64 bits wide and nothing is made or checked anew.
+        at, place = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        asked, threshold = np.empty(shape), np.empty(shape)
+        beyond = np.empty(shape, np.bool_)
+        values_BT = np.empty((len(x), len(steps.roots_T)))
+        for start in range(0, len(x), at_once):
+            part = x[start : start + at_once]
+            if len(part) < len(at):
+                at, place, asked, threshold, beyond = (
+                    each[: len(part)] for each in (at, place, asked, threshold, beyond)
+                )
+            flat, rows_B1 = part.ravel(), np.arange(len(part))[:, None] * part.shape[1]
+            at[:] = steps.roots_T
+            for _ in range(steps.depth):
+                steps.feature.take(at, out=place, mode="clip")
+                flat.take(np.add(place, rows_B1, out=place), out=asked, mode="clip")
+                steps.threshold.take(at, out=threshold, mode="clip")
+                np.greater(asked, threshold, out=beyond)
+                steps.left.take(at, out=place, mode="clip")
+                np.add(place, beyond, out=at)
+            steps.values.take(at, out=values_BT[start : start + at_once], mode="clip")
+        return torch.from_numpy(values_BT)
 
     @functools.cached_property
     def _steps(self) -> _Steps:
@@ -70,32 +84,37 @@ class _Forest:
             numbers = child.numpy()
             return np.where(numbers < 0, nodes - 1 - numbers, numbers)
 
-        stay = np.arange(nodes, nodes + leaves)
-        children = np.stack(
-            [np.append(index_of(self.right), stay), np.append(index_of(self.left), stay)], axis=1
-        ).astype(np.int32)
-        roots = index_of(self.roots_T).astype(np.int32)
-        depth, level = 0, np.unique(roots)
-        while len(level := level[level < nodes]):
-            level, depth = np.unique(children[level]), depth + 1
+        roots, children = (
+            index_of(self.roots_T),
+            np.stack([index_of(self.left), index_of(self.right)], axis=1),
+        )
+        level, end = roots, 0
+        indices, lefts = list[np.ndarray](), list[np.ndarray]()
+        while len(level):
+            is_node = level < nodes
+            begin, end = end, end + len(level)
+            lefts.append(np.where(is_node, end + 2 * (is_node.cumsum() - 1), np.arange(begin, end)))
+            indices.append(level)
+            level = children[level[is_node]].ravel()
+        index = np.concatenate(indices)
         return _Steps(
-            roots,
-            np.append(self.feature.numpy(), np.zeros(leaves)).astype(np.int32),
-            np.append(self.threshold.numpy(), np.zeros(leaves)),
-            children.ravel(),
-            np.append(np.zeros(nodes), self.leaves.numpy()),
-            depth,
+            np.arange(len(roots)),
+            np.append(self.feature.numpy(), np.zeros(leaves, np.int64))[index],
+            np.append(self.threshold.numpy(), np.full(leaves, np.inf))[index],
+            np.concatenate(lefts),
+            np.append(np.zeros(nodes), self.leaves.numpy())[index],
+            len(indices) - 1,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """A forest to go down without a look at what is a leaf: a leaf's children are itself.
+    """A forest to go down without a look at what is a leaf: nothing is beyond a leaf's threshold.
 
     Attributes:
         roots_T: each tree's first node.
         feature, threshold: of each node.
-        children: the right one and the left one of each node.
+        left: the left child of each node, behind which the right one stands; a leaf itself.
         values: of each node; 0 of one that is no leaf.
         depth: of the deepest tree.
     """
@@ -103,7 +122,7 @@ class _Steps:
     roots_T: np.ndarray
     feature: np.ndarray
     threshold: np.ndarray
-    children: np.ndarray
+    left: np.ndarray
     values: np.ndarray
     depth: int
 
@@ -227,6 +246,8 @@ def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
         if not (later | ((child < 0) & (child >= -1 - splits))).all():
             raise ValueError("a node points outside its tree")
         children.append(np.where(child < 0, child - first_leaf, child + first_node))
+    if len(np.unique(children)) < 2 * len(feature):
+        raise ValueError("a node or leaf has two parents")
 
     def tensor(values: np.ndarray) -> Tensor:
         # One node more, which no root leads to: trees without any node need one to look at.
