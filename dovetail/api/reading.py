@@ -10,7 +10,8 @@ partner does not answer for are predicted by the solo model that is in the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.datasets import ids_of
 from dovetail.data.kinds import ID
+from dovetail.data.tables import csv_names, table_parts
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.inference import Answers
@@ -39,6 +41,8 @@ from dovetail.node.engines import ElsewhereSection
 from dovetail.node.joint_prediction import Asker, missing_text, question_of
 from dovetail.node.partyfile import open_site
 from dovetail.node.partysections import read_party_file
+from dovetail.settings.labels import label_columns
+from dovetail.settings.sources import is_csv
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +128,51 @@ def gather(
             "categories unseen in training as missing, leave it out"
         )
     return rows.with_owners(load(model_folder(folder)), open_site(party), section)
+
+
+#: Bytes of a CSV file that are predicted at a time, if it has more than eight times as many.
+PART_BYTES = 2_000_000
+
+
+def in_parts(
+    folder: Path, source: Path, *, id_column: str | None = None, allow_unseen: bool = False
+) -> tuple[Model, Iterator[tuple[dd.Table, Given]]] | None:
+    """The model, and the rows of a long CSV file part by part; None if they are read as a whole.
+
+    A whole is read of what is short or no CSV file, of events, of rows with labels, which are
+    scored, and for models that predict with data owners or partners.
+
+    Raises:
+        ModelError: no such model.
+        DataError: while the parts are read: rows that cannot be used.
+    """
+    if not (is_csv(source) and source.is_file() and hasattr(os, "memfd_create")):
+        return None
+    if source.stat().st_size <= 8 * PART_BYTES:
+        return None
+    model = open_model(model_folder(folder))
+    encoders = [each for each in model.inputs.values() if isinstance(each, dd.TableEncoder)]
+    whole = len(encoders) < len(model.shapes) or any(each.events for each in encoders)
+    label = model.about.get("label")
+    labels = {*label_columns(label)} if isinstance(label, str) else {label}
+    names = {*csv_names(source)}
+    if (
+        whole
+        or isinstance(model.spec, (JointSpec, OwnersSpec))
+        or label in names
+        or labels <= names
+    ):
+        return None
+
+    def parts() -> Iterator[tuple[dd.Table, Given]]:
+        num_rows = 0
+        for table in table_parts(source, PART_BYTES):
+            rows = read_rows(model, table, id_column=id_column, allow_unseen=allow_unseen)
+            ids = rows.ids if id_column is not None else rows.ids + num_rows
+            num_rows += table.num_rows
+            yield table, Given(model, {id_column or "": ids}, rows.x, None, exposure=rows.exposure)
+
+    return model, parts()
 
 
 def _ids_of(party: Path) -> tuple[str, ...]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from dovetail.cli import precheck
-from dovetail.errors import DataError
+from dovetail.errors import DataError, ModelError
 from dovetail.network.printable import visible
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
 
     from dovetail.data import Column
@@ -109,6 +113,12 @@ def predict(
 
     target = None if device is None else device_named(device)
     show = not (quiet or as_json)
+    asks_nobody = not (party or partners or listen or mailbox or images)
+    if asks_nobody and not (partial or spreadsheet or as_json or (out and out.suffix != ".csv")):
+        with suppress(DataError, ModelError):  # said of all rows, below
+            options = {"id_column": id_column, "allow_unseen": allow_unseen}
+            if _predict_in_parts(model, data, out, coverage, target, show, quiet, options):
+                return
     elsewhere = Elsewhere(partners, listen, certificates, wait, timeout, mailbox, proxy_ca)
     section = elsewhere.reached(where="dovetail predict")
     given = gather(
@@ -140,8 +150,6 @@ def predict(
         print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
     label = prediction_name(loaded.about.get("label"))
-    if loaded.decision is not None and show and len(loaded.classes) == 2:
-        print(f"dovetail: {loaded.decision.text(loaded.classes[1])}", file=sys.stderr)
     table = prediction.columns(label)
     if given.answered is not None:
         table["answered"] = given.answered
@@ -150,13 +158,7 @@ def predict(
         columns = {name: _without_nan(values) for name, values in columns.items()}
     if spreadsheet:
         columns = without_formulas(columns)
-    elif not quiet and (formulas := formulas_in(columns)):
-        shown = ", ".join(repr(each[:40]) for each in formulas[:3])
-        print(
-            f"dovetail: a spreadsheet would run {len(formulas)} of the texts ({shown}); "
-            "--spreadsheet writes an apostrophe before them",
-            file=sys.stderr,
-        )
+    _print_notes(loaded, [] if spreadsheet or quiet else formulas_in(columns), show=show)
     if out is not None:
         write_table(out, columns)
         if show:
@@ -175,6 +177,79 @@ def predict(
             print(f"against the column {truth!r}{part}: {shown}", file=sys.stderr)
     if as_json:
         _print_json(columns, scores, num_scored, out, given.owners)
+
+
+def _predict_in_parts(
+    model: Path,
+    data: Path,
+    out: Path | None,
+    coverage: float | None,
+    device: torch.device | None,
+    show: bool,
+    quiet: bool,
+    options: dict[str, Any],
+) -> bool:
+    """Predict a long CSV file part by part, as if it were read as a whole; whether it was.
+
+    Nothing is written if a part cannot be used.
+
+    Raises:
+        DataError: rows that cannot be used, or a file that cannot be written.
+    """
+    from dovetail.api.reading import in_parts
+    from dovetail.data import Survival, write_table
+    from dovetail.data.formulas import formulas_in
+    from dovetail.models.watching import Shift
+    from dovetail.settings.labels import prediction_name
+
+    if (found := in_parts(model, data, **options)) is None:
+        return False
+    loaded, parts = found
+    if device is not None:
+        loaded.network.to(device)
+    label = prediction_name(loaded.about.get("label"))
+    watched, formulas, num_rows = Shift(loaded.inputs if show else {}), dict[str, None](), 0
+
+    def predicted() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal num_rows
+        for table, given in parts:
+            prediction = loaded.predictions(given.x, coverage=coverage).times(given.exposure)
+            watched.add(table)
+            named = prediction.columns(label)
+            columns = {**_named(given.ids, named), **named}
+            if isinstance(loaded.task, Survival):
+                columns = {name: _without_nan(values) for name, values in columns.items()}
+            formulas.update(dict.fromkeys([] if quiet else formulas_in(columns)))
+            num_rows += len(prediction)
+            yield columns
+
+    written = predicted()
+    printed = io.StringIO()
+    if out is not None:
+        write_table(out, next(written), written)
+    else:
+        for index, columns in enumerate(written):
+            _print_csv(columns, printed, header=not index)
+    if show and (differing := watched.text()) is not None:
+        print(f"dovetail: {differing}", file=sys.stderr)
+    _print_notes(loaded, [*formulas], show=show)
+    sys.stdout.write(printed.getvalue())
+    if out is not None and show:
+        print(f"{num_rows} rows predicted: {out}", file=sys.stderr)
+    return True
+
+
+def _print_notes(model: Model, formulas: list[str], *, show: bool) -> None:
+    """On standard error: from which probability on a class is said, and texts that would be run."""
+    if model.decision is not None and show and len(model.classes) == 2:
+        print(f"dovetail: {model.decision.text(model.classes[1])}", file=sys.stderr)
+    if formulas:
+        shown = ", ".join(repr(each[:40]) for each in formulas[:3])
+        print(
+            f"dovetail: a spreadsheet would run {len(formulas)} of the texts ({shown}); "
+            "--spreadsheet writes an apostrophe before them",
+            file=sys.stderr,
+        )
 
 
 def _without_nan(values: np.ndarray) -> np.ndarray:
@@ -242,10 +317,13 @@ def _scores(
     return all_scores(model.task, model.outputs(inputs), truth, threshold=threshold)
 
 
-def _print_csv(columns: dict[str, np.ndarray]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+def _print_csv(
+    columns: dict[str, np.ndarray], file: TextIO | None = None, *, header: bool = True
+) -> None:
+    """On standard output, or to a file."""
+    writer = csv.writer(file or sys.stdout, lineterminator="\n")
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    for row in ([*columns], *rows):
+    for row in itertools.chain([[*columns]] if header else [], rows):
         if sys.stdout.isatty():  # which would obey control characters
             row = [visible(each) if isinstance(each, str) else each for each in row]
         writer.writerow(row)

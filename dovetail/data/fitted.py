@@ -381,25 +381,48 @@ class CategoryColumn:
 
 def far_values(columns: Mapping[str, Column], limits: Mapping[str, Limits | None]) -> list[str]:
     """A clause for each column of numbers that has values beyond its limits, and so clipped."""
-    clauses = []
-    for name, limit in limits.items():
-        column = columns[name]
-        if limit is None or column.is_text:
-            continue
+    far = {name: FarValues(name, limit) for name, limit in limits.items() if limit is not None}
+    for name, each in far.items():
+        each.add(columns[name])
+    return [clause for each in far.values() if (clause := each.clause()) is not None]
+
+
+@dataclass(eq=False)
+class FarValues:
+    """Counts values of a column beyond its limits, which are clipped."""
+
+    name: str
+    limit: Limits
+    values: int = 0
+    far: int = 0
+    farthest: float = 0.0
+    is_date: bool = False
+
+    def add(self, column: Column) -> None:
+        """These rows, too."""
+        if column.is_text:
+            return
         values = column.values[~column.missing].astype(np.float64)
-        far = values[limit.beyond(values)]
+        far = values[self.limit.beyond(values)]
+        self.values, self.far = self.values + len(values), self.far + len(far)
+        self.is_date = column.is_date
         if len(far):
-            farthest = far[[np.abs(far).argmax()]]
-            written = [
-                kinds.day_text(number) if column.is_date else f"{number:.10g}"
-                for number in (*farthest.tolist(), *limit.clip(farthest).tolist())
-            ]
-            clauses.append(
-                f"{len(far):,} of {len(values):,} values of {name!r} are far from all "
-                f"others, such as {written[0]}, and are read as {written[1]}; leave them empty "
-                "if they stand for no value"
-            )
-    return clauses
+            self.farthest = max(self.farthest, float(far[np.abs(far).argmax()]), key=abs)
+
+    def clause(self) -> str | None:
+        """What is said of them; None where there is none."""
+        if not self.far:
+            return None
+        farthest = np.array([self.farthest])
+        written = [
+            kinds.day_text(number) if self.is_date else f"{number:.10g}"
+            for number in (*farthest.tolist(), *self.limit.clip(farthest).tolist())
+        ]
+        return (
+            f"{self.far:,} of {self.values:,} values of {self.name!r} are far from all "
+            f"others, such as {written[0]}, and are read as {written[1]}; leave them empty "
+            "if they stand for no value"
+        )
 
 
 def far_in(table: Table, names: Iterable[str]) -> list[str]:

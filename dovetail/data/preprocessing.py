@@ -15,7 +15,7 @@ from torch import Tensor
 from dovetail.data import kinds
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
 from dovetail.data.events import Events
-from dovetail.data.fitted import NumberColumn, far_values
+from dovetail.data.fitted import FarValues, NumberColumn
 from dovetail.data.kinds import Column, Reading
 from dovetail.data.saving import read_saved
 from dovetail.data.stored import side_by_side
@@ -202,10 +202,15 @@ class TableEncoder:
 
     def far(self, table: Table) -> list[str]:
         """A clause for each column that has values far from all those of training."""
+        counted = [each for each in self.counting_far() if table.has(each.name)]
+        for each in counted:
+            each.add(self.cells(table, each.name))
+        return [clause for each in counted if (clause := each.clause()) is not None]
+
+    def counting_far(self) -> list[FarValues]:
+        """What counts such values, of each column that has limits."""
         numbers = (each for each in self.fitted if isinstance(each, NumberColumn))
-        limits = {each.name: each.limits for each in numbers if table.has(each.name)}
-        columns = {name: self.cells(table, name) for name in limits}
-        return far_values(columns, limits)
+        return [FarValues(each.name, each.limits) for each in numbers if each.limits is not None]
 
     def raw(self, table: Table) -> dict[str, np.ndarray]:
         """Column -> (N,) float64 where NaN is missing, or text where "" is.

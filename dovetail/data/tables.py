@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -17,7 +19,7 @@ import duckdb
 import numpy as np
 
 from dovetail.data import kinds
-from dovetail.data.csv_files import UNREADABLE, load_csv
+from dovetail.data.csv_files import UNREADABLE, csv_blocks, load_csv, read_header
 from dovetail.data.duck import Data, first_line, lock, shared_cursor
 from dovetail.data.judged import run_judged
 from dovetail.data.kinds import Column, Reading
@@ -394,6 +396,38 @@ def read_table(
         ) from None
 
 
+def csv_names(path: Path) -> list[str]:
+    """The names in a CSV file's first line; none of a file that is no text."""
+    try:
+        return read_header(path)[2]
+    except UNREADABLE:
+        return []
+
+
+def table_parts(path: Path, size: int) -> Iterator[Table]:
+    """The rows of a CSV file, so many bytes of it at a time, each part as a table of its own.
+
+    The parts are read from memory: no row is written to a disk.
+
+    Raises:
+        DataError: rows that cannot be read; ``read_table`` says where.
+    """
+    try:
+        for block in csv_blocks(path, size):
+            data = Data.beside()
+            place = os.memfd_create("rows")
+            try:
+                with os.fdopen(place, "wb", closefd=False) as file:
+                    file.write(block)
+                where = f"/proc/self/fd/{place}"
+                names, delimiter = load_csv(data, Path(where), literal(where))
+            finally:
+                os.close(place)
+            yield _loaded(data, str(path), names, delimiter=delimiter)
+    except (duckdb.Error, *UNREADABLE) as error:
+        raise DataError(f"cannot read {path}: {first_line(error)}") from None
+
+
 def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query: str) -> Table:
     """What a query gives in the database attached as ``db``; run once.
 
@@ -496,12 +530,15 @@ def stacked(name: str, tables: Sequence[Table]) -> Table:
     return Table(name, tables[0].names, num_rows, InMemory(stored), asked=tables[0].asked)
 
 
-def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
+def write_table(
+    path: str | Path, columns: Mapping[str, np.ndarray], *more: Iterable[Mapping[str, np.ndarray]]
+) -> None:
     """Write a .csv or .parquet file that ``read_table`` reads back; all of it or nothing.
 
     Args:
         path: where to; a file that is there is replaced.
         columns: column name -> (N,) values; objects may be ``str`` or None.
+        more: of a .csv file, the same columns of rows to come.
 
     Raises:
         DataError: another ending, no columns, lengths that differ, a name that comes twice, or a
@@ -525,12 +562,20 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         )
     # In the same folder, so that os.replace does not cross a file system.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    further = partial.with_name(f"{partial.name}.rows")
     connection = shared_cursor()
+
+    def copy(rows: Mapping[str, np.ndarray], to: Path, how: str) -> None:
+        connection.register("data", {name: _writable(v) for name, v in rows.items()})
+        connection.execute(f"COPY (SELECT * FROM data) TO {literal(str(to))} ({how})")
+        connection.unregister("data")
+
     try:
-        connection.register("data", {name: _writable(v) for name, v in columns.items()})
-        connection.execute(
-            f"COPY (SELECT * FROM data) TO {literal(str(partial))} ({formats[suffix]})"
-        )
+        copy(columns, partial, formats[suffix])
+        for rows in itertools.chain(*more):
+            copy(rows, further, "FORMAT csv, HEADER false")
+            with partial.open("ab") as file, further.open("rb") as added:
+                shutil.copyfileobj(added, file)
         os.replace(partial, path)
     except (duckdb.Error, OSError) as error:
         why = first_line(error)
@@ -540,6 +585,7 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
     finally:
         connection.close()
         partial.unlink(missing_ok=True)
+        further.unlink(missing_ok=True)
 
 
 def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:

@@ -90,6 +90,15 @@ class Counts:
         return int(self.bins.sum()) + self.missing + self.unseen
 
 
+def summed(parts: Sequence[Counts]) -> Counts:
+    """Counts of all rows of these parts."""
+    return Counts(
+        np.sum([each.bins for each in parts], axis=0),
+        sum(each.missing for each in parts),
+        sum(each.unseen for each in parts),
+    )
+
+
 def count(column: FittedColumn, values: np.ndarray) -> Counts:
     """Counts of (N,) raw values as ``TableEncoder.raw`` gives them."""
     if not isinstance(column, CategoryColumn):
@@ -207,16 +216,50 @@ def warning(drifts: Sequence[ColumnDrift], *, of: int | None = None) -> str | No
 
 def shift(inputs: Mapping[str, Any], source: str | Path) -> str | None:
     """The warning for a table that is predicted; None where nothing is known."""
-    encoders = [each for each in inputs.values() if isinstance(each, TableEncoder)]
     try:
-        table = read_table(source)
-        clauses = [clause for encoder in encoders for clause in encoder.far(table)]
-        text = warning(drift(encoders, table))
+        found = Shift(inputs)
+        found.add(read_table(source))
     except DataError:  # told of by whoever predicts
         return None
-    if text is not None:
-        clauses.append(f"{text}; dovetail drift tells more")
-    return "; ".join(clauses) or None
+    return found.text()
+
+
+class Shift:
+    """Counts how rows that are predicted differ from those of training, part by part."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        encoders = [each for each in inputs.values() if isinstance(each, TableEncoder)]
+        self._encoders = [(each, each.counting_far()) for each in encoders]
+        self._counts: dict[str, tuple[FittedColumn, Counts]] = {}
+        self._names = {each.name for encoder in encoders for each in encoder.fitted}
+
+    def add(self, table: Table) -> None:
+        """These rows, too.
+
+        Raises:
+            DataError: columns that are not there, or values that do not fit.
+        """
+        here: dict[str, tuple[FittedColumn, Counts]] = {}
+        for encoder, far in self._encoders:
+            for each in far:
+                each.add(encoder.cells(table, each.name))
+            for column in encoder.fitted:
+                raw = column.raw(encoder.cells(table, column.name), table.description)
+                if column.seen is not None:
+                    here[column.name] = column, count(column, raw)
+        for name, (column, counts) in here.items():
+            before = [self._counts[name][1]] if name in self._counts else []
+            self._counts[name] = column, summed([*before, counts])
+
+    def text(self) -> str | None:
+        """The warning; None where nothing is known or differs."""
+        clauses = [clause for _, far in self._encoders for each in far if (clause := each.clause())]
+        num_columns = len(self._names)
+        compared = (compare(*each, num_columns=num_columns) for each in self._counts.values())
+        text = warning([each for each in compared if each is not None])
+        if text is not None:
+            clauses.append(f"{text}; dovetail drift tells more")
+        return "; ".join(clauses) or None
 
 
 class Watcher:
@@ -254,12 +297,7 @@ class Watcher:
             del self._parts[0]
         found_drifts = []
         for column in self._columns:
-            parts = [each[column.name] for each in self._parts]
-            now = Counts(
-                np.sum([each.bins for each in parts], axis=0),
-                sum(each.missing for each in parts),
-                sum(each.unseen for each in parts),
-            )
+            now = summed([each[column.name] for each in self._parts])
             drift_found = compare(column, now, num_columns=len(self._columns))
             if drift_found is not None:
                 found_drifts.append(drift_found)

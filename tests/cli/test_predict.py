@@ -23,7 +23,10 @@ from torch import nn
 
 import dovetail as package
 from dovetail import data as dd
+from dovetail.api import reading
 from dovetail.data.saving import Saved
+from dovetail.data.tables import table_parts
+from dovetail.errors import DataError
 from dovetail.models import EncoderHead, Head, Model, Perceptron, specs
 
 HEADER = ["patient", "diagnosis", "p(benign)", "p(malignant)"]
@@ -121,6 +124,65 @@ def test_a_table_is_written(
     assert written.column("diagnosis").values.tolist() == [row[1] for row in printed]
     expected = [float(row[2]) for row in printed]
     np.testing.assert_allclose(written.column("p(benign)").values, expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="parts are read from memory, on Linux")
+def test_a_long_file_is_predicted_part_by_part_as_the_whole_is(
+    dovetail: Any,
+    model: Path,
+    patients: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    header, *lines = rows(patients.read_text())
+    label, first = header.index("diagnosis"), header.index("mean radius")
+    new, out = tmp_path / "new.csv", tmp_path / "said.csv"
+
+    def write(last: str) -> None:
+        with new.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["note", *header[:label], *header[label + 1 :]])
+            for index, line in enumerate(lines):
+                cells = [last if index == 39 and at == first else c for at, c in enumerate(line)]
+                note = f'he said "{index}",\nthen, \n\n"nothing"' if index % 3 else "=A1"
+                writer.writerow([note, *cells[:label], *cells[label + 1 :]])
+
+    read = []
+
+    def counted(path: Path, size: int) -> Iterator[dd.Table]:
+        for table in table_parts(path, size):
+            read.append(table.num_rows)
+            yield table
+
+    monkeypatch.setattr(reading, "table_parts", counted)
+    for last in ("1e9", "wide"):  # far from all others; no number
+        write(last)
+        for asked in ((), ("--id", "patient"), ("--id", "note"), ("--out", out)):
+            seen = []
+            for part_bytes in (2_000_000, 500):
+                monkeypatch.setattr(reading, "PART_BYTES", part_bytes)
+                done = dovetail("predict", model, new, *asked)
+                seen.append((done, out.exists() and out.read_bytes()))
+                out.unlink(missing_ok=True)
+            assert seen[0] == seen[1], asked
+            assert [each.name for each in tmp_path.iterdir() if "said" in each.name] == []
+            assert (seen[0][0].code, sum(read)) == ((0, 40) if last == "1e9" else (2, sum(read)))
+            assert len(read) > 1
+            read.clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="parts are read from memory, on Linux")
+@pytest.mark.parametrize("text", ['a,b\n1,"x\ny"\n2,"""\n3,"\n', 'a,b\n1,5"\n' + "2,y\n" * 9])
+def test_parts_of_a_file_have_its_rows_or_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    whole = dd.read_table(path).column("b").values.tolist()
+    for size in (3, 8, 1000):
+        try:
+            parts = [table.column("b").values.tolist() for table in table_parts(path, size)]
+        except DataError:
+            continue  # the whole is read then
+        assert [value for part in parts for value in part] == whole
 
 
 def test_parquet_is_read(dovetail: Any, model: Path, patients: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ _NOT_PLAIN = ~2
 _MOST_NODES = 25_000
 
 #: Rows whose trees are summed at a time.
-_MOST_ROWS = 1 << 15
+_MOST_ROWS = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,8 @@ class _Forest:
         for start in range(0, len(x), at_once):
             part = x[start : start + at_once]
             if len(part) < len(at):
-                at, place, asked, threshold, beyond = (
-                    each[: len(part)] for each in (at, place, asked, threshold, beyond)
-                )
+                at, place, beyond = at[: len(part)], place[: len(part)], beyond[: len(part)]
+                asked, threshold = asked[: len(part)], threshold[: len(part)]
             flat, rows_B1 = part.ravel(), np.arange(len(part))[:, None] * part.shape[1]
             at[:] = steps.roots_T
             for _ in range(steps.depth):
