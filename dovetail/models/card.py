@@ -460,12 +460,16 @@ def _range(column: Mapping[str, Any]) -> list[str]:
 
 
 def _read_as(reading: Mapping[str, Any]) -> str:
-    """A column's kind and format; "" in a card of a model that kept none."""
+    """A column's kind, and how its texts are read; "" in a card of a model that kept none."""
     parts = [reading.get("kind", "")]
     if reading.get("kind") == "date":
         parts.append(reading.get("format", "ISO 8601"))
     if reading.get("decimal") == ",":
         parts.append("decimal comma")
+    if reading.get("without"):
+        parts.append(f"without {' '.join(map(json.dumps, reading['without']))}")
+    if reading.get("lowercase"):
+        parts.append("in lower case")
     if reading.get("missing"):
         parts.append(f"no value: {', '.join(reading['missing'])}")
     return ", ".join(parts)

@@ -263,6 +263,8 @@ def training_rows(num_rows: int = 160) -> pd.DataFrame:
         "na": np.where(rng.random(num_rows) < 0.2, "NA", rng.integers(0, 9, num_rows).astype(str)),
         "member": rng.choice(["true", "FALSE"], num_rows),
         "town": rng.choice(["Zürich", "São Paulo", "NA"], num_rows),
+        "paid": [f"{1000 + 7 * i:,}.5 %" for i in range(num_rows)],
+        "branch of": [("Retail", "retail", "Trade ")[i % 3] for i in range(num_rows)],
         "y": np.where(x + (day.month > 6) + rng.normal(size=num_rows) > 0.5, "yes", "no"),
     }
     return pd.DataFrame(rows)
@@ -274,7 +276,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
     rows = training_rows()
     rows.to_csv(folder / "clinic.csv", index=False)
     other = pd.DataFrame({"id": rows.id, "z": np.random.default_rng(1).normal(size=len(rows))})
-    encode = {"seen": {"kind": "date", "format": "%m/%d/%Y"}, "na": {"missing": ["NA"]}}
+    encode = {
+        "seen": {"kind": "date", "format": "%m/%d/%Y"},
+        "na": {"missing": ["NA"]},
+        "paid": {"kind": "number", "decimal": ".", "without": [",", "%"]},
+        "branch of": {"lowercase": True},
+    }
     clinic = dt.Party(
         "clinic", folder / "clinic.csv", id="id", label="y", encode=encode, categorical=["plz"]
     )
@@ -318,6 +325,8 @@ def test_the_card_says_how_each_column_is_read(model: Any, tmp_path: Path) -> No
         "| seen | date, %m/%d/%Y | date | 2020-01-0",
         "| iso | date, ISO 8601 | date | ",
         "| na | number, no value: NA | number | ",
+        '| paid | number, without "," "%" | number | 1',
+        "| branch of | text, in lower case | category | retail, trade | ",
         "| code | text | category | ",
         "| plz | category | category | ",
     ):
