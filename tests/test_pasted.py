@@ -84,21 +84,21 @@ def background(installed: Path, folder: Path, command: str, url: str) -> Iterato
 
 @pytest.mark.slow
 def test_the_readmes_run_file_and_its_commands(installed: Path, tmp_path: Path) -> None:
-    (_, run_file), (_, commands), (_, production) = section("README.md", "From a run file")[:3]
-    assert "seeds = [0, 1, 2]" in run_file
-    (tmp_path / "run.toml").write_text(run_file.replace("[0, 1, 2]", "[0, 1]"))
+    (_, commands), (_, serve), (_, after) = section("README.md", "From a run file")[:3]
+    file, train, *others = re.findall(r"^cat (?s:.*?)^END$|^.+$", commands, re.MULTILINE)
+    assert "seeds = [0, 1, 2]" in file
+    paste(installed, tmp_path, file.replace("[0, 1, 2]", "[0, 1]"))
     paste(installed, tmp_path, "dovetail demo --tables")
-    train, *others = lines_of(commands)
     assert "share of the gain kept" in paste(installed, tmp_path, train).lower()
     for line in others:
         paste(installed, tmp_path, line)
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 51
-    assert (tmp_path / "out" / "run" / "report.html").stat().st_size
-    serve, *after = lines_of(production)
+    assert (tmp_path / "out" / "digits" / "report.html").stat().st_size
+    ask, *others = lines_of(after)
     with background(installed, tmp_path, serve.split("#")[0], "http://localhost:8000/health"):
-        answer = paste(installed, tmp_path, after[0])
+        answer = paste(installed, tmp_path, ask)
         assert '"predictions"' in answer
-    for line in after[1:]:
+    for line in others:
         paste(installed, tmp_path, line)
     assert (tmp_path / "model.onnx").stat().st_size
 

@@ -13,27 +13,23 @@ from dovetail.runs.runfile import check_run
 ROOT = Path(__file__).parents[1]
 
 
-def block(language: str) -> str:
-    """The README's only block of this language."""
-    (block_text,) = re.findall(
-        rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
-    return block_text
+def files() -> dict[str, str]:
+    """Name -> text of the files that the README has its reader paste."""
+    page = (ROOT / "README.md").read_text()
+    return dict(re.findall(r"cat > (\S+) <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE))
 
 
 def test_the_run_file_of_the_readme_is_one() -> None:
-    run = check_run(tomllib.loads(block("toml")), where="README.md")
+    run = check_run(tomllib.loads(files()["digits.toml"]), where="README.md")
     assert run.all_seeds() == (0, 1, 2)
 
 
 def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
-    page = (ROOT / "README.md").read_text()
-    files = dict(re.findall(r"cat > (\S+) <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE))
-    assert files.keys() == {"bank.toml", "run.toml", "shop.toml"}
+    assert files().keys() == {"bank.toml", "digits.toml", "run.toml", "shop.toml"}
     for name in ("bank", "shop"):
-        party = validate(party_file(), tomllib.loads(files[f"{name}.toml"]), where="README.md")
+        party = validate(party_file(), tomllib.loads(files()[f"{name}.toml"]), where="README.md")
         assert party.party.name == name
-    run = check_run(tomllib.loads(files["run.toml"]), where="README.md")
+    run = check_run(tomllib.loads(files()["run.toml"]), where="README.md")
     assert run.engine.kind == "stream"
 
 
