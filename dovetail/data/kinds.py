@@ -350,7 +350,9 @@ def decide(
     return looks(present).reading(decimal=decimal, missing=missing)
 
 
-_SLASHED = re.compile(r"([0-9]{1,2})([./-])([0-9]{1,2})\2[0-9]{2,4}")
+_SLASHED = re.compile(
+    r"([0-9]{1,2})([./-])([0-9]{1,2})\2([0-9]{4}|[0-9]{2})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?"
+)
 #: Values that are no numbers, of so few rows and so few kinds, may stand for no value.
 _FEW_ROWS, _FEW_TEXTS = 0.2, 5
 #: So many different numbers may be codes, of which a letter is one more.
@@ -414,9 +416,9 @@ def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
             says = f"three digits follow each comma; if {texts[0]} is a thousand or more"
             return [Doubt(says, {"kind": "number", "decimal": ".", "without": [","]})]
     if reading.kind == "text" and texts:
-        dates = [_SLASHED.fullmatch(text) for text in texts[:1000]]
-        if all(dates):
-            return [_date_doubt(texts[0], [each for each in dates if each])]
+        dates = [each for text in texts[:1000] if (each := _SLASHED.fullmatch(text))]
+        if len(dates) == len(texts[:1000]) and len({_parts(each) for each in dates}) == 1:
+            return [_date_doubt(dates)]
         if found.bare == found.number == found.present:
             return [Doubt("if these are numbers", {"kind": "number"}, loses=True)]
         as_numbers = _number_doubt(reading, {text: rows_of[text] for text in texts})
@@ -425,12 +427,19 @@ def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
     return _capitals_doubt(reading, texts)
 
 
-def _date_doubt(text: str, dates: Sequence[re.Match[str]]) -> Doubt:
+def _parts(written: re.Match[str]) -> tuple[int, bool, bool]:
+    """Digits of a date's year, and whether it has a time, and seconds."""
+    return len(written[4]), written[5] is not None, written[6] is not None
+
+
+def _date_doubt(dates: Sequence[re.Match[str]]) -> Doubt:
     firsts, seconds = ([int(each[at]) for each in dates] for at in (1, 3))
     order = "%m/%d" if max(seconds) > 12 else "%d/%m"
     either = " (or month first: all fit both)" if max(*firsts, *seconds) <= 12 else ""
     form = order.replace("/", dates[0][2])
-    form += form[2] + ("%Y" if len(re.split("[./-]", text)[-1]) == 4 else "%y")
+    digits, timed, to_seconds = _parts(dates[0])
+    form += form[2] + ("%Y" if digits == 4 else "%y")
+    form += " %H:%M" * timed + ":%S" * to_seconds
     return Doubt(f"seems to be a date{either}", {"kind": "date", "format": form}, loses=True)
 
 

@@ -36,6 +36,8 @@ from dovetail.models.shown import markdown_page
 
 #: Groups that are told of a column.
 _MOST_GROUPS = 12
+#: Characters of a category that are shown: a page is no place for what people wrote.
+_LONGEST = 40
 #: Groups of fewer rows say nothing.
 _LEAST_GROUP = 20
 #: No line of a ledger is longer.
@@ -449,8 +451,11 @@ def _range(column: Mapping[str, Any]) -> list[str]:
     if "features" in column:
         has = f"{column['features']} features"
     elif kind == "category":
-        known = column["categories"]
-        has = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+        known = [
+            each if len(each) <= _LONGEST else f"{each[:_LONGEST]}..."
+            for each in column["categories"][:8]
+        ]
+        has = ", ".join(known) + (", ..." if len(column["categories"]) > 8 else "")
     elif "low" not in column:
         has = f"{column['mean']:.4g} ± {column['std']:.4g}"
     else:

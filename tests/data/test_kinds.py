@@ -265,6 +265,9 @@ def training_rows(num_rows: int = 160) -> pd.DataFrame:
         "town": rng.choice(["Zürich", "São Paulo", "NA"], num_rows),
         "paid": [f"{1000 + 7 * i:,}.5 %" for i in range(num_rows)],
         "branch of": [("Retail", "retail", "Trade ")[i % 3] for i in range(num_rows)],
+        "remark": [
+            ("none", f"{'too long for a page, ' * 3}she said")[i % 2] for i in range(num_rows)
+        ],
         "y": np.where(x + (day.month > 6) + rng.normal(size=num_rows) > 0.5, "yes", "no"),
     }
     return pd.DataFrame(rows)
@@ -327,6 +330,7 @@ def test_the_card_says_how_each_column_is_read(model: Any, tmp_path: Path) -> No
         "| na | number, no value: NA | number | ",
         '| paid | number, without "," "%" | number | 1',
         "| branch of | text, in lower case | category | retail, trade | ",
+        "| remark | text | category | none, too long for a page, too long for a page... | 0 |",
         "| code | text | category | ",
         "| plz | category | category | ",
     ):
@@ -431,6 +435,8 @@ def test_a_model_of_an_earlier_version_warns_of_its_dates(model: Any) -> None:
     [
         (["12/25/2020", "01/02/2020"], 'format = "%m/%d/%Y"'),
         (["25.12.2020", "01.02.2020"], 'format = "%d.%m.%Y"'),
+        (["8/27/2014 11:29", "9/1/2014 9:05"], 'format = "%m/%d/%Y %H:%M"'),
+        (["27.08.14 11:29:07", "01.09.14 09:05:00"], 'format = "%d.%m.%y %H:%M:%S"'),
         (["05.12.2020", "01.02.2020"], "month first: all fit both"),
         (["01", "02"], "zeros before digits"),
         (["1E50", "1E17"], "if these are numbers"),

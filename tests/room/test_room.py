@@ -197,7 +197,7 @@ def test_a_run_waits_trains_and_is_shown(client: httpx.Client, driver: DriverRoo
     form = {"model": "models/clinic", "rows": rows}
     reported = post(client, "/runs/first/model", data=form)
     assert '<th scope="col">prediction</th>' in reported.text
-    assert "are far from all others, such as 10" in reported.text
+    assert "is far from all others: 10" in reported.text
     form["rows"] = "nonsense\n1\n"
     refused = post(client, "/runs/first/model", data=form)
     assert 'role="alert"' in refused.text
