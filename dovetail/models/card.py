@@ -93,7 +93,7 @@ def card(
             "model.safetensors": stored["weights_sha256"],
         },
         "versions": _versions(),
-        "run": _run(folder, model.party, joint=stored["network"].get("kind") == "joint"),
+        "run": _run(folder, model.party, joint=_is_joint(stored)),
         "proposal": model.about.get("proposal"),
         "heads": dict(heads or {}),
     }
@@ -164,6 +164,11 @@ def _read_json(path: Path) -> Any:
 
 
 # --- What is told ---------------------------------------------------------------------------------
+
+
+def _is_joint(stored: Mapping[str, Any]) -> bool:
+    """Whether a description is that of a model that asks partners: APFed-D's or APFed-S'."""
+    return str(stored["network"].get("kind")).startswith("joint")
 
 
 def _written(folder: Path) -> str:
@@ -243,6 +248,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
             "baselines": baselines,
             "recovered": result.get("recovered"),
             "warnings": result.get("warnings", []),
+            "refitted": None if joint else result.get("distilled", {}).get("refitted"),
             "bytes": result.get("bytes"),
         }
     except _UNREADABLE:

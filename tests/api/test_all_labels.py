@@ -36,6 +36,15 @@ def test_the_kept_model_learns_from_the_rows_that_scored_it_and_asks_nobody_agai
     refitted, learnt = runs(tmp_path / "refitted", monkeypatch)
     assert learnt == [120]
     assert any("all 120 labelled rows, once 30 of them" in note for note in refitted.scores.notes)
+    cards = {
+        name: (refitted.folder / "models" / name / "card.md").read_text()
+        for name in ("clinic", "joint")
+    }
+    said = "it learned from all 120 labelled rows, once 30 of them had scored it"
+    assert {name: said in card for name, card in cards.items()} == {"clinic": True, "joint": False}
+    result = json.loads((refitted.folder / "result.json").read_text())
+    joint_card = json.loads((refitted.folder / "models" / "joint" / "card.json").read_text())
+    assert joint_card["run"]["scores"] == result["baselines"]["joint"]
     held_back, learnt = runs(tmp_path / "held-back", monkeypatch, refit=False)
     assert learnt == []
     assert any("30 labelled rows of 'clinic' scored" in note for note in held_back.scores.notes)
