@@ -5,7 +5,7 @@
 The forecast looks at the label owner's rows alone: does its score still rise with labels, and have
 many shared rows none? It is set beside the gain of the solo model over the best local model that
 is recorded of 25 settings (``results/bench/worth-sealed.jsonl``) and of the newcomer's
-twelve (``results/newcomer.jsonl``); a gain of a point or more counts. Nothing is trained but the
+cells (``results/newcomer.jsonl``); a gain of a point or more counts. Nothing is trained but the
 forecast's own linear models.
 """
 
@@ -41,7 +41,7 @@ def worth_cells() -> Iterator[tuple[str, float, Expected | None]]:
 
 
 def newcomer_cells() -> Iterator[tuple[str, float, Expected | None]]:
-    """Name, gain and forecast of the newcomer's twelve cells on record."""
+    """Name, gain and forecast of the newcomer's cells on record."""
     for line in (_results.FOLDER / "newcomer.jsonl").read_text().splitlines():
         row = json.loads(line)
         known = row["expected"]

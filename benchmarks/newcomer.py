@@ -138,11 +138,13 @@ def absent(name: str, tables: Path | None) -> bool:
 
 def frame_of(name: str, tables: Path | None = None) -> pd.DataFrame:
     """All rows, with the label as ``y`` and a number for each sample as ``id``."""
+    path = path_of(name, tables) if name in PACKAGED | FILES else None
     if name in PACKAGED:
-        frame = PACKAGED[name][1](path_of(name, tables))
+        assert path is not None
+        frame = PACKAGED[name][1](path)
     elif name in FILES:
         _, label, dropped = FILES[name]
-        frame = pd.read_parquet(path_of(name, tables)).drop(columns=dropped)
+        frame = pd.read_parquet(path).drop(columns=dropped)
         frame = frame.rename(columns={label: "y"})
     else:
         from sklearn import datasets
