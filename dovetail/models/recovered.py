@@ -79,7 +79,7 @@ def over_seeds(each: Sequence[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
 
 def recovered_text(gain: Mapping[str, Any]) -> str:
-    """One sentence.
+    """One sentence; another if the joint model is too good to be true.
 
     >>> told = {"score": "auc", "solo": 0.75, "alone": 0.7, "joint": 0.8, "share": 0.5}
     >>> recovered_text({**told, "interval": [0.25, 0.75]})
@@ -89,7 +89,27 @@ solo 0.750, joint 0.800.'
     "Share of the gain kept: cannot be estimated, because the partners' gain is within noise: auc \
 of the best local model 0.700, solo 0.750, joint 0.800, on the 161 test rows that the partners \
 have."
+    >>> recovered_text({**told, "joint": 1.0, "interval": None, "rows": 161.0})[-145:]
+    ' Few joint models are perfect: ask the partners whether a column of theirs is known only once \
+the label is, and leave it out of columns if it is.'
     """
+    return _share_text(gain) + (_PERFECT if _too_good(gain) else "")
+
+
+def _too_good(gain: Mapping[str, Any]) -> bool:
+    """Whether no row of many is told wrongly with partners, and some are without."""
+    rows, bounded = gain.get("rows", 0), gain["score"] in ("auc", "accuracy", "c_index", "r2")
+    return bool(bounded and rows >= 100 and gain["joint"] > 0.9995 > gain["alone"])
+
+
+#: Of a partner's column that gives the label away, such as the cause of a death.
+_PERFECT = (
+    " Few joint models are perfect: ask the partners whether a column of theirs is known only once "
+    "the label is, and leave it out of columns if it is."
+)
+
+
+def _share_text(gain: Mapping[str, Any]) -> str:
     values = (
         f"{gain['score']} of the best local model {gain['alone']:.3f}, solo {gain['solo']:.3f}, "
         f"joint {gain['joint']:.3f}"
@@ -169,7 +189,8 @@ def warnings_of(
         if alone is None or what not in scores or what not in alone:
             continue
         score, other = scores[what], alone[what]
-        if (score < other) if SCORES[what] else (score > other):
+        worse = (score < other) if SCORES[what] else (score > other)
+        if worse and f"{score:.3f}" != f"{other:.3f}":
             low, high = (intervals or {}).get(what, (score, score))
             within = f", by less than these test rows can tell ({low:.3f} to {high:.3f})"
             sentences.append(

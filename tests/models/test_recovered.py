@@ -117,6 +117,27 @@ def test_a_loss_that_the_rows_cannot_tell_is_said_to_be_one(high: float, within:
     )
 
 
+def test_a_model_that_is_printed_as_good_as_the_local_one_is_not_called_worse() -> None:
+    assert not warnings_of("the model", {"auc": 0.73362}, alone={"auc": 0.73411}, majority=None)
+
+
+@pytest.mark.parametrize(
+    ("joint", "alone", "rows", "said"),
+    [
+        (1.0, 0.756, 108, True),
+        (0.99, 0.756, 108, False),
+        (1.0, 1.0, 108, False),
+        (1.0, 0.7, 57, False),
+    ],
+)
+def test_a_perfect_joint_model_is_remarked(
+    joint: float, alone: float, rows: int, said: bool
+) -> None:
+    gain = {"score": "auc", "alone": alone, "solo": alone, "joint": joint, "rows": rows}
+    text = recovered_text({**gain, "share": None, "interval": None})
+    assert ("ask the partners whether a column" in text) is said
+
+
 def test_a_good_model_is_not_warned_of() -> None:
     scores = {"accuracy": 0.9, "auc": 0.8}
     alone, majority = {"accuracy": 0.95, "auc": 0.7}, {"accuracy": 0.8, "auc": 0.5}
