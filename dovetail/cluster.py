@@ -96,7 +96,7 @@ class Started(Generic[R]):
         return bool(self._ray.wait([self._ref], timeout=0)[0])
 
     def result(self) -> R:
-        """What ``work`` returned; waits for it.
+        """Result of ``work``; waits for it.
 
         Raises:
             DovetailError, NetworkError: as of ``Tasks.map``.
@@ -116,7 +116,7 @@ class Started(Generic[R]):
 
 
 def failed(ray: Any, error: Any, what: str) -> Exception:
-    """What Ray's error is to be told as: what the work raised, or that its process was lost."""
+    """Exception for Ray's error: what the work raised, or that its process was lost."""
     cause = getattr(error, "cause", error)
     if isinstance(cause, DovetailError):
         return cause
@@ -269,7 +269,7 @@ class Called:
         self.ref = call()
 
     def result(self) -> Any:
-        """What came back; waits for it.
+        """Result of the call; waits for it.
 
         Raises:
             DovetailError, NetworkError: as of ``Tasks.map``.
@@ -380,7 +380,7 @@ def computing_at(address: str | None, key: str) -> Iterator[None]:
 
 @contextmanager
 def tasks_at(address: str | None, key: str = "--ray") -> Iterator[Tasks]:
-    """What computes tasks, while the context is open.
+    """Context with what computes tasks.
 
     Args:
         address: None: this process. "auto": the cluster of this machine (``ray start``), or, where

@@ -45,7 +45,7 @@ def registered(group: Group) -> Mapping[str, EntryPoint]:
 
 
 def load(group: Group, name: str) -> Any:
-    """What a package registered under this name; runs the package's code.
+    """Object that a package registered under this name; runs the package's code.
 
     Raises:
         ConfigError: it cannot be loaded, naming its package.

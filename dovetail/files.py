@@ -99,7 +99,7 @@ def toml_tables(text: str, *, where: str) -> dict[str, Any]:
 
 
 def unknown_key(path: str, known: Sequence[str]) -> str:
-    """What is said of a key that there is not.
+    """Text about a key that does not exist.
 
     >>> unknown_key("apfed.heda", ["encoder", "head"])
     "unknown key 'apfed.heda'; did you mean 'head'?"
@@ -162,7 +162,7 @@ def split_cell(path: Path) -> tuple[Path, str]:
 
 
 def run_name(path: Path) -> str:
-    """What a run is called: its cell, or its file without the ending."""
+    """Name of a run: its cell, or its file without the ending."""
     file, cell = split_cell(path)
     return cell or file.stem
 

@@ -1,4 +1,4 @@
-"""What is imported when it is first used: names of a package, and packages that not all have.
+"""Lazy imports: names of a package, and packages that not all have.
 
 A package's names stand once, in its ``__init__.pyi``, where type checkers and editors read them.
 """

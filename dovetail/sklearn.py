@@ -54,7 +54,7 @@ Several = Party | Sequence[Party] | Partners | None
 
 
 class _Solo(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share; a subclass says how labels are encoded."""
+    """Base of both estimators; a subclass says how labels are encoded."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
         return owner
 
     def _ids(self, X: Any) -> np.ndarray:
-        """Who each row is: the column ``id``, or the index of a DataFrame of pandas.
+        """Ids of the rows: the column ``id``, or the index of a DataFrame of pandas.
 
         Raises:
             ValueError: neither; an index that counts rows would be taken for other people.
@@ -321,7 +321,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
     def set_output(
         self, *, transform: Literal["default", "pandas", "polars"] | None = None
     ) -> _Solo:
-        """What ``predict`` and ``predict_proba`` give.
+        """Set what ``predict`` and ``predict_proba`` give.
 
         Args:
             transform: "default" (arrays), "pandas" (a Series and a DataFrame with X's index),

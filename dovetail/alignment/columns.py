@@ -256,8 +256,8 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
 
 
 def classes_of(task: dd.Task) -> tuple[str, ...]:
-    """What must be the same at all parties: the classes, or how a number is standardised; of
-    several labels these of each."""
+    """Classes that must be the same at all parties, or how a number is standardised; of several
+    labels, for each."""
     if isinstance(task, dd.Classification):
         return tuple(json.dumps(name) for name in task.classes)
     if isinstance(task, dd.Survival):
@@ -312,7 +312,7 @@ def encoder_of(
     max_categories: int = 100,
     party: str,
 ) -> tuple[dd.TableEncoder, int]:
-    """What encodes a party's rows, common columns first, and how many features are of these.
+    """Encoder of a party's rows, common columns first, and the number of features of these.
 
     Args:
         table: its training rows; its other columns are encoded by them.

@@ -96,7 +96,7 @@ def refuse_repeated(party: str, num_repeated: int, num_ids: int, id_as: IdAs) ->
 
 
 def looks(ids: np.ndarray) -> str:
-    """What ids look like, for who has them: kind, length, alphabet, zeros, beginning.
+    """Description of ids for their owner: kind, length, alphabet, zeros, beginning.
 
     >>> looks(np.array(["C0012", "C0107"], dtype=object))
     "text of 5 characters, capitals and digits, all begin with 'C0'"

@@ -219,7 +219,7 @@ class Component:
 
 
 def component(text: str) -> Component:
-    """What a component of a key says.
+    """Component of a key, parsed from its text.
 
     Raises:
         ConfigError: no column, or a function that there is not.
@@ -272,7 +272,7 @@ class MatchKey:
 
 
 def match_key(parts: Sequence[str]) -> MatchKey:
-    """One key of ``[party] match``.
+    """Match key, parsed from an entry of ``[party] match``.
 
     Raises:
         ConfigError: it has no components, or one that cannot be.
@@ -284,7 +284,7 @@ def match_key(parts: Sequence[str]) -> MatchKey:
 
 @dataclass(frozen=True, eq=False)
 class KeyValues:
-    """One key of every row.
+    """Values of one key for every row.
 
     Attributes:
         key: which.
@@ -409,7 +409,7 @@ def _values_of(column: Column, one: Callable[[Any], str]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rated:
-    """What a key is worth at one party, before anything is sent.
+    """Quality of a key at one party, before anything is sent.
 
     Attributes:
         key: which, resolved.

@@ -375,7 +375,7 @@ class PassCount:
 
 @dataclass(frozen=True, eq=False)
 class PassDone(PassCount):
-    """What one match key has found with one partner.
+    """Result of one match key with one partner.
 
     Attributes:
         theirs: the partner's rows that entered.
@@ -388,7 +388,7 @@ class PassDone(PassCount):
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """What the initiator knows after an alignment.
+    """Result of an alignment at the initiator.
 
     Attributes:
         alignment: its own row of each sample, and for each partner ``ELSEWHERE`` where that
@@ -406,7 +406,7 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the initiator knows of one partner after counting.
+    """Result of counting with one partner, at the initiator.
 
     Attributes:
         num_ids: how many ids the partner has.
@@ -443,7 +443,7 @@ class _Pair:
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """What the initiator tells one partner of its shared samples."""
+    """Message of the initiator to one partner about its shared samples."""
 
     samples_K: Tensor
     indices_K: Tensor  # the partner's
@@ -784,7 +784,7 @@ class Initiator:
 
 @contextmanager
 def _blamed_on(party: str) -> Iterator[None]:
-    """What is wrong with a partner's message is that partner's failure."""
+    """Context in which an error in a partner's message is that partner's failure."""
     try:
         yield
     except MessageError as cause:

@@ -344,7 +344,7 @@ class Initiator:
             engine.requests.put(error)
 
     def _next(self, engine: _Handed) -> Requests:
-        """What is to be handed on next, or what came of it."""
+        """Next requests to hand on, or the result."""
         request = engine.requests.get()
         if not isinstance(request, dict):
             self._engine = None
@@ -423,7 +423,7 @@ class _Answered(Pending[R]):
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the coordinator knows of one initiator after an alignment.
+    """Result of an alignment with one initiator, at the coordinator.
 
     Attributes:
         num_ids: how many ids it has.

@@ -77,7 +77,7 @@ class Run:
 
     @classmethod
     def of_state(cls, state: State, whose: str, workers: Workers) -> Run:
-        """What ``state`` gave."""
+        """Run that was saved as ``state``."""
         begin, secret = psi.Begin(**state["begin"]), state["secret"].numpy().tobytes()
         run = cls(begin, secret, state["order_M"].numpy(), whose, **state["numbers"])
         if state["doubled_N16"] is not None:
@@ -163,17 +163,18 @@ class Responder:
         self._rows_S: Tensor | None = None
 
     def guarded(self, guard: Alignments | None) -> Responder:
-        """One with the same ids, whose points took long, and runs of its own, told to a guard."""
+        """Responder with the same ids and points, with its own runs, which reports to a guard."""
         fresh = copy.copy(self)
         fresh._guard, fresh._run, fresh._rows_S = guard or self._guard, None, None
         return fresh
 
     def unsaved(self) -> str:
-        """What a process that ends now would lose; "" where no run is under way."""
+        """Description of what is lost if the process ends now; "" if no run is under way."""
         return "" if self._run is None else "an alignment is under way, and its secret is nowhere"
 
     def state(self) -> State | None:
-        """What its next answers depend on; None: no run is under way, or one that is not kept."""
+        """State that the next answers depend on; None: no run is under way, or one that is not
+        kept."""
         return None if self._run is None or self.has_passes else self._run.state()
 
     def restore(self, state: State) -> None:
@@ -245,7 +246,7 @@ class Responder:
         )
 
     def _mode_of(self, begin: psi.Begin) -> str:
-        """What the guard compares sets within."""
+        """Mode within which the guard compares sets."""
         return begin.mode
 
     def _order(self, begin: psi.Begin) -> np.ndarray:
@@ -261,7 +262,7 @@ class Responder:
         return begin.num_ids
 
     def _rows_of(self, indices_K: np.ndarray) -> np.ndarray:
-        """Its rows of the points that it sent."""
+        """Rows of the points that this party sent."""
         return indices_K
 
     def _keep(self, run: Run) -> None:

@@ -37,7 +37,7 @@ _HAS = "has."
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """One party's rows by shared sample, and what they were made for.
+    """Rows of one party by shared sample, and what they were made for.
 
     Attributes:
         party: whose rows they are.
@@ -57,7 +57,7 @@ class StoredRows:
     partners: Mapping[str, Tensor] = field(default_factory=dict)
 
     def alignment(self) -> Alignment:
-        """What this party alone knows: its own rows, and who else has which sample."""
+        """Knowledge of this party alone: its rows, and who else has which sample."""
         elsewhere = {
             name: torch.where(has_S, ELSEWHERE, -1) for name, has_S in self.partners.items()
         }
@@ -74,7 +74,7 @@ def training_run(alignment: str, *parts: str) -> str:
 
 
 def trial_variant(variant: str, number: int) -> str:
-    """What a variant is called in the id of a run that tries settings."""
+    """Name of a variant in the id of a run that tries settings."""
     return f"{variant}{_TRIAL}{number}"
 
 

@@ -87,7 +87,8 @@ class Matched(Shown):
         return table
 
     def _key_tables(self) -> Iterator[Table]:
-        """What each match key has found, of each partner; with truth, how much of it is right."""
+        """Tables of what each match key found with each partner; with truth, how much of it is
+        right."""
         result = self._hidden
         for party, passes in result.get("keys", {}).items():
             truth = result.get("truth", {}).get(party)
@@ -118,7 +119,7 @@ class Matched(Shown):
             yield table
 
     def _learned(self) -> Iterator[str]:
-        """What each side knows now that it did not know before."""
+        """Sentences on what each side learned."""
         result = self.result
         starter = result["initiator"]
         if result["mode"] == "cardinality":
@@ -140,7 +141,7 @@ class Matched(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RatedKeys(Shown):
-    """What match keys are worth at its site, and how few guesses would try all of each.
+    """Quality of match keys at their site, and how few guesses would try all of each.
 
     Attributes:
         keys: of each its name, the rows, and how many are ``unique``, ``ambiguous``, ``missing``.
@@ -237,7 +238,7 @@ def align_with(
     quiet: bool,
     agreed: Agreed | None = None,
 ) -> Matched:
-    """What partners elsewhere share; ``agreed`` is the proposal that all have signed."""
+    """Overlap with partners elsewhere; ``agreed`` is the proposal that all have signed."""
     with partners.driving(site, resume=False, talk=talk_of(shown=not quiet)) as driver:
         assert isinstance(driver, Driver)  # a site drives
         if agreed is not None:
@@ -246,7 +247,7 @@ def align_with(
 
 
 def rate_keys(party: Party | str | Path) -> RatedKeys:
-    """What a party's match keys are worth, at its site; nothing is sent.
+    """Quality of a party's match keys, computed at its site; nothing is sent.
 
     Raises:
         ConfigError: it has none.

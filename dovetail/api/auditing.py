@@ -33,7 +33,7 @@ from dovetail.runs.valuing import folders_of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audited(Shown):
-    """What each party could learn of the others.
+    """Result of an audit: what each party could learn of the others.
 
     Attributes:
         audit: findings, scores, what was not tried.
@@ -61,7 +61,7 @@ class Audited(Shown):
 
     @cached_property
     def page(self) -> str:
-        """One page to read or print, HTML."""
+        """HTML page to read or print."""
         return audit_page(self.to_json(), self.folder.name)
 
     def _repr_html_(self) -> str:

@@ -209,7 +209,7 @@ def _simulated(
     folder: Path,
     partners: Partners | None,
 ) -> _Data:
-    """One table that is split."""
+    """Data of one table that is split."""
     if partners is not None:
         raise ConfigError(f"{WHERE}: a simulation has all its parties here; leave partners out")
     values: dict[str, Any] = {"data": simulation.values(test, folder)}

@@ -74,7 +74,7 @@ Expecting = Callable[[Overlaps], Expected | None]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inspection(Shown):
-    """Who holds what, and which method fits.
+    """Result of an inspection: which party holds what, and which method fits.
 
     Attributes:
         title: what was inspected.
@@ -98,7 +98,7 @@ class Inspection(Shown):
 
     @staticmethod
     def _variant(fit: Fit) -> str:
-        """What of a method its next command trains."""
+        """Variant of a method that its next command trains."""
         named = re.search(r"method=([\w-]+)", fit.next_command)
         if named is not None:
             return named[1]
@@ -129,7 +129,7 @@ class Inspection(Shown):
 
     @cached_property
     def page(self) -> str:
-        """One self-contained page, HTML: the picture, its numbers, overlaps, methods."""
+        """Self-contained HTML page: the picture, its numbers, overlaps, methods."""
         return views.html(self.parts, self.fits, self.overlaps, title=self.title)
 
     def save(self, path: str | Path) -> Path:
@@ -439,7 +439,7 @@ def _of_simulation(
     least: int,
     path: str = "RUN",
 ) -> Inspection:
-    """One table that is split."""
+    """Inspection of one table that is split."""
     if private:
         raise ConfigError("--private is for party files; this run file splits one pooled data set")
     loaded = load_data(run, given=given)
@@ -586,7 +586,7 @@ def _expectations(fitting: Sequence[str]) -> Table:
 
 
 def _measured_text(method: str, variant: str | None) -> list[str]:
-    """What limits what its messages reveal; and what audits found, if no table says it."""
+    """Limits of what a method's messages reveal, and what audits found if no table has it."""
     known = reported_of(variant or method)
     lines = [] if known.gain else [f"  {line}" for line in known.shows]
     if lines:

@@ -37,7 +37,7 @@ VARIANTS: Mapping[str, str] = {
 
 
 class Method:
-    """What is trained, and its settings; the same keys as in a run file.
+    """Method to train, and its settings; the keys are those of a run file.
 
     For a method of an installed package, or a baseline on its own; the four papers' have classes.
 
@@ -65,7 +65,7 @@ class Method:
 
     @property
     def variant_name(self) -> str:
-        """What ``method =`` of a run file would be."""
+        """Value of ``method =`` in a run file."""
         return self._variant
 
     @property
@@ -75,7 +75,7 @@ class Method:
 
     @property
     def name(self) -> str:
-        """Its section of a run file."""
+        """Name of its section of a run file."""
         return self._record.name
 
     @property

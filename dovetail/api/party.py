@@ -143,7 +143,7 @@ class Party:
 
     @property
     def name(self) -> str:
-        """What it is called by the others."""
+        """Name by which the others know the party."""
         return self._site.name
 
     @property
@@ -163,7 +163,7 @@ class Party:
 
     @property
     def site(self) -> Site:
-        """What a party file would be read as."""
+        """Site that an equal party file would give."""
         return self._site
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Who holds what, drawn in a terminal; see ``data/coverage.py``."""
+"""Picture of parties and their blocks in a terminal; see ``data/coverage.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it, on standard error: of commands, and of ``dovetail.fit``."""
+"""Progress of a run on standard error, for commands and ``dovetail.fit``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TITLE, _LEAST_BAR = 16, 10
 
 
 def print_line(text: str) -> None:
-    """One line on standard error."""
+    """Print a line on standard error."""
     print(f"dovetail: {printable(text)}", file=sys.stderr, flush=True)
 
 
@@ -69,7 +69,8 @@ class Terminal(Quiet):
 
     @contextmanager
     def waiting(self, address: str) -> Iterator[Waiting]:
-        """Who is here and who is missing: on a terminal in one place, else a line per change."""
+        """Context that shows which parties are here and missing: in one place on a terminal, else a
+        line per change."""
         console, asked = Console(stderr=True), False
         with console.status("") if console.is_terminal else nullcontext() as status:
 
@@ -115,14 +116,14 @@ def _bars(*columns: ProgressColumn) -> RichProgress:
 
 
 class _EpochBars:
-    """One bar a variant."""
+    """Progress bars, one for each variant."""
 
     def __init__(self, bars: RichProgress, title: str) -> None:
         self._progress, self._title = bars, title
         self._tasks: dict[str, TaskID] = {}
 
     def epoch(self, variant: str, total: int, line: Mapping[str, Any]) -> None:
-        """One epoch or round of a variant is done."""
+        """Note that one epoch or round of a variant is done."""
         parts = scores_of(line)
         beside = max(_TITLE, len(self._title + variant)) + _LEAST_BAR + len(f"{total}/{total}") + 18
         while len(parts) > 1 and beside + len("  ".join(parts)) > self._progress.console.width:

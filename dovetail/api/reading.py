@@ -1,4 +1,4 @@
-"""What a saved model predicts from: a table alone, or with data owners and partners.
+"""Inputs of a saved model's prediction: a table alone, or with data owners and partners.
 
 A label owner's model of FedOptimus predicts with data owners: with their networks beside it, from
 one table with the columns of those that are there, or from ids, with those on other machines that
@@ -239,7 +239,7 @@ class _Rows:
         )
 
     def all(self, model: Model, model_path: Path, images: Path | None) -> Given:
-        """What a table has of what the model takes."""
+        """Columns of a table that the model takes."""
         if isinstance(model.spec, JointSpec):
             return self._joint_here(model, model.spec, model_path)
         rows = self.read(model, images)
@@ -296,7 +296,7 @@ class _Rows:
         return rows, self.columns((names,) if isinstance(names, str) else names)
 
     def with_owners(self, model: Model, site: Site, section: ElsewhereSection) -> Given:
-        """What data owners say of the ids in a table.
+        """Answers of data owners about the ids in a table.
 
         Raises:
             ModelError: not this label owner's model.
@@ -365,7 +365,7 @@ class _Rows:
         by_row: Sequence[Sequence[str]],
         missed: Mapping[str, str],
     ) -> Given:
-        """What is predicted; says on standard error which rows the solo model says."""
+        """Joint predictions; prints on standard error which rows the solo model predicts."""
         assert isinstance(model.spec, JointSpec)
         needed = 1 if model.spec.partial else len(model.spec.partners)
         together = sum(len(each) >= needed for each in by_row)

@@ -173,7 +173,7 @@ class Run:
 
 
 def _numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """What a line measured, but for the number of its epoch or round."""
+    """Measurements of a line, without the number of its epoch or round."""
     return {
         name: float(value)
         for name, value in line.items()

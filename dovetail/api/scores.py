@@ -47,7 +47,7 @@ def result_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _title(method: str, name: str, scores: Mapping[str, Any]) -> str:
-    """What a row is called; scores on other rows than the table's say on which."""
+    """Title of a row; scores on other rows than the table's name these rows."""
     title = methods.title(method, name)
     if "rows" not in scores:
         return title
@@ -97,7 +97,7 @@ UNTESTED = (
 
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
-    """What stands below the table: how much of the partners' help stays, and plain warnings."""
+    """Notes below the table: the share of the gain kept, and plain warnings."""
     chosen = [each for _, each in _each_seed(result.get("distilled", {}))]
     for name, each in _each_seed(result.get("distilled", {})):
         where = f"seed {name}: " if name else ""
@@ -154,7 +154,7 @@ def _each_seed(reported: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]
 
 
 def caption(num_seeds: int, intervals: bool) -> str:
-    """What stands behind a score."""
+    """Caption of scores: spread over seeds, or interval."""
     if num_seeds > 1:
         return f"mean ± std of {num_seeds} seeds"
     return "in brackets: 95 % interval, bootstrap of the test rows" if intervals else ""

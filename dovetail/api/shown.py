@@ -1,4 +1,4 @@
-"""What a terminal, ``print`` and a notebook show of a result: said once, as Rich draws it."""
+"""Results as a terminal, ``print`` and a notebook show them, rendered by Rich."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def scores_of(line: Mapping[str, Any]) -> list[str]:
 
 
 def unit_of(line: Mapping[str, Any]) -> str:
-    """What a line is of."""
+    """Unit of a line: an epoch or a round."""
     return "rounds" if "round" in line else "epochs"
 
 
 def waiting_text(address: str, here: Iterable[str], missing: Sequence[str]) -> str:
-    """Who is here, and who is waited for."""
+    """Text on which parties are here and which are waited for."""
     text = f"here: {', '.join(here) or 'nobody yet'}"
     return f"waiting at {address} for {', '.join(missing)}; {text}" if missing else text
 
@@ -61,7 +61,7 @@ class Shown:
     """A result that says once what it shows."""
 
     def shown(self) -> Iterator[RenderableType]:
-        """What is shown, from top to bottom."""
+        """Parts to show, from top to bottom."""
         raise NotImplementedError
 
     def __rich_console__(
@@ -77,7 +77,7 @@ class Shown:
 
 
 def printed(parts: Iterable[RenderableType], *, width: int = WIDTH) -> str:
-    """What a terminal of this width would show, as plain text."""
+    """Plain text of what a terminal of this width would show."""
     console = Console(file=StringIO(), width=width, color_system=None, force_jupyter=False)
     with console.capture() as captured:
         for each in parts:

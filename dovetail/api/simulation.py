@@ -1,4 +1,4 @@
-"""One table split among parties in this process: what ``[data]`` of a run file says."""
+"""Simulation: one table split among parties in this process, as ``[data]`` of a run file says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Simulation:
-    """One table, and how it is split; made by ``simulate``."""
+    """Table and how it is split; made by ``simulate``."""
 
     def __init__(self, section: DataSection, frames: Mapping[str, dd.Table]) -> None:
         self.section = section
@@ -40,7 +40,7 @@ class Simulation:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Who gets a part."""
+        """Names of the parties that get a part."""
         return self.section.partition.party_names()
 
     def values(self, test: float | None, folder: Path) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def simulate(
     test_source: str | Path | Frame | None = None,
     **keys: Unpack[SimulateKeys],
 ) -> Simulation:
-    """One table, split among parties in this process; give it to ``fit`` in the place of parties.
+    """Split one table among parties in this process; give the result to ``fit`` instead of parties.
 
     Args:
         source: a DataFrame, a path, a ``SELECT``, or a data set that is built in

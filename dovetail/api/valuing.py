@@ -44,7 +44,7 @@ _LEAST_SEEDS = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Values(Shown):
-    """What partners are worth.
+    """Values of partners.
 
     Attributes:
         result: what ``value.json`` says: of each partner each measure, and the scores with all

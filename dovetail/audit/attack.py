@@ -55,7 +55,7 @@ def attack(
     settings: Settings,
     points: Points = lambda done, total: None,
 ) -> list[Finding]:
-    """What was found, channel by channel, then of weights and of models.
+    """Findings, channel by channel, then of weights and of models.
 
     Args:
         points: told how many attacks of how many are made.
@@ -187,7 +187,7 @@ class _Attacks:
             yield from self._membership(observer, party, "model", model.network, of)
 
     def _others(self, party: str, model: Model) -> Iterator[Finding]:
-        """What a model says of partners' columns, which it was trained with, of rows of its own."""
+        """Findings on partners' columns from a model that was trained with them, on new rows."""
         scene, order = self.scene, ""
         for owner, held in scene.parties.items():
             rows = scene.orders.get(order, {})
@@ -239,7 +239,7 @@ class _Attacks:
         *,
         note: str = "",
     ) -> Iterator[Finding]:
-        """What an attack found, if it could be made."""
+        """Findings of an attack, if it could be made."""
         if measured is not None:
             yield finding(
                 measured, threat, variant=self.variant, observer=observer, owner=owner,
@@ -290,7 +290,7 @@ def _label(
     observer_columns: np.ndarray | None,
     settings: Settings,
 ) -> Iterator[tuple[Measured | None, Threat]]:
-    """One label from what was seen row by row."""
+    """Attack results for one label, from what was seen row by row."""
 
     def seen_of(rows: np.ndarray) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         beside = None if observer_columns is None else observer_columns[rows]
@@ -348,7 +348,7 @@ def network_of(model: Model, sent: Weights) -> nn.Module | None:
 
 
 def outputs_of(scene: Scene, party: str, network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What tells (N, C) class probabilities of a party's rows, all blocks side by side."""
+    """Function that gives (N, C) class probabilities of a party's rows, all blocks side by side."""
     inside, _ = scene.candidates[party]
     widths = {name: tuple(block.shape[1:]) for name, block in inside.blocks.items()}
     names = list(inside.blocks)

@@ -43,7 +43,7 @@ BEST_ALONE = "the best local model"
 
 @dataclass(frozen=True)
 class Cell:
-    """What one defence costs and leaves.
+    """Cost of one defence, and what attacks still find.
 
     Attributes:
         name, guarantee: the defence's.
@@ -167,7 +167,7 @@ def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """One cell of one seed."""
+    """Cell of a defence and seed."""
 
     held_out: float
     test: Mapping[str, float]
@@ -191,7 +191,8 @@ def _try(
     lengths: Lengths,
     defence: Defence,
 ) -> tuple[_Drawn, Lengths] | DovetailError:
-    """One cell of one seed, and what others clip by; or why it does not train."""
+    """Cell of one seed, and the lengths that others clip by; or the error that keeps it from
+    training."""
     changed = grid.protected(task, defence, lengths)
     try:
         with threads_for(loaded):
@@ -201,7 +202,7 @@ def _try(
 
 
 def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
-    """One cell of one seed, and the median length of a row's codes and gradients."""
+    """Cell of one seed, and the median length of a row's codes and gradients."""
     record = heard(task, scene_of(task), variant, seed)
     outcome = record.outcome
     findings = attack(variant, record.scene, record.tape, outcome.models, Settings(network=False))
@@ -230,7 +231,7 @@ def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tup
 
 
 def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
-    """One cell of all seeds."""
+    """Cell averaged over all seeds."""
     by_key: dict[tuple[str, ...], list[Finding]] = {}
     for each in drawn:
         for finding in each.findings:

@@ -1,4 +1,4 @@
-"""What a peer gets that breaks the protocol, within a site's default limits and with them lifted.
+"""Gains of a peer that breaks the protocol, within a site's default limits and without them.
 
 How it steers is the method's; what it has found out is measured here, by the same inversion of
 ``attacks/columns.py`` as an honest one's. What stands between the two is what the limits buy.
@@ -25,7 +25,7 @@ from dovetail.network.inprocess import overheard
 def malicious(
     task: Training, scene: Scene, variant: str, seed: int, settings: Settings | None = None
 ) -> Iterator[Finding]:
-    """What steering gains in one variant."""
+    """Findings of steering in one variant."""
     how, audited = settings or Settings(), audited_of(task.method)
     if audited is None:
         return
@@ -71,7 +71,7 @@ def _steered(
 def _poisoned(
     poisoned: Poisoned, scene: Scene, variant: str, seed: int, called: str
 ) -> Iterator[Finding]:
-    """What a partner is told in the run that it steers, and what became of the model."""
+    """Findings of a partner in the run that it steers, and the effect on the model."""
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
         outcome = poisoned.training.train(variant, seed, lambda *_: None)

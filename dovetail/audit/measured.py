@@ -1,4 +1,4 @@
-"""What was measured of every method's variants, and what can be set against what they tell."""
+"""Measured figures of every method's variants, and the defences against what they reveal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reported() -> dict[str, Reported]:
 
 
 def reported_of(variant: str) -> Reported:
-    """What is told of a variant, or else of its method."""
+    """Reported figures of a variant, or else of its method."""
     known = reported()
     alike = {other: each for each in known.values() for other in each.also}
     known = {**known, **alike}

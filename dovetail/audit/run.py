@@ -41,7 +41,7 @@ NOT_TRIED = (
 
 @dataclass(eq=False)
 class Audit:
-    """What came of it.
+    """Result of an audit.
 
     Attributes:
         run: the run's settings, as resolved.
@@ -66,7 +66,7 @@ class Audit:
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """What it does not say."""
+        """Attacks that were not tried."""
         return NOT_TRIED if self.malicious else (STEERED, *NOT_TRIED)
 
     @property
@@ -158,7 +158,7 @@ def _one(
     talk: Progress,
     asked: tuple[int, str],
 ) -> tuple[str, list[Finding], dict[str, float], dict[str, int]]:
-    """One variant of one seed."""
+    """Findings of one variant and seed."""
     seed, variant = asked
     with threads_for(loaded), talk.points(f"audit of {variant}, seed {seed}") as points:
         task = setup(run, seed, loaded)

@@ -21,12 +21,12 @@ from dovetail.network.inprocess import overheard
 
 
 def audited_of(variant: str) -> Audited | None:
-    """What its method says of it to an audit; None: nothing."""
+    """Facet of a variant's method for audits; None: it has none."""
     return methods.method_of(variant).audited
 
 
 def scene_of(setup: Training) -> Scene:
-    """Who has what in a run.
+    """Scene of a run: which party has what.
 
     Raises:
         ConfigError: a method that the audit does not know the messages of.

@@ -1,4 +1,4 @@
-"""What one side was shown of the other in a run: a bounded sample of it, as it crossed.
+"""Recording of what one side saw of the other in a run: a bounded sample of messages.
 
 A receiver may keep everything. Kept here are, of at most ``MAX_ROWS`` samples, the first, the last
 and the mean of what was said of each sample; tensors wider than ``MAX_WIDTH`` are projected by one

@@ -1,4 +1,4 @@
-"""What an attack found, in numbers and in a word.
+"""Verdict on an attack's result, in numbers and in a word.
 
 A figure by itself says little: a partner's columns already tell something. So each attack is made
 twice, with what was sent and without, and what counts is the share of the unknown that was gained:
@@ -59,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """One attack on one channel of one variant.
+    """Finding of one attack on one channel of one variant.
 
     Attributes:
         variant: of the run.
@@ -97,7 +97,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells it from the others of a run; the same in each seed."""
+        """Key that identifies the finding in a run; it is equal in each seed."""
         return (
             self.variant, self.observer, self.owner, self.channel, self.target, self.threat.attack
         )  # fmt: skip
@@ -150,7 +150,7 @@ def finding(
     target: str,
     note: str = "",
 ) -> Finding:
-    """What an attack found."""
+    """Finding of an attack."""
     baseline, score, advantage, low, high = interval(measured)
     return Finding(
         variant, observer, owner, channel, target, threat, baseline, score, advantage, low, high,
@@ -159,7 +159,7 @@ def finding(
 
 
 def over_seeds(findings: Sequence[Finding]) -> Finding:
-    """One finding of several seeds: means; the interval is the wider of within and between."""
+    """Finding of several seeds: means; the interval is the wider of within and between."""
     first = findings[0]
     if len(findings) == 1:
         return first

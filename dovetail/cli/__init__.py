@@ -1,1 +1,1 @@
-"""What reads a run file and prints, and the only table of names; imports from every room."""
+"""Command line: reads run files, prints, and has the only table of names; imports all rooms."""

@@ -46,7 +46,7 @@ from dovetail.settings.sources import is_query, literal
 
 @dataclass(frozen=True)
 class Answers:
-    """What the command line says already; None is asked, or proposed."""
+    """Answers that the command line gives; None is asked, or proposed."""
 
     table: str | None = None
     query: str | None = None
@@ -145,7 +145,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
 
 
 def _apart(files: Sequence[Path]) -> list[str]:
-    """What is to be said of the ids of parties whose files are here; others are not looked at."""
+    """Remarks on the ids of parties whose files are here; others are not looked at."""
     sites = []
     for file in files:
         with suppress(DovetailError):
@@ -158,13 +158,13 @@ def _hushed(text: str) -> None: ...
 
 @dataclass(frozen=True)
 class _Asking:
-    """What was said, and whether what was not can be asked."""
+    """Answers given, and whether missing ones can be asked."""
 
     answers: Answers
     asks: bool
 
     def answer(self, name: str, question: str, proposed: str | None = None) -> str:
-        """What was said; else what is answered; else what is proposed.
+        """Answer that was given; else one that is asked for; else the proposed one.
 
         Raises:
             ConfigError: nobody can be asked, and nothing is proposed.
@@ -199,7 +199,7 @@ class _Asking:
         return role
 
     def others(self, role: str) -> dict[str, Any]:
-        """Who else takes part."""
+        """Other parties that take part."""
         if role == "partner":
             return {"driver": self.answer("driver", "The name of who trains (its party's name)")}
         answers, given = self.answers, self.answers.partners

@@ -1,4 +1,4 @@
-"""What ``dovetail propose`` and ``dovetail review`` do: runs that are read and signed first."""
+"""Commands ``dovetail propose`` and ``dovetail review``: runs that are read and signed first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def show(
 
 
 def ask(proposal: Proposal, site: Site) -> str | None:
-    """What a party says to it: None signs, a text is why not.
+    """Objection of a party to a proposal; None: it signs.
 
     Raises:
         ConfigError: there is nobody to ask.

@@ -1,4 +1,4 @@
-"""What a command line says of partners on other machines."""
+"""Options of a command line about partners on other machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.runs.runfile import RunFile
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What the command line says of partners on other machines."""
+    """Options about partners on other machines."""
 
     partners: str | None = None
     listen: str | None = None
@@ -55,7 +55,7 @@ class Elsewhere:
         return validate(StreamSection, values, where=where)
 
     def _values(self) -> dict[str, object]:
-        """What both kinds of engine are told."""
+        """Values that both kinds of engine take."""
         assert self.partners is not None
         return {
             "partners": tuple(name.strip() for name in self.partners.split(",")),

@@ -1,1 +1,1 @@
-"""What a person may do without: each folder is of its own, and the core imports none of them."""
+"""Companions: parts that a person may do without; the core imports none of these folders."""

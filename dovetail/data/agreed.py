@@ -26,7 +26,7 @@ from dovetail.errors import DataError
 
 @dataclass(frozen=True)
 class NumberSummary:
-    """What one party's column of numbers adds to the mean and variance of all.
+    """Summary of one party's column of numbers for the mean and variance of all.
 
     Attributes:
         count: rows with a value.
@@ -58,7 +58,7 @@ class CategorySummary:
 
 @dataclass(frozen=True)
 class FixedSummary:
-    """What makes features of a column's values at one party, the same for any rows.
+    """Summary of a column whose features at one party are the same for any rows.
 
     Attributes:
         how: as JSON, without what only that party's machine knows.
@@ -75,7 +75,7 @@ _FIXED: TypeAdapter[Hashed | Frozen] = TypeAdapter(Fixed)
 
 
 def kind_of(summary: Summary) -> str:
-    """What a column holds, as errors say it."""
+    """Kind of a column, as errors name it."""
     if isinstance(summary, FixedSummary):
         return f"values that {summary.how} encodes"
     if isinstance(summary, NumberSummary):

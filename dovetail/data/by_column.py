@@ -1,4 +1,4 @@
-"""One table that says in a column whose each row is: hospitals, branches, countries."""
+"""Partition of a table that names each row's party in a column: hospitals, branches, countries."""
 
 from __future__ import annotations
 

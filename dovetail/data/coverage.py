@@ -1,4 +1,4 @@
-"""Who holds what, as a picture: parties' blocks against groups of samples.
+"""Picture of parties' blocks against groups of samples.
 
 Samples that the same parties hold, and the same parties have labelled, form a group. A picture has
 one row per block (and one for a party's labels) and one band per group, as wide as its share of
@@ -26,7 +26,7 @@ from dovetail.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one party brings.
+    """Part of the picture that one party brings.
 
     Attributes:
         data: its rows.
@@ -47,7 +47,7 @@ class Part:
         return self.data.name
 
     def columns_of(self, block: str) -> tuple[str, ...]:
-        """What the columns of a block are called at every party that has them."""
+        """Names of a block's columns at every party that has them."""
         names = self.columns.get(block, ("all",))
         if self.data.blocks[block].ndim > 2 or block not in self.columns:
             return tuple(f"{block}: {name}" for name in names)
@@ -268,7 +268,7 @@ def widths(counts: Sequence[int], total: int, minimum: int = 1) -> list[int]:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the picture."""
+    """Row of the picture."""
 
     party: int
     kind: Literal["block", "labels", "ids"]
@@ -398,7 +398,7 @@ def wholly(shares_P: np.ndarray, parties: Sequence[str]) -> list[str]:
 
 
 def holders(band: Band, parties: Sequence[str]) -> tuple[str, str]:
-    """Who holds a band, and who labelled it."""
+    """Parties that hold a band, and parties that labelled it."""
     if band.combinations > 1:
         return count_text(band.combinations, "smaller group"), ""
     held, labelled = wholly(band.held_P, parties), wholly(band.labelled_P, parties)

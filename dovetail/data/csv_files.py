@@ -26,7 +26,7 @@ UNREADABLE = (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error)
 
 
 def delimiter_of(header: str) -> str:
-    """What stands between the names of a first line; a comma where there is one.
+    """Delimiter between the names of a first line; a comma if there is one.
 
     >>> delimiter_of('a;"b,c";d'), delimiter_of("a")
     (';', ',')

@@ -37,7 +37,7 @@ def absolute_url(url: str, folder: Path) -> str:
 
 
 def read_database(url: str, query: str | None) -> Table:
-    """What a query gives, or the database's only table.
+    """Result of a query, or the database's only table.
 
     Args:
         url: ``sqlite:///path/to/file.db``, ``postgresql://user@host/name``, ``mysql://...``,
@@ -138,7 +138,7 @@ _ONLY_READS = {"postgresql": "SET TRANSACTION READ ONLY", "sqlite": "PRAGMA quer
 
 
 def _read_adbc(url: str, driver: str, query: str | None) -> Table:
-    """What a query gives, as a stream of Arrow batches read into DuckDB's memory.
+    """Result of a query, as a stream of Arrow batches read into DuckDB's memory.
 
     Args:
         url: as ``read_database``'s.
@@ -158,7 +158,8 @@ def _read_adbc(url: str, driver: str, query: str | None) -> Table:
 
 
 def _read_odbc(url: str, query: str | None) -> Table:
-    """The same through an ODBC driver; what ODBC lists differs, so the query must be there."""
+    """Result of a query through an ODBC driver; ODBC lists tables differently, so the query is
+    required."""
     shown = without_password(url)
     if query is None:
         raise DataError(f'{shown} needs query = "SELECT ... FROM ...", or the name of a table')
@@ -200,7 +201,7 @@ def _closing(cursor: Any) -> Iterator[Any]:
 
 
 def _flightsql(address: str) -> dict[str, Any]:
-    """Its driver reads no name and password in an address."""
+    """Arguments for the Flight SQL driver, which reads no name and password in an address."""
     user = _USER.match(address)
     if user is None:
         return {"uri": address}
@@ -209,14 +210,14 @@ def _flightsql(address: str) -> dict[str, Any]:
 
 
 def _bigquery(address: str) -> dict[str, Any]:
-    """Its driver knows no addresses: ours is PROJECT/DATASET."""
+    """Arguments for the BigQuery driver, which knows no addresses: ours is PROJECT/DATASET."""
     project, _, dataset = address.partition("/")
     named = {"project_id": project, "dataset_id": dataset}
     return {"db_kwargs": {f"adbc.bigquery.sql.{name}": each for name, each in named.items()}}
 
 
 def _snowflake(address: str) -> dict[str, Any]:
-    """Its driver would try for five minutes to log in where nobody answers."""
+    """Arguments for the Snowflake driver, which would otherwise try for five minutes to log in."""
     if "logintimeout=" in address.lower():
         return {"uri": address}
     return {"uri": f"{address}{'&' if '?' in address else '?'}loginTimeout=30"}

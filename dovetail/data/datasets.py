@@ -53,7 +53,7 @@ class Dataset:
         return len(self.ids)
 
     def table(self, wanted: str) -> Table:
-        """Its rows, which are to be a table's.
+        """Rows of the data set, which are to be a table's.
 
         Args:
             wanted: who splits what, for the error.

@@ -95,7 +95,7 @@ class Data:
 
     @classmethod
     def beside(cls, cursor: duckdb.DuckDBPyConnection | None = None) -> Data:
-        """One to be made beside those of other files, in a database of the caller's if given."""
+        """Data to be made beside those of other files, in a database of the caller's if given."""
         return cls(cursor or shared_cursor(), f"data_{next(_NUMBERS)}")
 
     def make(self, kind: Literal["TABLE", "VIEW"], query: str) -> list[str]:
@@ -121,7 +121,7 @@ def lock(connection: duckdb.DuckDBPyConnection, *, files: bool = False) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB says first; of some errors it says it in JSON.
+    """First line of DuckDB's error; some errors are JSON.
 
     >>> first_line(duckdb.Error('{"exception_type": "IO", "exception_message": "disk full"}'))
     'disk full'

@@ -23,7 +23,7 @@ _FREE_WORDS, _OFTEN_NEW, _LEAST = 3, 0.5, 20
 def how_of(
     asked: Encode, values: np.ndarray, store: Path | None
 ) -> Words | Frequency | Hashed | Frozen:
-    """What makes features of (N,) texts that are there."""
+    """Encoding that makes features of (N,) texts that are there."""
     if asked.model is not None:
         return Frozen.trusting(
             asked.model,
@@ -40,7 +40,7 @@ def how_of(
 
 
 def fixed_how(table: Table, name: str) -> Hashed | Frozen:
-    """What makes features of a column's values, of a party that asks for what is fixed.
+    """Encoding that makes features of a column's values, of a party that asks for what is fixed.
 
     Raises:
         DataError: it does not ask for that, or no row has a value.
@@ -73,7 +73,7 @@ def is_free_text(column: Column) -> bool:
 
 
 def read_as(column: Column, asked: Encode | None, *, categorical: bool, max_categories: int) -> str:
-    """What becomes of a column, in words; ``fit_column`` does it."""
+    """Description of how a column is read; ``fit_column`` does it."""
     present = column.values[~column.missing]
     if not len(present):
         return "has no value"

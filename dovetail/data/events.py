@@ -36,7 +36,7 @@ _OFTEN_NEW = 0.5
 
 @dataclass(frozen=True)
 class Events:
-    """What becomes of a table of events.
+    """Encoding of a table of events.
 
     Attributes:
         per, time, before, windows: see ``EventsSection``.
@@ -55,7 +55,7 @@ class Events:
 
     @classmethod
     def of(cls, section: EventsSection, table: Table, kept: Sequence[str] = ()) -> Events:
-        """What these training events have.
+        """Encoding fitted to these training events.
 
         Args:
             section: the party's.
@@ -119,7 +119,8 @@ class Events:
         return {self.per, self.time} <= {*table.names} and not {*self.columns} <= {*table.names}
 
     def by_sample(self, table: Table, kept: Sequence[str] = ()) -> Table:
-        """One row a sample, in the order of their ids; ``kept`` columns are the same in its rows.
+        """Table with a row a sample, in the order of their ids; ``kept`` columns are the same in
+        its rows.
 
         Raises:
             DataError: columns that are not there, an event of nobody, or a sample with two values

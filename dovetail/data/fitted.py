@@ -47,7 +47,7 @@ PERIODS = {365.2425: "year", 7.0: "week", 1.0: "day"}
 
 @dataclass(frozen=True)
 class NumbersSeen:
-    """What a column of numbers had in the training rows, for those who watch later ones.
+    """Statistics of a column of numbers in the training rows, to compare later rows with.
 
     Attributes:
         edges: between bins, rising: quantiles; a bin ends with its edge.
@@ -88,7 +88,7 @@ class NumbersSeen:
 
 @dataclass(frozen=True)
 class Limits:
-    """What values of a column are clipped to, so that a far one does not drown the others.
+    """Limits to which a column's values are clipped, so that a far one does not drown the others.
 
     Attributes:
         low, high: the limits. Training values lie within, but for far ones.
@@ -134,7 +134,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CategoriesSeen:
-    """What a column of categories had in the training rows.
+    """Statistics of a column of categories in the training rows.
 
     Attributes:
         counts: rows of each of its categories.

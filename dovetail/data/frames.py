@@ -92,7 +92,7 @@ def _kind(given: Any) -> str:
 
 
 def column_of_series(table: str, name: str, series: Any) -> Column:
-    """One column's values, of a Series of pandas, polars or pyarrow.
+    """Column from a Series of pandas, polars or pyarrow.
 
     Raises:
         DataError: a type that is neither number, date nor text.
@@ -103,7 +103,7 @@ def column_of_series(table: str, name: str, series: Any) -> Column:
 
 
 def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
-    """One column's values.
+    """Column from a Series.
 
     Raises:
         DataError: a type that is neither number, date nor text.

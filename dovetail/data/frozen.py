@@ -193,7 +193,7 @@ class Frozen:
 
 @lru_cache(maxsize=8)
 def _opened(model: str, identity: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
-    """What is called with a batch."""
+    """Object that is called with a batch."""
     if not is_file(model):
         if not installed.is_trusted(model):
             raise ModelError(

@@ -146,7 +146,7 @@ def read_images(path: str | Path) -> ImageSet:
 def read_image_samples(
     path: Path, *, id: str, label: str | None
 ) -> tuple[Tensor, Column, Column | None]:
-    """One party's images, their ids and perhaps labels.
+    """Images of one party, their ids and perhaps labels.
 
     Args:
         path: an .npz file with images in ``x``, or ``jpeg`` and ``offset``; or a folder with a
@@ -353,7 +353,7 @@ def _read_folder(path: Path) -> dict[str, ImagePart]:
 
 
 def _read_classes(path: Path) -> ImagePart:
-    """One folder per class; files in the order of their names."""
+    """Images of a folder with a folder per class; files in the order of their names."""
     files = [
         (folder.name, file)
         for folder in sorted(path.iterdir())

@@ -32,7 +32,7 @@ def is_trusted(path: str) -> bool:
 
 
 def imported(path: str) -> Any:
-    """What an import path names, of a package that is installed here.
+    """Object that an import path names, of a package that is installed here.
 
     Raises:
         ConfigError: none, or one that is not installed.
@@ -69,7 +69,7 @@ def version_of(path: str) -> str:
 
 
 def _called(package: str) -> Iterator[str]:
-    """What the distribution of a package may be called; its own name first, the rest takes long."""
+    """Names that the distribution of a package may have, its own name first."""
     yield package
     yield from metadata.packages_distributions().get(package, ())
 
@@ -86,5 +86,5 @@ def tensor_of(output: Any) -> Any:
 
 
 def entries() -> list[str]:
-    """What the environment trusts: files, folders and import paths."""
+    """Entries that the environment trusts: files, folders and import paths."""
     return [each.strip() for each in os.environ.get(TRUSTED, "").split(",") if each.strip()]

@@ -31,7 +31,7 @@ _MOST_ASKED = 1000
 
 
 def run_judged(run: Callable[[duckdb.DuckDBPyConnection], T], folders: Sequence[Path]) -> T:
-    """What ``run`` gives, of a new database that opens tables in these folders alone.
+    """Result of ``run`` on a new database that opens tables in these folders alone.
 
     Args:
         run: reads with the connection; is called again for each folder that it opens files in.

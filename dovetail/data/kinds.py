@@ -105,7 +105,7 @@ class Reading:
 
     @property
     def expects(self) -> str:
-        """What a value is to be, for errors."""
+        """Description of the expected value, for errors."""
         if self.kind == "number":
             return "a number" + (" with a decimal comma" if self.decimal == "," else "")
         if self.format is None:
@@ -119,7 +119,7 @@ TEXT, CATEGORY, ID = Reading("text"), Reading("category"), Reading("id")
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column's values.
+    """Values of one column.
 
     Attributes:
         values: (N,) float64, int64, or objects that are all ``str``. Where a value is missing:
@@ -269,7 +269,7 @@ def _bare(text: str, reading: Reading) -> float | None:
 
 @dataclass(frozen=True)
 class Looks:
-    """What a column's texts look like.
+    """Summary of what a column's texts look like.
 
     Attributes:
         present: rows with a value.
@@ -313,7 +313,7 @@ class Looks:
 
 
 def looks(texts: Iterable[str]) -> Looks:
-    """What these plain texts look like; those that are missing are not to be among them."""
+    """Summary of what these plain texts look like; missing ones must not be among them."""
     counts = dict.fromkeys(Looks.__dataclass_fields__, 0)
     for text in texts:
         counts["present"] += 1
@@ -367,7 +367,7 @@ _UNITS = "%€$£¥"
 
 @dataclass(frozen=True)
 class Doubt:
-    """What could be read in another way.
+    """Doubt about a column that could be read in another way.
 
     Attributes:
         says: what was seen.
@@ -390,7 +390,7 @@ class Doubt:
         return f"{key} = {{ {keys} }}"
 
     def sentence(self, name: str, *, python: bool = False) -> str:
-        """What was seen, and what to write where to have the column read that way."""
+        """Sentence on what was seen, and what to write to have it read the other way."""
         if python:
             return f"{self.says}: dovetail.Party(..., encode={ {name: dict(self.encode)} })"
         return f"{self.says}: write below [party.encode]: {self.line(name)}"
@@ -402,7 +402,8 @@ def _toml(value: Any) -> str:
 
 
 def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
-    """What could be read in another way, of a column's different texts and the rows of each."""
+    """Doubts about a column that could be read in another way, from its different texts and the
+    rows of each."""
     texts = [text for text in rows_of if text not in reading.missing]
     found = looks(texts)
     codes = {"kind": "category"}
@@ -746,7 +747,7 @@ def _days_of(value: date) -> float:
 
 
 def cell_text(value: Any) -> str:
-    """One value of a cell as text; 3 and 3.0 are one."""
+    """Text of a cell's value; 3 and 3.0 have the same."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, bool | np.bool_):
@@ -767,7 +768,8 @@ def filled(values: np.ndarray, missing: np.ndarray, reading: Reading) -> Column:
 
 
 def unfit_text(column: Column) -> str:
-    """What does not fit in a column, for errors: its first row, and how many there are."""
+    """Description of values that do not fit in a column, for errors: the first row, and how many
+    there are."""
     row, text = min(column.unfit.items())
     more = "" if len(column.unfit) == 1 else f" ({len(column.unfit)} such rows)"
     shown = text if len(text) <= 60 else text[:59] + "…"

@@ -33,7 +33,7 @@ class Raw(Protocol):
 def read_label(
     label: TimeToEvent | SeveralLabels | Rate, columns: Sequence[Raw]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a label of several columns says of each row, and which rows say nothing.
+    """Values of a label of several columns for each row, and which rows have none.
 
     Raises:
         DataError: values that it cannot have.

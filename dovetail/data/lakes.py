@@ -55,7 +55,7 @@ def read_lake(url: str, query: str | None) -> Table:
 
 
 def _scan(address: str) -> pl.LazyFrame:
-    """What reads the address; a Delta or Iceberg table as it is now."""
+    """Lazy frame that reads the address; a Delta or Iceberg table as it is now."""
     import polars as pl
 
     scheme, _, rest = address.partition(":")
@@ -101,7 +101,7 @@ def _lazy(url: str, frame: pl.LazyFrame) -> Table:
 
 
 def _selected(url: str, frame: pl.LazyFrame, query: str) -> Table:
-    """What a query gives; only what it needs is read.
+    """Result of a query; only what it needs is read.
 
     Raises:
         DataError: it is not one ``SELECT``.

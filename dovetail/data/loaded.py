@@ -133,7 +133,7 @@ class Loaded:
 
     @cached_property
     def decimal(self) -> Literal[".", ","]:
-        """What stands before fractions: a comma where the first rows have no other.
+        """Mark before fractions: a comma if the first rows have no other.
 
         In a file whose delimiter is the comma it is a point.
         """
@@ -179,7 +179,7 @@ class Loaded:
         return [name, *(each for each in beside if first[each].kind in ("text", "boolean"))]
 
     def _first(self, name: str) -> Looks:
-        """What the first rows of a column of text look like."""
+        """Summary of what the first rows of a column of text look like."""
         if name not in self._few:
             names = [each for each in self._beside(name) if self._is_text(each)]
             asked = ", ".join(f"{_plain(each)} AS v{at}" for at, each in enumerate(names))
@@ -189,7 +189,7 @@ class Loaded:
         return self._few[name]
 
     def _fits(self, name: str, pattern: Pattern) -> Looks | None:
-        """What a column looks like whose values all fit a pattern as they stand; else None."""
+        """Summary of a column whose values all fit a pattern as they are; else None."""
         if (name, pattern) not in self._fitting:
             alike = [name]
             for each in self._beside(name):
@@ -262,7 +262,7 @@ class Loaded:
 
 
 def _plain(name: str) -> str:
-    """What reads a text as ``kinds.plain`` does, NULL where it is missing."""
+    """SQL that reads a text as ``kinds.plain`` does, NULL where it is missing."""
     cell = f"{quoted(name)}::VARCHAR"
     trimmed = f"nfc_normalize(trim({cell}, {literal(kinds.BLANKS)}))"
     # Most texts are as they are to be: to look takes a tenth of the time that to do so takes.
@@ -271,7 +271,7 @@ def _plain(name: str) -> str:
 
 
 def _typed(name: str, kind: str) -> tuple[str, Reading] | None:
-    """What reads a column that is no text; None of a type that cannot be read."""
+    """SQL that reads a column that is no text, and its kind; None of a type that cannot be read."""
     cell = quoted(name)
     if kind == "BOOLEAN":
         return f"{cell}::VARCHAR", kinds.WORDS
@@ -312,7 +312,7 @@ def _counts(name: str, pattern: Pattern) -> str:
 
 
 def _of_text(name: str, pattern: Pattern) -> str:
-    """What reads a text that fits its pattern."""
+    """SQL that reads a text that fits its pattern."""
     cell = quoted(name)
     if pattern == "date":
         has_offset = f"length({cell}) > 16 AND regexp_matches({cell}, '(Z|[+-][0-9:]+)$')"

@@ -192,5 +192,5 @@ def repeats(numbers_K: np.ndarray, below: int, party: str = "") -> bool:
 
 
 def _shift(below: int, bits: int) -> int:
-    """What is left of a number below a bound, shifted by so much, are so many bits."""
+    """Number of bits that are left of a number below a bound, shifted by so much."""
     return max(0, (below - 1).bit_length() - bits)

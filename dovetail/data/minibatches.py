@@ -94,7 +94,8 @@ class Minibatches:
         return self._rows[self._order[start : self._position]]
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` needs: the generator's state, this pass's permutation, the position."""
+        """State that ``restore`` needs: the generator's state, this pass's permutation, the
+        position."""
         return {
             "rng": self._rng.get_state(),
             "order": self._order.clone(),

@@ -1,4 +1,4 @@
-"""What a file is that cannot be read as a table, and the command that makes a table of it."""
+"""Description of a file that is no table, and the command that makes a table of it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _workbook(path: Path) -> str:
 
 
 def _utf8(path: Path) -> str:
-    """What a text is that is not UTF-8, with a word as it would be read."""
+    """Description of a text that is not UTF-8, with a word as it would be read."""
     if not _decodes(path, "cp1252"):
         return "is not UTF-8 text, nor Windows-1252; save it as CSV (UTF-8) where it was written"
     with path.open("rb") as file:

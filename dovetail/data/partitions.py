@@ -60,7 +60,7 @@ def checked_names(given: int | Iterable[str], kind: str, *, key: str) -> tuple[s
 def task_of(
     train: Dataset, test: Dataset | None = None, *, kind: Kind = "classification"
 ) -> tuple[Task, Tensor]:
-    """What labels that every row has are to be predicted as; and (N,) those of the training rows.
+    """Task that fits labels that every row has; and (N,) those of the training rows.
 
     Raises:
         DataError: a row without a label, or labels that cannot be learned.

@@ -1,4 +1,4 @@
-"""What one party holds: samples by id, blocks of them, and perhaps labels."""
+"""Data of one party: samples by id, blocks of them, and perhaps labels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def labelled_rows(labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PartyData:
-    """One party's rows.
+    """Rows of one party.
 
     Attributes:
         name: the party's name; unique in a federation.

@@ -1,4 +1,4 @@
-"""One party's own rows, as its party file names them: ids, columns or images, perhaps a label."""
+"""Rows of one party, as its party file names them: ids, columns or images, perhaps a label."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IMAGES = "images"
 
 @dataclass(frozen=True, eq=False)
 class PartyTable:
-    """What a party holds, before anything is fitted to it.
+    """Table of a party, before anything is fitted to it.
 
     Attributes:
         name: the party's name.
@@ -68,7 +68,7 @@ class PartyTable:
 
     @property
     def required_labels(self) -> Column:
-        """Its labels.
+        """Labels of the party.
 
         Raises:
             DataError: it has none.
@@ -82,7 +82,7 @@ class PartyTable:
         return np.flatnonzero(~self.required_labels.missing)
 
     def fit_task(self, *, kind: Kind) -> Task:
-        """What its labels say."""
+        """Task that fits its labels."""
         labels, label = self.required_labels, str(self.label)
         values, missing = labels.values, labels.missing
         return fit_task(values, missing, kind=kind, label=label, party=self.name)
@@ -130,7 +130,8 @@ class PartyTable:
             )
 
     def fit_input(self, *, categorical: Sequence[str] = (), max_categories: int = 100) -> Input:
-        """What turns these rows, and later ones, into network inputs; blocks in their order.
+        """Encoder that turns these rows, and later ones, into network inputs; blocks in their
+        order.
 
         Raises:
             DataError: a column that cannot be used, or images beside columns.
@@ -264,7 +265,7 @@ def _asking(
 
 
 def whole_images(x: Tensor) -> ImageInput:
-    """What reads (N, C, H, W) images as they are."""
+    """Input that reads (N, C, H, W) images as they are."""
     _, channels, height, width = x.shape
     return ImageInput(channels, height, width, "height", 0, height)
 

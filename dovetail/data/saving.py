@@ -1,4 +1,4 @@
-"""What a model is saved with: frozen dataclasses as JSON, checked by pydantic when it is read."""
+"""Parts of a saved model: frozen dataclasses as JSON, checked by pydantic when they are read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Saved:
     unsaid: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What ``from_json`` reads."""
+        """JSON that ``from_json`` reads."""
         stored = {"kind": self.kind} if self.kind else {}
         for each in fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
@@ -43,7 +43,7 @@ class Saved:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """What ``to_json`` stored.
+        """Object that ``to_json`` stored.
 
         Raises:
             ModelError: fields that are missing or cannot be.
@@ -90,7 +90,7 @@ def of_kind(choices: Any, stored: Mapping[str, Any]) -> Any:
 
 
 def read_saved(adapter: TypeAdapter[T], stored: Any, what: str) -> T:
-    """What was saved.
+    """Object that was saved.
 
     Args:
         adapter: of its type.

@@ -18,7 +18,7 @@ from dovetail.errors import DataError
 
 @dataclass(frozen=True)
 class _Labels(Saved):
-    """One output of a network for each label.
+    """Labels of a network with one output for each.
 
     Attributes:
         labels: their names.

@@ -1,4 +1,4 @@
-"""One party's rows by shared sample."""
+"""Rows of one party by shared sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What grows with a table's rows lies in files, of which little is resident at a time.
+"""Arrays that grow with a table's rows, in files of which little is resident at a time.
 
 Encoded columns, row numbers, and the points of an alignment. A file has no name and mode 0600: who
 has the process's memory has it, nobody else, and it is gone with the last who reads it, also where
@@ -90,7 +90,8 @@ def zeros(shape: tuple[int, ...], dtype: Any, party: str = "") -> np.ndarray:
 
 
 def put_away(values: np.ndarray, *parties: str) -> np.ndarray:
-    """The same values; many of them in a file of the first of these parties that has a folder.
+    """Array of equal values; a large one is in a file of the first of these parties that has a
+    folder.
 
     Raises:
         DataError: a disk that has no room for them.

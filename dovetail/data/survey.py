@@ -1,4 +1,4 @@
-"""What a table seems to hold: which column may be the id or the label, and which teach nothing."""
+"""Survey of a table: which column may be the id or the label, and which teach nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}")
 
 @dataclass(frozen=True)
 class Surveyed:
-    """One column.
+    """Column of a survey.
 
     Attributes:
         name: the column's.

@@ -136,7 +136,7 @@ class Table:
         return decided
 
     def column(self, name: str, reading: Reading | None = None) -> Column:
-        """One column; nothing else is read.
+        """Column of this name; nothing else is read.
 
         Args:
             reading: how; None: as ``reading`` says.
@@ -154,7 +154,7 @@ class Table:
         return column
 
     def cells(self, name: str, reading: Reading | None = None) -> Column:
-        """One column, in which values that do not fit are missing and told of.
+        """Column in which values that do not fit are missing and reported.
 
         Raises:
             MissingColumnError: no such column.
@@ -165,7 +165,7 @@ class Table:
         return column if self.rows is None else column.take(self.rows)
 
     def stored(self, name: str) -> Column:
-        """One column with the types of its source, which nobody has read yet."""
+        """Column with the types of its source, before it is read as anything."""
         self._check_has(name)
         column = self.source.stored(name)
         return column if self.rows is None else column.take(self.rows)
@@ -429,7 +429,7 @@ def table_parts(path: Path, size: int) -> Iterator[Table]:
 
 
 def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query: str) -> Table:
-    """What a query gives in the database attached as ``db``; run once.
+    """Result of a query in the database attached as ``db``; run once.
 
     Raises:
         DataError: no rows, or a query that is not one ``SELECT``.
@@ -463,7 +463,7 @@ def _loaded(
     *,
     delimiter: str = "",
 ) -> Table:
-    """What was read, whose columns the source calls ``names``; ``delimiter``: of a CSV file."""
+    """Table of data whose columns the source calls ``names``; ``delimiter``: of a CSV file."""
     described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
     types = {name: kind for name, kind, *_ in described}
     index = tuple(name for name in types if _PANDAS_INDEX.fullmatch(name))
@@ -610,7 +610,7 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:
 
 
 def _of_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Data, list[str]]:
-    """What one SELECT gives, and the names it gives."""
+    """Data of one SELECT, and the names it gives."""
     query = _only_reading(connection, query)
     names = list(connection.sql(query).columns)  # lazy: not run
     if repeated_name(names) is None:

@@ -1,4 +1,4 @@
-"""What the label owner predicts: a class, a number, when an event comes, or several at once."""
+"""Task of the label owner: a class, a number, when an event comes, or several at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FEW_VALUES = 20
 
 @dataclass(frozen=True)
 class Classification(Saved):
-    """One of ``classes``; a network for it has one output (logit) per class."""
+    """Task of predicting one of ``classes``; a network has one output (logit) per class."""
 
     classes: Annotated[tuple[StrictStr | StrictInt, ...], Field(min_length=1)]
     kind: ClassVar[str] = "classification"
@@ -139,8 +139,8 @@ Task = (
 
 
 def shared_json(task: Task) -> dict[str, Any]:
-    """What must be the same at all parties that learn it together: of counts and amounts no mean,
-    which is each party's own."""
+    """JSON of what must be the same at all parties that learn it together: of counts and amounts no
+    mean, which is each party's own."""
     return {"kind": task.kind} if isinstance(task, Counts) else task.to_json()
 
 

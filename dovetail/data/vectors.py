@@ -155,7 +155,8 @@ class Frequency:
 
 @dataclass(frozen=True)
 class Hashed:
-    """One feature of ``size`` is 1 or -1, as the value's hash says (Weinberger et al. 2009)."""
+    """Encoding in which one of ``size`` features is 1 or -1, by the value's hash (Weinberger et al.
+    2009)."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

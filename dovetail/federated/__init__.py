@@ -1,4 +1,4 @@
-"""What every method is written on: a party and its context, a driver and its context, the loop."""
+"""Framework for every method: a party and its context, a driver and its context, the loop."""
 
 from dovetail.federated.best import BestRound, Scored, Snapshots
 from dovetail.federated.driver import Driver, Epoch, Played, Round, is_due

@@ -26,7 +26,7 @@ class Scored(Message):
 
     @classmethod
     def of(cls, accuracy: float, num_rows: int, loss: float) -> Self:
-        """The same, of a loss that may be no number."""
+        """Score with a loss that may be no number."""
         return cls(accuracy, num_rows, loss if math.isfinite(loss) else LARGEST_LOSS)
 
     def check(self, **sizes: int) -> None:
@@ -69,8 +69,8 @@ class BestRound:
         return True
 
     def judge(self, number: int, replies: Mapping[str, Scored]) -> dict[str, float]:
-        """What a round's metrics say of these scores: "validation", and "validation_loss" where
-        that counts. Remembers the best round.
+        """Metrics of a round from these scores: "validation", and "validation_loss" if that counts.
+        Remembers the best round.
 
         The loss is a mean over rows, so that a party of five does not count as one of fifty.
         """

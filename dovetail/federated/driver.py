@@ -21,7 +21,7 @@ def is_due(number: int, total: int, every: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What one round did, whatever a method calls a round.
+    """Result of one round, whatever a method calls a round.
 
     Attributes:
         number: 1, 2, ...; ``train`` fills it.
@@ -34,11 +34,11 @@ class Played:
     seconds: float = 0.0
 
     def line(self) -> dict[str, Any]:
-        """Its line of ``metrics.jsonl``, but for scores and who was left out."""
+        """Line for ``metrics.jsonl``, without scores and missing parties."""
         raise NotImplementedError
 
     def left_out(self) -> dict[str, Any]:
-        """What the line says of who was left out; nothing of nobody."""
+        """Missing parties, for the line; nothing if there are none."""
         raise NotImplementedError
 
 
@@ -117,7 +117,7 @@ class Driver:
     best_round: BestRound | None = None
 
     def federation(self, engine: Engine) -> Federation:
-        """What reaches the parties of its runs."""
+        """Federation that reaches the parties of its runs."""
         return Federation(engine, timeout_s=self.timeout_s)
 
     def ask(self, network: Engine, message: Message, reply: type[M]) -> Mapping[str, M]:
@@ -145,7 +145,7 @@ class Driver:
         """
 
     def takes_part(self, number: int, federation: Federation) -> Sequence[str]:
-        """Who takes part in a round."""
+        """Parties that take part in a round."""
         return federation.parties
 
     @property

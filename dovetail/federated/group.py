@@ -1,4 +1,4 @@
-"""One party's training steps, shared by the processes that ``torchrun`` starts: one a GPU.
+"""Training steps of one party, shared by the processes that ``torchrun`` starts: one a GPU.
 
     rank 0                                  the others
     drives, scores, writes the run          hold the same rows, and the same party
@@ -107,7 +107,7 @@ class Group:
         return kind, whole[:num_name].decode(), whole[num_name:]
 
     def engine(self, kind: Any) -> Any:
-        """The same: parties are asked one after another, in the same order in every process."""
+        """Engine that asks parties one after another, in the same order in every process."""
         return kind
 
     def __call__(
@@ -184,7 +184,7 @@ class _Leading:
 
 
 def _rows(batch: Any, rows: slice) -> Any:
-    """The same rows of every tensor of a batch."""
+    """Rows of every tensor of a batch."""
     if isinstance(batch, Tensor):
         return batch[rows]
     if isinstance(batch, Mapping):

@@ -130,7 +130,7 @@ def messages(family: str, module: str) -> Messages:
 
 
 class Lasting(Summing):
-    """Its sums outlive lost members."""
+    """Sums that outlive lost members."""
 
     @handles
     def keys(self, ask: GiveKeys) -> PublicKeys:
@@ -141,7 +141,7 @@ class Lasting(Summing):
 
     @handles
     def parts(self, ask: GiveParts) -> Parts:
-        """Its secrets, split among the others.
+        """Secrets of the party, split among the others.
 
         Raises:
             MessageError: members, keys or a threshold that the party refuses.
@@ -153,7 +153,7 @@ class Lasting(Summing):
 
     @handles
     def masked(self, ask: GiveMasked) -> Masked:
-        """Its share of the sum.
+        """Share of the party in the sum, under masks.
 
         Raises:
             MessageError: a sum that could tell one party's values.
@@ -169,7 +169,7 @@ class Lasting(Summing):
 
     @handles
     def opened(self, ask: GiveOpened) -> Opened:
-        """What opens the sum over those whose share came.
+        """Parts that open the sum over those whose share came.
 
         Raises:
             MessageError: too few are left, or the sum was opened for others.

@@ -42,7 +42,7 @@ Loss = Callable[..., Tensor]
 
 
 class Local:
-    """What a party's site gives its side of a run. A party is not made without one.
+    """Context that a party's site gives its side of a run. A party is not made without one.
 
     Args:
         name: the party's.
@@ -99,7 +99,7 @@ class Local:
 
     @property
     def key(self) -> bytes | None:
-        """What is mixed into random numbers since training began; None in simulation."""
+        """Key that is mixed into random numbers since training started; None in simulation."""
         if not self._has_key:
             self._key, self._has_key = key_of(self.secret), True
         return self._key
@@ -422,7 +422,7 @@ class Local:
     # --- What it has cost, and its state ---------------------------------------------------------
 
     def spent(self) -> list[dict[str, Any]]:
-        """What left it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
+        """Privacy costs of what left noised: "to" whom, "what", cost so far; JSON-ready."""
         steps = [] if self._stepping is None else [self._stepping.report()]
         accounts = [{"to": "the coordinator", "what": "weights", **each} for each in steps]
         for what, released in self._releases.items():
@@ -436,7 +436,7 @@ class Local:
                 mechanism.at_least(releases)
 
     def state(self) -> State:
-        """What was counted, and where the noise of a simulation is."""
+        """State: what was counted, and the generator of a simulation's noise."""
         stepping = self._stepping
         return {
             "steps": None if stepping is None else stepping.state(),

@@ -1,4 +1,4 @@
-"""Who trains the run says at once, and now and then, which party it goes on without."""
+"""Warnings about parties without which the run trains: immediately, then periodically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LeftOut:
             network.notify(party, f"leaves this party out of {reason}{so_far}")
 
     def _so_far(self, party: str) -> str | None:
-        """What is added to the line of this time; None if none is due."""
+        """Text to add to the line this time; None if none is due."""
         count = self._counted.setdefault(party, Counted()).once_more()
         if not count:
             return None

@@ -191,11 +191,11 @@ class Party:
         return {}
 
     def model(self) -> Model | None:
-        """What it can use alone, as it is now; None: nothing."""
+        """Model that the party can use alone, as it is now; None: nothing."""
         return None
 
     def state(self) -> State:
-        """What its next answer depends on.
+        """State that its next answer depends on.
 
         Raises:
             TrainingError: training has not begun.
@@ -210,7 +210,8 @@ class Party:
         return {"begun": fields_of_begin, **local, **state_of(self, self.saved)}
 
     def spent(self) -> Sequence[Mapping[str, Any]]:
-        """What leaves it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
+        """Privacy costs of what leaves it noised: "to" whom, "what", and the cost so far;
+        JSON-ready."""
         return self.local.spent() if self.has_local else ()
 
     def counts_at_least(self, releases: int) -> None:
@@ -223,7 +224,7 @@ class Party:
                 value.at_least(releases)
 
     def unsaved(self) -> str:
-        """What its next answer depends on and ``state`` does not tell; "" where nothing does.
+        """Description of what its next answer depends on and ``state`` lacks; "" for nothing.
 
         A party that joins by mailbox and may end after each letter stays while there is such a
         thing, as a gradient that is due for codes it has sent.
@@ -243,7 +244,7 @@ class Party:
 
 
 def read_settings(kind: type[S], message: Message, text: str) -> S:
-    """What a driver's message sets, as JSON.
+    """Settings in a driver's message, read from JSON.
 
     Raises:
         MessageError: it cannot be.
@@ -284,7 +285,7 @@ def _plain(value: Any) -> Any:
 
 
 def _put_back(value: Any, state: Any) -> Any:
-    """What the attribute is from here on: as it is now, gone back, or what was told of it."""
+    """Value of the attribute after going back: as it is now, restored, or loaded from the state."""
     if isinstance(value, nn.Module | torch.optim.Optimizer | Optimizer):
         value.load_state_dict(state)
     elif isinstance(value, torch.Generator):

@@ -106,7 +106,7 @@ class Summing(Party):
 
 
 class Sharing(Summing):
-    """Its sums are lost with any of their members."""
+    """Sums that are lost with any of their members."""
 
     @handles
     def key(self, ask: GiveKey) -> PublicKey:
@@ -116,7 +116,7 @@ class Sharing(Summing):
 
     @handles
     def share(self, ask: GiveShare) -> Share:
-        """Its weight times its values, under masks.
+        """Share of the party: its weight times its values, under masks.
 
         Raises:
             MessageError: a sum that could tell one party's values, or a key that is not proved.
@@ -141,7 +141,7 @@ def list_of(parts: Iterable[Tensor]) -> list[bytes]:
 
 
 class Sums:
-    """What the driver remembers from one sum to the next; saved with it.
+    """State of the driver from one sum to the next; saved with it.
 
     Attributes:
         resting: parties whose loss cost the last sum; they are left out of the next.

@@ -72,7 +72,7 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
 
 
 def play_round(driver: Plays[P], number: int, federation: Federation) -> P:
-    """One round, with who was missing in it."""
+    """Play one round, and note which parties were missing in it."""
     federation.missing.clear()
     federation.number = number
     done = driver.round(number, federation)

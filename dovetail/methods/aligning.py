@@ -63,7 +63,7 @@ def responders(
 def align_sites(
     sites: Mapping[str, Site], initiator: str, *, workers: int, talk: Progress = SILENT
 ) -> tuple[psi.Aligned, dd.Alignment]:
-    """What the initiator learns, and every party's rows, by private set intersection."""
+    """Alignment at the initiator, and every party's rows, by private set intersection."""
     with psi.Workers(workers) as shared, talk.points("aligning") as bar:
         partners = responders(sites, initiator, shared)
         engine = InProcess(partners, driver=initiator)

@@ -1,4 +1,4 @@
-"""What a method sees: of a run and its file, of a party's site, of who drives and who watches."""
+"""Context of a method: a run and its file, a party's site, who drives and who watches."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Progress:
     """Tells whoever watches; this one tells nobody."""
 
     def print(self, text: str) -> None:
-        """One line that belongs to the work as it goes on."""
+        """Print a line that belongs to the work as it goes on."""
 
     def warn(self, text: str) -> None:
-        """One line that is told even where nobody watches the work."""
+        """Print a line even if nobody watches the work."""
 
     def points(self, title: str) -> AbstractContextManager[Points]:
         """A bar for an alignment, while the context is open."""
@@ -60,7 +60,7 @@ class Progress:
         return nullcontext(_silent)
 
     def waiting(self, address: str) -> AbstractContextManager[Waiting]:
-        """Who is waited for at this place, while the context is open."""
+        """Context that shows which parties are waited for at this place."""
         return nullcontext(_silent)
 
 
@@ -129,7 +129,7 @@ class Maker(Protocol):
     """Makes a party's side of a run."""
 
     def __call__(self, asked: Asked, /) -> Callable[[], StatefulParty]:
-        """What makes it afresh, each time it is called.
+        """Factory that makes it afresh at each call.
 
         Raises:
             AlignmentError: it has no rows of the run's alignment.
@@ -231,16 +231,16 @@ class Driver(Protocol):
 
     @property
     def sites(self) -> Mapping[str, Site]:
-        """Its own party file and table by its name, if it has one."""
+        """Sites of the driver: its party file and table by its name, if it has one."""
 
     def secret(self) -> bytes:
-        """What its site mixes into random numbers."""
+        """Secret that its site mixes into random numbers."""
 
     def wait(self) -> None:
         """Wait until all partners are here."""
 
     def connect(self, variant: str) -> Engine:
-        """What reaches the partners in one variant of the run."""
+        """Engine that reaches the partners in one variant of the run."""
 
 
 class ActiveDriver(Driver, Protocol):
@@ -262,7 +262,7 @@ class CarryingDriver(Driver, Protocol):
     @property
     def site_folder(self) -> Path: ...
     def carry(self, run: str) -> Engine:
-        """What reaches the partners while they align by way of this driver."""
+        """Engine that reaches the partners while they align by way of this driver."""
 
     def print(self, text: str) -> None:
         """Tell whoever watches."""
@@ -272,7 +272,7 @@ class Hosts(Protocol):
     """Has parties of this process answer elsewhere, or together with other processes."""
 
     def engine(self, kind: Callable[..., Engine], /) -> Callable[..., Engine]:
-        """What asks these parties in place of an engine of this kind."""
+        """Factory of the engine that asks these parties, instead of one of this kind."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""What a party can train alone on columns of its own, beside any method: the baselines that count.
+"""Baselines that a party can train alone on its own columns, beside any method.
 
 "best-alone" is the best of the learners, or the mean of several, by held-out rows; "linear",
 "boosting" and "network" are each of them; "majority" says the commonest class of the labelled
@@ -51,7 +51,7 @@ NOTHING_ELSE = DecisionSettings()
 
 @dataclass(frozen=True, eq=False)
 class LocalRows:
-    """What a party has for itself.
+    """Rows that a party has for itself.
 
     Attributes:
         task: what it predicts.
@@ -112,7 +112,7 @@ def train_baselines(
     observe: Observer,
     decision_settings: DecisionSettings = NOTHING_ELSE,
 ) -> Outcome:
-    """One of ``TITLES``, trained and scored at every party that has test rows.
+    """Train and score one of ``TITLES`` at every party that has test rows.
 
     Raises:
         ConfigError: no party with columns and test rows of its own, or one with a single labelled

@@ -56,7 +56,7 @@ class Recaller(Party):
 
 
 def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
-    """What a party keeps at its site, of runs whose networks fit."""
+    """Networks that a party keeps at its site, of runs whose networks fit."""
 
     def kept(trained: str) -> tuple[Bottom, Tensor]:
         folder = asked.kept(trained)
@@ -81,7 +81,7 @@ def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
 
 
 class Question(Protocol):
-    """What parties are asked for about rows, and how their answers are read."""
+    """Question to parties about rows, and the reader of their answers."""
 
     reply: ClassVar[type[Message]]
 
@@ -104,7 +104,7 @@ class Question(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What parties said of samples.
+    """Answers of parties about samples.
 
     Attributes:
         codes: party -> (N, E), NaN where it did not answer.
@@ -139,7 +139,8 @@ def ask(
     timeout_s: float | None = None,
     batch_size: int = 1024,
 ) -> Answers:
-    """What every party says of the samples that it has; one that fails is not asked for further.
+    """Answers of every party about the samples that it has; one that fails is not asked for
+    further.
 
     Args:
         network: reaches the parties, each of which keeps its network.

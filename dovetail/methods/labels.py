@@ -1,4 +1,5 @@
-"""What the labels of parties say that all have some: classes, numbers, times, or several at once.
+"""Tasks that fit the labels of parties that all have some: classes, numbers, times, or several at
+once.
 
 A party in one process with the others learns what all their labels say; over a network its own
 file says what must be alike, and whoever drives compares.
@@ -61,7 +62,7 @@ def draw_share(
 
 
 def local_task(site: Site, section: Any) -> dd.Task:
-    """What a party with labels predicts by its own file.
+    """Task of a party with labels, by its own file.
 
     Raises:
         ConfigError: a ``label_scale`` that is not of its labels, or of labels that have none.
@@ -107,7 +108,7 @@ def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
 def scaled(
     scale: LabelScale, site: Site | None = None, *, quantiles: bool = False
 ) -> dd.Regression | dd.Quantiles | dd.MultiTarget:
-    """What labels are that are standardised so; of several in the site's order, or in this one.
+    """Task of labels that are standardised so; of several in the site's order, or in this one.
 
     Args:
         quantiles: of a number these are learned, where no site says so.
@@ -175,9 +176,9 @@ def common_task(
 
 
 def common_labels(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Task | None:
-    """What the labels of parties in one process are, where they are numbers or several: numbers
-    are standardised by the training rows of all; None of classes, and where each party has a
-    baseline of its own.
+    """Task of the labels of parties in one process, if they are numbers or several: numbers are
+    standardised by the training rows of all; None of classes, and if each party has its own
+    baseline.
 
     Args:
         sites: the parties with labels.
@@ -244,7 +245,7 @@ def _labels_of(site: Site) -> dd.MultiLabel:
 
 
 def _fit(sites: Sequence[Site], sections: Sequence[Any], kind: dd.Kind) -> dd.Task:
-    """What the training rows of these say together."""
+    """Task that fits the training rows of these parties together."""
     parts = []
     for site, section in zip(sites, sections, strict=True):
         rest, _ = draw_share(site, site.table.labelled_rows(), section.test_share, "test_share")

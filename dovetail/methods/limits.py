@@ -32,7 +32,7 @@ class LimitError(ConfigError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a party answers in one run.
+    """Limits of what a party answers in one run.
 
     Attributes:
         min_rows: the fewest different samples of one message.
@@ -161,7 +161,7 @@ def code_rank(codes: Tensor) -> int:
 
 
 def _codes(message: Message, num: int) -> Tensor | None:
-    """What a message says of each of so many samples that it names: a field ``code_...``."""
+    """Codes that a message has for each of so many samples that it names: a field ``code_...``."""
     for name, tensor in message.tensors().items():
         if name.startswith("code_") and tensor.ndim > 1 and len(tensor) == num:
             return tensor
@@ -169,7 +169,7 @@ def _codes(message: Message, num: int) -> Tensor | None:
 
 
 def asked_for(message: Message) -> AskedFor | None:
-    """What a message asks about; None: no samples."""
+    """Samples that a message asks about; None: no samples."""
     order = "test" if getattr(message, "test", False) else "train"
     for name, of in means_of(type(message)).items():
         if of in _NAMING:

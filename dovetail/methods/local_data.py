@@ -1,4 +1,4 @@
-"""What methods share whose parties all have labels of their own, and a coordinator has no data.
+"""Data of methods whose parties all have labels, and whose coordinator has no data.
 
 ``LocalData`` is what a party has, encoded already, for a method that says no more of it.
 """
@@ -46,7 +46,7 @@ class Holdings(dd.Partitioned, Generic[H]):
 
     @classmethod
     def nobody(cls, task: dd.Task = dd.Classification(())) -> Holdings[H]:  # noqa: B008 - a value
-        """What a coordinator has, whose parties are elsewhere: no row."""
+        """Holdings of a coordinator whose parties are elsewhere: no row."""
         return cls(dd.Federation([]), None, task, {}, "", {})
 
 
@@ -55,7 +55,7 @@ class Holdings(dd.Partitioned, Generic[H]):
 
 @dataclass(frozen=True, eq=False)
 class LocalData:
-    """What a party has: labelled rows, as a network reads them.
+    """Data of a party: labelled rows, as a network reads them.
 
     Attributes:
         name: the party's.
@@ -96,7 +96,7 @@ class LocalData:
         return Model(self.name, self.task, network, spec, {self.block: shape}, inputs, about)
 
     def tested(self, model: Model) -> tuple[Tensor, Tensor] | None:
-        """What a model says of the rows that only test, and their labels; None without any."""
+        """Outputs of a model for the rows that only test, and their labels; None without any."""
         if self.test is None or not len(self.test[1]):
             return None
         x_NF, labels_N = self.test
@@ -107,13 +107,13 @@ class LocalData:
         return {} if self.test is None else {self.block: self.test[0]}
 
     def local_rows(self) -> LocalRows:
-        """What it has for a model alone."""
+        """Rows for a model alone."""
         return LocalRows(self.task, self.x_NF, self.labels_N, self.test)
 
 
 @dataclass(frozen=True, eq=False)
 class MemberData:
-    """What a party has whose raw rows are encoded as all agree when training begins.
+    """Data of a party whose raw rows are encoded as all agree when training starts.
 
     Attributes:
         train: training rows; those without a label are left out.
@@ -141,14 +141,14 @@ class MemberData:
     def alone(
         self, x: Tensor, labels: Tensor, encoded: Callable[[dd.PartyData], Tensor]
     ) -> LocalRows:
-        """What it has for a model alone: these rows, and its test rows, encoded so."""
+        """Rows for a model alone: these, and its test rows, encoded so."""
         if self.test is None or self.test.labels is None or not self.test.num_rows:
             return LocalRows(self.task, x, labels)
         return LocalRows(self.task, x, labels, (encoded(self.test), self.test.labels))
 
     @property
     def label(self) -> str:
-        """What the labels are called, if that is known."""
+        """Name of the label, if it is known."""
         return self.train.label or ""
 
 
@@ -190,7 +190,7 @@ def _data_of_partition(data: dd.Partitioned, name: str) -> LocalData:
 
 
 def as_released(local_data: Any, local: Local, accepts: Collection[type[Message]]) -> Any:
-    """What a party has, as its answers may know it.
+    """Data of a party as its answers may know them.
 
     A driver that names samples may ask what it likes. So at a site a method that answers about
     samples has what the columns released once, unless ``exact`` in the method's section of the
@@ -206,7 +206,7 @@ def as_released(local_data: Any, local: Local, accepts: Collection[type[Message]
 
 
 def data_of_site(site: Site, settings: Any) -> LocalData:
-    """What a party file's table gives: its own encoding, and a share of its rows that test.
+    """Data from a party file's table: its own encoding, and a share of its rows that test.
 
     Raises:
         ConfigError: no labels, or no table.
@@ -254,7 +254,7 @@ def data_of_site(site: Site, settings: Any) -> LocalData:
 
 
 def pooled(party_data: Mapping[str, LocalData]) -> dict[str, LocalData]:
-    """One party's data with everybody's rows and the features that all have; for a baseline."""
+    """Data of one party with everybody's rows and the features that all have; for a baseline."""
     first = next(iter(party_data.values()))
     x_NF = torch.cat(
         [local_data.x_NF[:, : local_data.common] for local_data in party_data.values()]

@@ -104,7 +104,7 @@ class Method(Kind):
     # --- Its two sides --------------------------------------------------------------------------
 
     def local_data(self, site: Site) -> Any:
-        """What a party has by its own file, as ``party`` takes it; mistakes are told now.
+        """Data of a party by its own file, as ``party`` takes it; mistakes raise errors now.
 
         Raises:
             ConfigError: no labels, or another task.
@@ -163,7 +163,7 @@ class Method(Kind):
         return {name: self.local_data(site) for name, site in sites.items()}
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Loaded:
-        """What a driver has whose partners are elsewhere: as of ``load_sites``.
+        """Data of a driver whose partners are elsewhere: as of ``load_sites``.
 
         Args:
             driver: an ``ActiveDriver`` or a ``CarryingDriver``, by ``driven_by``.
@@ -213,6 +213,7 @@ def protocols(method: Method) -> Mapping[str, Algorithm]:
 
 
 def asks(method: Method, run: Run) -> tuple[str, ...]:
-    """What policies of a run's parties must agree to, by its name there, for its variants."""
+    """Algorithms that policies of a run's parties must agree to, by its name there, for its
+    variants."""
     named = dict.fromkeys(each.policy for each in protocols(method).values())
     return method.proposed.asks(run, tuple(named))

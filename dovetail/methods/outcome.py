@@ -1,4 +1,4 @@
-"""One simulated run: a method, and the baselines beside it, on the same rows and seed.
+"""Result of a simulated run: a method, and the baselines beside it, on the same rows and seed.
 
 What is common to all methods.
 """
@@ -57,7 +57,7 @@ Observer = Callable[[str, int, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class DecisionSettings:
-    """What mistakes cost, as a run file says it.
+    """Settings of decisions in a run file: costs of mistakes, calibration.
 
     Attributes:
         class_weights: how much each class counts in training.
@@ -105,13 +105,13 @@ def described(model: Model, *, method: str, label: str, **about: Any) -> Model:
 
 
 def about_decision(decision: FittedThreshold | None) -> dict[str, Any]:
-    """What is kept of it with a model."""
+    """Description of the decision that is kept with a model."""
     return {} if decision is None else decision.about
 
 
 @dataclass
 class Outcome:
-    """What one variant of a run gave.
+    """Result of one variant of a run.
 
     Attributes:
         scores: name -> party -> scores on the test rows. A variant has its own name; it may have
@@ -224,7 +224,7 @@ def goodness_of_error(mean_squared: float) -> float:
 
 
 def outputs_of(model: Model, rows: PartyData) -> Tensor:
-    """What a model says of a party's rows."""
+    """Outputs of a model for a party's rows."""
     return model.outputs(inputs_of(model, rows))
 
 
@@ -263,7 +263,7 @@ def mean_over(scores: Mapping[str, Scores]) -> dict[str, float]:
 
 
 def metrics_of(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """What a line of ``metrics.jsonl`` says of these scores: one party's, or the mean and each's.
+    """Metrics of these scores for a line of ``metrics.jsonl``: one party's, or the mean and each's.
 
     >>> metrics_of({"bank": {"accuracy": 0.5}})
     {'accuracy': 0.5}

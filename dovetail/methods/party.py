@@ -46,7 +46,7 @@ S = TypeVar("S", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a party can be asked for: what its side says of itself, for its policy to read.
+    """Description of a party's side, for its policy to read.
 
     Attributes:
         policy: its name in a policy.
@@ -67,7 +67,7 @@ class Algorithm:
 
 
 def algorithm(policy: str, *sides: Any, also: tuple[type[Message], ...] = ()) -> Algorithm:
-    """What a party can be asked for whose side is one of these classes.
+    """Description of a party whose side is one of these classes.
 
     Args:
         policy: its name in a policy.
@@ -91,11 +91,11 @@ def algorithm(policy: str, *sides: Any, also: tuple[type[Message], ...] = ()) ->
 
 
 class Header(Protocol):
-    """What the header of a message says before anything else of it is read."""
+    """Header of a message, which is read before anything else of it."""
 
     @property
     def type(self) -> str:
-        """Its wire name."""
+        """Wire name of the message."""
 
     @property
     def run(self) -> str:
@@ -202,13 +202,14 @@ class Site:
         return computing_at(self.party.compute, f"{self.where}: party.compute")
 
     def fit_input(self, table: dd.PartyTable | None = None) -> dd.Input:
-        """What turns its raw rows into network inputs, fitted on these rows of it (or on all)."""
+        """Encoder that turns its raw rows into network inputs, fitted on these rows of it (or on
+        all)."""
         return (table or self.table).fit_input(
             categorical=self.party.categorical, max_categories=self.party.max_categories
         )
 
     def responder(self, workers: Workers | None = None) -> Responder:
-        """Its side of an alignment, with what its policy agrees to.
+        """Responder of an alignment, with what its policy agrees to.
 
         Raises:
             AlignmentError: ids that cannot be compared.
@@ -253,7 +254,7 @@ class Site:
         workers: Workers | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Aligned:
-        """Its side of an alignment that it starts: by ids, or by match keys.
+        """Alignment that the party starts: by ids, or by match keys.
 
         Raises:
             AlignmentError: ids that cannot be compared.
@@ -299,7 +300,7 @@ class Site:
         return default_max_ids(self.table.num_rows) if max_ids is None else max_ids
 
     def alignments(self, quota: Quota, print_line: Callable[[str], None]) -> Alignments:
-        """What counts alignments, in its site."""
+        """Counter of alignments, in its site."""
         policy = self.policy.section
         return Alignments(
             quota,

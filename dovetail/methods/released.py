@@ -47,7 +47,7 @@ def released_columns(
 
 
 class Release:
-    """What a partner releases of each of its rows, drawn once.
+    """Release of a partner's rows, drawn once.
 
     Args:
         x_NF: all rows of its table.
@@ -83,7 +83,7 @@ class Release:
         return {"codes": self.code_ND}
 
     def restore(self, state: State) -> None:
-        """What left before leaves again."""
+        """Restore the state, so that what left before leaves again."""
         self.code_ND = state["codes"]
 
     def report(self) -> dict[str, Any]:

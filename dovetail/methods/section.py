@@ -79,7 +79,7 @@ def own_network(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
 
 
 def own_installed(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
-    """The same, or an import path of an installed package."""
+    """Network of ``own``, or an import path of an installed package."""
     if not isinstance(field, str) or ":" not in field:
         return own_network(field, rest)
     from dovetail.models import OwnNetwork
@@ -91,7 +91,7 @@ def own_installed(field: Any, rest: ValidatorFunctionWrapHandler) -> Any:
 
 
 def own_written(field: Any, rest: SerializerFunctionWrapHandler) -> Any:
-    """Its name, by which this process knows it again."""
+    """Name of the network, by which this process knows it again."""
     return {"own": field.name} if _is_own(field) else rest(field)
 
 

@@ -475,7 +475,7 @@ def binned(labels_N: Tensor, bins: int = 10) -> Tensor:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a selection found.
+    """Result of a selection.
 
     Attributes:
         values: data owner -> nats that it adds to a group.
@@ -515,7 +515,7 @@ def score(
     *,
     seed: int,
 ) -> Scores:
-    """What each data owner tells about the labels.
+    """Score of each data owner: what it reveals about the labels.
 
     A data owner that fails is left out and its label owner's search begun again; so is a label
     owner.

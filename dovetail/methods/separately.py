@@ -24,11 +24,11 @@ class Separately(Driver, Generic[D]):
         self.num_rounds = 0
 
     def reach(self, name: str, network: Federation) -> Federation:
-        """What reaches the parties of a run."""
+        """Federation that reaches the parties of a run."""
         return network
 
     def together(self, done: Mapping[str, Played], network: Federation) -> Played:
-        """What a round of each run did, as one; name -> round."""
+        """Result of a round of each run as one; name -> round."""
         raise NotImplementedError
 
     def _going_on(self, number: int) -> list[str]:

@@ -109,7 +109,7 @@ def did_you_mean_variant(word: str, known: Collection[str]) -> str:
 
 
 def record_of(variant: str) -> FileRecord:
-    """What files say of the method that this variant is of."""
+    """Record of the method that this variant is of."""
     return next(record for record in records().values() if variant in record.variants)
 
 
@@ -125,7 +125,7 @@ def method_of(variant: str) -> Method:
 
 
 def title(method: str, name: str) -> str:
-    """What a table calls a score of a run of this method."""
+    """Title of a score of a run of this method in tables."""
     kind = method_of(method)
     return {**kind.scores, **kind.variants}[name]
 

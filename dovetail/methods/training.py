@@ -1,4 +1,4 @@
-"""What one run trains: a class for each kind of variant, and one variant while it is trained.
+"""Training of a run: a class for each kind of variant, and one variant while it is trained.
 
 ``Training`` is a run: its file, what its parties have, and where it computes. ``Variant`` is what
 the method and each baseline is: who answers, who drives, what is scored and kept. ``VariantRun``
@@ -55,13 +55,13 @@ def learning_rate_of(side: Party | Driver) -> float | None:
 
 
 def task_of(party: Party, local_data: Any) -> Task:
-    """What it predicts, as agreed on when training began, or else as its data say."""
+    """Task that it predicts, as agreed on when training started, or else as its data say."""
     task: Task = getattr(party, "task", local_data.task)
     return task
 
 
 class Variant:
-    """What a variant of a run is: its method, or a baseline of it.
+    """Variant of a run: its method, or a baseline of it.
 
     Attributes:
         silent: nothing leaves anybody, so that the variant has no ledger.
@@ -87,27 +87,27 @@ class Variant:
     def settings(
         self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
     ) -> Any:
-        """What it is trained with, once what is chosen on validation rows is chosen."""
+        """Settings that it is trained with, once what is chosen on validation rows is chosen."""
         return training.settings
 
     def driver(
         self, training: Training, name: str, party_data: Mapping[str, Any], settings: Any, seed: int
     ) -> Driver:
-        """What drives it."""
+        """Driver of the variant."""
         return training.kind.driver(name, settings, seed)
 
     def engine(self, training: Training, name: str, parties: Mapping[str, Any]) -> Engine:
-        """What reaches the parties, wherever they are."""
+        """Engine that reaches the parties, wherever they are."""
         if training.loaded.connect is not None:
             return training.loaded.connect(name)
         return self.in_process(training, parties)
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
-        """What reaches parties of this process."""
+        """Engine that reaches parties of this process."""
         return training.in_process(parties, DRIVER)
 
     def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
-        """What answers in this process: the parties."""
+        """Parties that answer in this process."""
         return variant_run.parties
 
     def rounds(self, variant_run: VariantRun) -> Iterator[Played]:
@@ -128,7 +128,7 @@ class Variant:
             return self.judged(variant_run, seed, observe)
 
     def judged(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
-        """What a variant came to; of settings that are tried, what parties say of them."""
+        """Outcome of a variant; of settings that are tried, the parties' scores of them."""
         if variant_run.training.trying:
             judged = variant_run.driver.judged(variant_run.network)
             scores: dict[str, Scores] = {
@@ -141,7 +141,7 @@ class Variant:
     # --- A party's model; at its site it knows no variant -----------------------------------------
 
     def model(self, party: Party, local_data: Any, name: str = "") -> Model | None:
-        """What a party can use alone, as it is now."""
+        """Model that a party can use alone, as it is now."""
         return party.model()
 
     def test(self, party: Party, local_data: Any) -> Scores:
@@ -242,7 +242,7 @@ class Variant:
         return {"epsilon": spent} if spent else {}
 
     def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
-        """What the variant came to, when its rounds are over."""
+        """Outcome of the variant, when its rounds are over."""
         if not variant_run.training.elsewhere:
             variant_run.decisions.update(self.decisions(variant_run))
         models = {
@@ -279,7 +279,7 @@ class Roundless(Variant):
 
 
 class LocalBaseline(Roundless):
-    """One of ``baselines.TITLES``: learners on each party's rows."""
+    """Baseline of ``baselines.TITLES``: learners on each party's rows."""
 
     def rows(self, training: Training) -> Mapping[str, LocalRows]:
         """Party -> its rows."""
@@ -299,11 +299,11 @@ class Kind(FileRecord):
     Side: ClassVar[type[Party] | None] = None
 
     def variant(self, variant: str) -> Variant:
-        """What a variant is: who answers, who drives, what is scored and kept."""
+        """Variant of this name: who answers, who drives, what is scored and kept."""
         return LocalBaseline() if variant in BASELINES else Variant()
 
     def variant_data(self, variant: str, party_data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
+        """Data that a variant trains with; ``pooled(party_data)`` for a baseline with all rows."""
         return party_data
 
     def party(self, local_data: Any, local: Local) -> Party:
@@ -313,7 +313,7 @@ class Kind(FileRecord):
         return self.Side(local_data, local)
 
     def driver(self, variant: str, settings: Any, seed: int) -> Driver:
-        """What drives a variant."""
+        """Driver of a variant."""
         raise NotImplementedError(f"{type(self).__name__} has no driver")
 
 
@@ -353,12 +353,12 @@ class Training:
 
     @property
     def method(self) -> str:
-        """What the run is about; its models are kept."""
+        """Method of the run; its models are kept."""
         return self.run.method
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """What to train beside it."""
+        """Names of the variants to train beside it."""
         main = self.kind.variant(self.method)
         return tuple(
             name for name in self.run.baselines if not main.scores_alone or name not in BASELINES
@@ -371,7 +371,7 @@ class Training:
 
     @property
     def decision_settings(self) -> DecisionSettings:
-        """What mistakes cost."""
+        """Settings of decisions: costs of mistakes."""
         return DecisionSettings(self.run.class_weights, self.run.threshold, self.run.calibrate)
 
     def parties(self, party_data: Mapping[str, Any]) -> dict[str, Party]:
@@ -391,13 +391,13 @@ class Training:
     def in_process(
         self, parties: Mapping[str, Any], driver: str, kind: Callable[..., Engine] = InProcess
     ) -> Engine:
-        """What reaches parties of this process, or, all at once, of a cluster's processes."""
+        """Engine that reaches parties of this process, or of a cluster's processes."""
         hosts = self.loaded.hosts
         kind = kind if hosts is None else hosts.engine(kind)
         return kind(parties, driver=driver, precision=self.run.engine.precision)
 
     def engine(self, variant: str, parties: Mapping[str, Any]) -> Engine:
-        """What reaches the parties in a variant."""
+        """Engine that reaches the parties in a variant."""
         return self.kind.variant(variant).engine(self, variant, parties)
 
     def train(
@@ -407,7 +407,7 @@ class Training:
         return self.kind.variant(variant).train(self, variant, seed, observe, checkpoint)
 
     def sides(self, variant_name: str) -> Mapping[str, StatefulParty]:
-        """What answers in a variant, in a process that neither drives nor scores it."""
+        """Parties that answer in a variant, in a process that neither drives nor scores it."""
         variant = self.kind.variant(variant_name)
         party_data = variant.variant_data(self, variant_name)
         parties, none = self.parties(party_data), Checkpoint.none()
@@ -472,7 +472,7 @@ class VariantRun:
 
     @property
     def variant(self) -> Variant:
-        """What it is."""
+        """Variant of the run."""
         return self.training.kind.variant(self.name)
 
     def close(self) -> None:
@@ -481,7 +481,7 @@ class VariantRun:
             self.parties.stop()
 
     def outcome(self, seed: int, observe: Observer) -> Outcome:
-        """What it came to, when its rounds are over."""
+        """Outcome of the variant, when its rounds are over."""
         return self.variant.outcome(self, seed, observe)
 
     def scores(self, *, last: bool = False) -> dict[str, dict[str, Scores]]:
@@ -492,7 +492,7 @@ class VariantRun:
         return {self.name: reported_of} if reported_of else {}
 
     def line(self, network: Engine) -> dict[str, Any]:
-        """What a line of ``metrics.jsonl`` says of a round's scores."""
+        """Metrics of a round's scores for a line of ``metrics.jsonl``."""
         if self.training.elsewhere:
             asked = self.variant.asked_scores(self, network)
             return metrics_of(asked) if asked else {}
@@ -516,7 +516,7 @@ class VariantRun:
         name: str = "",
         rows: tuple[Model, Blocks] | None = None,
     ) -> Scores:
-        """What a model says of a party's rows, scored.
+        """Scores of a model's outputs for a party's rows.
 
         Args:
             name: of what is scored; "": the variant.
@@ -540,7 +540,8 @@ class VariantRun:
         )
 
     def spent(self) -> list[dict[str, Any]]:
-        """What noised releases have cost so far: of each sender to each receiver, where any is."""
+        """Privacy costs of noised releases so far: of each sender to each receiver, if there are
+        any."""
         sides = [self.driver, *([] if isinstance(self.parties, Hosted) else self.parties.values())]
         spent = [(side.name, each) for side in sides for each in side.spent()]
         if isinstance(self.parties, Hosted):

@@ -1,4 +1,4 @@
-"""What is wrong with a file, in one sentence: the key, what was expected, the nearest known key."""
+"""Sentence on what is wrong with a file: the key, what was expected, the nearest known key."""
 
 from __future__ import annotations
 

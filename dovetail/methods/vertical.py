@@ -164,7 +164,7 @@ class Member(Party):
 
     @handles
     def update(self, message: CodeGradient) -> Updated:
-        """One step, as the label owner wants the last codes to move."""
+        """Make a step, as the label owner wants the last codes to move."""
         code_BD = due(self._sent, message)
         if code_BD.requires_grad:  # zeros that left in place of codes have nothing to learn
             self.optimizer.zero_grad()
@@ -237,7 +237,7 @@ class Owner(Driver):
         super().restore(state)
 
     def spent(self) -> Sequence[Mapping[str, Any]]:
-        """Its gradients, if they are noised, to each party."""
+        """Privacy costs of its gradients to each party, if they are noised."""
         return self.local.spent()
 
     def encode(self, x: Tensor) -> Tensor:

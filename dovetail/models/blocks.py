@@ -348,7 +348,7 @@ def _extract_together(extractors: Sequence[nn.Module], x: Sequence[Tensor]) -> l
 
 @dataclass(frozen=True)
 class BlocksSpec(Saved):
-    """What rebuilds a ``BlocksNetwork`` without its weights.
+    """Spec that rebuilds a ``BlocksNetwork`` without its weights.
 
     Attributes:
         blocks: names, in the order of their features.

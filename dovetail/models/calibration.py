@@ -130,7 +130,7 @@ def fit(
     kind: Calibrate | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """What a model is to keep in ``about``, fitted on rows that it was not trained on.
+    """Calibration that a model is to keep in ``about``, fitted on rows that it was not trained on.
 
     Args:
         task: what is predicted.

@@ -58,7 +58,7 @@ def card(
     label: str | None = None,
     heads: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the card says, JSON-ready.
+    """Content of the card, JSON-ready.
 
     Args:
         folder: the model's.
@@ -235,7 +235,7 @@ def _versions() -> dict[str, str]:
 
 
 def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
-    """What the run's folder says, if the model stands in RUN/models/PARTY; at a party's site, what
+    """Content of the run's folder, if the model is in RUN/models/PARTY; at a party's site, what
     left it."""
     run_folder = folder.resolve().parent.parent
     ledger = _ledger(run_folder / "ledger.jsonl")
@@ -275,8 +275,8 @@ def _baselines(result: Mapping[str, Any], party: str) -> dict[str, dict[str, flo
 
 
 def _ledger(path: Path) -> dict[str, Any] | None:
-    """What left whom: messages and bytes by sender and receiver, and the sum of the record; of a
-    party's own record, which may be of many runs, where it stands."""
+    """Messages and bytes by sender and receiver, and the sum of the record; of a party's own
+    record, which may be of many runs, its path."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LAST_BYTES))
@@ -412,7 +412,7 @@ def _cell(text: str) -> str:
 
 
 def _predicts(task: Mapping[str, Any]) -> str:
-    """What a model says, in words."""
+    """Description of what a model predicts."""
     if task["kind"] == "classification":
         return f"one of {', '.join(map(str, task['classes'][:20]))}"
     if task["kind"] == "survival":

@@ -204,7 +204,7 @@ class Columns(nn.Module):
 
 @dataclass(frozen=True)
 class ColumnsSpec(Saved):
-    """What rebuilds a ``Columns`` without its weights.
+    """Spec that rebuilds a ``Columns`` without its weights.
 
     Attributes:
         common, unique: places of the features each column reads; no unique ones: the common

@@ -53,7 +53,7 @@ class Decision:
         return asdict(self)
 
     def text(self, second: object) -> str:
-        """What it comes to, in words."""
+        """Description of the decision, in words."""
         what = {
             "f1": "the best F1",
             "cost": f"the least cost ({self.goal.get('false_positive', 1):g} for a false "
@@ -68,7 +68,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class FittedThreshold:
-    """What was made of validation rows, and is kept with the model.
+    """Threshold that was made of validation rows, and is kept with the model.
 
     Attributes:
         decision: the threshold, by what the model says before it is calibrated.
@@ -80,7 +80,7 @@ class FittedThreshold:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the model keeps of it."""
+        """Description of it that the model keeps."""
         about = {} if self.decision is None else {"decision": self.decision.to_json()}
         return {**about, **self.fitted}
 

@@ -53,7 +53,7 @@ _SHOWN_COLUMNS = 20
 
 
 class Explained(Protocol):
-    """What is needed of a model."""
+    """Interface that is needed of a model."""
 
     @property
     def party(self) -> str: ...
@@ -71,7 +71,8 @@ class Explained(Protocol):
 
 @dataclass(frozen=True)
 class Importance:
-    """One column: how much worse the score gets without it, and the middle 95 % over draws."""
+    """Importance of one column: how much worse the score gets without it, and the middle 95 % over
+    draws."""
 
     column: str
     mean: float
@@ -81,7 +82,7 @@ class Importance:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What a model leans on.
+    """Explanation of what a model relies on.
 
     Attributes:
         score: the name of the score, and ``base`` what it is on these rows; None without labels.
@@ -240,7 +241,7 @@ def explain(
     depend: int = 3,
     seed: int = 0,
 ) -> Explanation:
-    """What the model leans on, of these rows.
+    """Explanation of what the model relies on, for these rows.
 
     Args:
         model: takes raw columns.

@@ -122,7 +122,7 @@ class OnnxModel:
         return all_scores(self.task, outputs[present], truth[present], threshold=threshold)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
-        """What the file says of named inputs, unchecked."""
+        """Prediction of the file for named inputs, unchecked."""
         results = self._results(feeds)
         if not isinstance(self.task, (Classification, Regression)):
             return prediction_of(self.task, results[0])
@@ -131,7 +131,7 @@ class OnnxModel:
         return Prediction(np.asarray(results[0]), results[1], self.classes)
 
     def _results(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Its outputs, of some rows at a time."""
+        """Outputs of the file, for some rows at a time."""
         feeds = {**feeds, **self._vectors(feeds)}
         num_rows = max(map(len, feeds.values()), default=0)
         step = self.rows or max(num_rows, 1)

@@ -66,7 +66,7 @@ def write_folder(
 def read_folder(
     folder: Path, name: str, *, format: int, absent: str
 ) -> tuple[dict[str, Any], bytes]:
-    """What both files say, if they belong together; the sum is not part of the description.
+    """Contents of both files, if they belong together; the sum is not part of the description.
 
     Args:
         format: the one that is expected.

@@ -1,4 +1,5 @@
-"""What a partner of APFed-S keeps of a run: its smoother, and the targets that it cannot read.
+"""State that a partner of APFed-S keeps of a run: its smoother, and the targets that it cannot
+read.
 
 Letters: L labelled rows, P ciphertexts, V and W bytes.
 """

@@ -44,7 +44,7 @@ _FURTHEST = 30.0
 
 @dataclass(frozen=True)
 class Loss:
-    """What learners know of a label.
+    """Loss of a label, and what learners know of it.
 
     Attributes:
         regression: members' outputs are averaged as they are; else as probabilities.
@@ -101,7 +101,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Classes(Loss):
-    """One of several classes; outputs are logits."""
+    """Loss of one of several classes; outputs are logits."""
 
     regression: ClassVar[bool] = False
 

@@ -56,7 +56,7 @@ Assignments = Sequence[Assignment]
 
 @dataclass(frozen=True)
 class Classifier:
-    """One party's multilayer perceptron.
+    """Multilayer perceptron of one party.
 
     Attributes:
         blocks: places of its blocks among the server's, rising; what P_m selects.
@@ -219,7 +219,7 @@ def matched_slice(
 
 @dataclass
 class _Table:
-    """What is matched to each server neuron of one layer.
+    """Table of what is matched to each server neuron of one layer.
 
     Attributes:
         sums: (H, D) sum of omega v over what is matched, the prior's part included.
@@ -234,7 +234,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class Rows:
-    """One party's rows.
+    """Rows of one party.
 
     Attributes:
         values: (J, D), zero where it lacks the coordinate.

@@ -155,7 +155,7 @@ def _r2(wanted: np.ndarray, predicted: np.ndarray) -> float:
 def all_scores(
     task: dd.Task, outputs: Tensor, labels: Tensor, *, threshold: float | None = None
 ) -> dict[str, float]:
-    """What ``score`` gives, and every other number that people decide by.
+    """Scores that ``score`` gives, and every other number that people decide by.
 
     Args:
         task, outputs, labels: as of ``score``.
@@ -213,7 +213,7 @@ def details(
     threshold: float | None = None,
     draws: int = DRAWS,
 ) -> dict[str, Any]:
-    """What a report draws of a model on test rows; JSON-ready.
+    """Details of a model on test rows that a report draws; JSON-ready.
 
     Returns:
         "rows"; "intervals": score -> the middle 95 % over draws of the rows with replacement;
@@ -514,7 +514,7 @@ def shown_first(names: Collection[str]) -> list[str]:
 
 
 def on_rows(shown: Collection[str]) -> str:
-    """What these scores are of; a coordinator over a network may hear of no test rows.
+    """Description of the rows of these scores; a coordinator over a network may know no test rows.
 
     >>> on_rows(["auc", "accuracy"]), on_rows(["validation"])
     ('on the test rows', 'as each party says')

@@ -38,7 +38,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def next_commands(folder: Path) -> list[str]:
-    """What one does with a run's folder: its report, and predictions of its first model.
+    """Commands for a run's folder: its report, and predictions of its first model.
 
     The model of a label owner that predicts with data owners alone is left out: it asks for them.
     """

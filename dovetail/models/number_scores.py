@@ -55,7 +55,7 @@ def score(task: Numbers, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def all_scores(task: Numbers, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The same: there are no others."""
+    """Scores of ``score``: there are no others."""
     return score(task, outputs, labels)
 
 

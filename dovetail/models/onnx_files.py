@@ -36,7 +36,7 @@ _ELEMENT, _TEXT = 8, 32
 
 @dataclass(frozen=True)
 class Memory:
-    """What the values of a run take.
+    """Memory that the values of a run take.
 
     Attributes:
         fixed: bytes, however many rows there are.
@@ -85,7 +85,7 @@ def check_graph(content: bytes, *, where: str) -> Memory:
 
 
 def memory_of(program: Any, *, where: str) -> Memory:
-    """What a program's values take, by the shapes of its inputs and its constants.
+    """Memory that a program's values take, by the shapes of its inputs and its constants.
 
     Raises:
         ModelError: a value of no known shape, memory that does not grow evenly with the rows, or

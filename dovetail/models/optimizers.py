@@ -1,4 +1,4 @@
-"""What follows gradients, by the settings that every config shares."""
+"""Optimizers, by the settings that every config shares."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def follow_back(
 
 
 def gradient_of(leaf: Tensor) -> Tensor:
-    """Its gradient after a backward pass; zeros if nothing came back to it."""
+    """Gradient after a backward pass; zeros if nothing came back."""
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
@@ -84,7 +84,7 @@ class Optimizer:
 
     @classmethod
     def of(cls, config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """What follows the gradients of these as a config says."""
+        """Optimizer of these parameters, as a config says."""
         return cls(
             parameters,
             kind=config.optimizer,
@@ -136,7 +136,7 @@ class Optimizer:
         follow(values, gradients, first, second, [], steps, **betas, **usual)
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
-        """What its next step depends on; at first zeros."""
+        """State that its next step depends on; at first zeros."""
         remembered: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
         if self.kind == "sgd":
             remembered = ("momentum_buffer",) if self.momentum else ()
@@ -148,7 +148,8 @@ class Optimizer:
         return self.state.get(parameter, {})
 
     def state_dict(self) -> dict[str, Any]:
-        """What its next step depends on, but for gradients: place of a parameter -> its state."""
+        """State that its next step depends on, without gradients: place of a parameter -> its
+        state."""
         kept = (self.state.get(each) for each in self.parameters)
         return {"state": {index: dict(buffers) for index, buffers in enumerate(kept) if buffers}}
 
@@ -184,7 +185,7 @@ class Apart:
             part.step()
 
     def state(self) -> dict[str, Any]:
-        """What the next step depends on."""
+        """State that the next step depends on."""
         return {str(index): part.state_dict() for index, part in enumerate(self.parts)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -196,7 +197,7 @@ class Apart:
 def head_apart(
     config: HeadConfig, rest: Iterable[nn.Parameter], head: Iterable[nn.Parameter]
 ) -> Optimizer | Apart:
-    """What follows the gradients of a network's head and of the rest of it."""
+    """Optimizer of a network's head and of the rest of it."""
     given = {"learning_rate": config.head_learning_rate, "weight_decay": config.head_weight_decay}
     given = {name: value for name, value in given.items() if value is not None}
     if not given:

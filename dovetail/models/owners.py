@@ -84,7 +84,7 @@ class EncodedNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class StripCnn(Saved):
-    """One convolution and two fully connected layers, for a strip of an image.
+    """A convolution and two fully connected layers, for a strip of an image.
 
     Attributes:
         channels: of the convolution.
@@ -412,7 +412,7 @@ def mean_embedding(embeddings: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class OwnersSpec(Saved):
-    """What rebuilds an ``OwnersNetwork`` without its weights.
+    """Spec that rebuilds an ``OwnersNetwork`` without its weights.
 
     Attributes:
         owners: names of the data owners.

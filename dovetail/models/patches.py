@@ -1,4 +1,4 @@
-"""What pictures show, learnt without a label: how alike their patches are to common patterns.
+"""Features of pictures, learnt without a label: how alike their patches are to common patterns.
 
 Coates, Ng and Lee 2011 (AISTATS, PMLR 15), an analysis of single-layer networks in unsupervised
 feature learning: patches p are normalised and whitened, K-means finds K patterns c in them, and
@@ -142,7 +142,8 @@ class Patches(nn.Module):
 def kernels_of(
     x_NF: Tensor, shape: torch.Size, rng: torch.Generator, pictures: Pictures
 ) -> tuple[nn.Module, Kernels]:
-    """What kernels see of a row, and the kernels of these rows; no row needs a label.
+    """Module that gives what kernels see of a row, and the kernels of these rows; no row needs a
+    label.
 
     Args:
         x_NF: columns, or pixels in 0 to 1.

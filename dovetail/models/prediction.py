@@ -1,4 +1,4 @@
-"""What a model predicts, by name: values, probabilities, sets, intervals, and reasons why not."""
+"""Predictions of a model, by name: values, probabilities, sets, intervals, and reasons why not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _texts(values: np.ndarray) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model predicts for N rows, by name.
+    """Prediction of a model for N rows, by name.
 
     Attributes:
         values: (N,) the class, as its label is written, or the number; of times to an event the
@@ -150,7 +150,7 @@ class Prediction:
 
 
 def prediction_of(task: dd.Task, outputs_NS: np.ndarray) -> Prediction:
-    """What outputs say of a label that is no class, in its own unit."""
+    """Prediction from outputs for a label that is no class, in its own unit."""
     if isinstance(task, dd.Survival):
         survival_NK = task.survival(outputs_NS)
         at_ends = {f"S({cut:g})": survival_NK[:, k].round(6) for k, cut in enumerate(task.cuts)}

@@ -26,7 +26,7 @@ Secret = Callable[[], bytes]
 
 
 def key_of(secret: Secret | None) -> bytes | None:
-    """What is mixed in from here on; None in simulation."""
+    """Key that is mixed in from here on; None in simulation."""
     return None if secret is None else secret()
 
 

@@ -25,7 +25,7 @@ from dovetail.models.specs import NetworkSpec
 
 
 class Takes(Protocol):
-    """What is needed of a model to read rows for it."""
+    """Interface that is needed of a model to read rows for it."""
 
     @property
     def party(self) -> str: ...

@@ -79,7 +79,7 @@ def over_seeds(each: Sequence[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
 
 def recovered_text(gain: Mapping[str, Any]) -> str:
-    """One sentence; another if the joint model is too good to be true.
+    """Sentence on the share of the gain kept; another if the joint model is too good to be true.
 
     >>> told = {"score": "auc", "solo": 0.75, "alone": 0.7, "joint": 0.8, "share": 0.5}
     >>> recovered_text({**told, "interval": [0.25, 0.75]})

@@ -48,7 +48,7 @@ class Replicas(ABC):
         return len(self.values)
 
     def state(self) -> dict[str, Any]:
-        """What its next step depends on."""
+        """State that its next step depends on."""
         return {"values": self.values.detach(), "statistics": self.statistics_NQ}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -137,7 +137,8 @@ class EnsembleReplicas:
         self._replicas.backward(gradients)
 
     def step(self, optimizer: Optimizer, rows: Sequence[int]) -> None:
-        """One step of the replicas that had rows; the others, and their memory, stay as they are.
+        """Make a step of the replicas that had rows; the others, and their memory, stay as they
+        are.
 
         Args:
             optimizer: of ``values``.
@@ -168,7 +169,7 @@ class EnsembleReplicas:
         return [self._replicas.network(first + member) for member in range(self.members)]
 
     def state(self) -> dict[str, Any]:
-        """What its next step depends on."""
+        """State that its next step depends on."""
         return self._replicas.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -180,7 +181,7 @@ class EnsembleReplicas:
 
 
 class LoopedReplicas(Replicas):
-    """One module for each replica; their parameters and gradients are views of the rows."""
+    """Replicas as one module each; their parameters and gradients are views of the rows."""
 
     def __init__(self, network: nn.Module, num: int) -> None:
         super().__init__(network, num)
@@ -299,7 +300,7 @@ class _Patches:
             torch.clamp_min(self.maps_by_row, 0, out=inputs)
 
     def backward(self, gradient: Tensor, weight: Tensor) -> None:
-        """Its gradients, given those by the outputs of the linear layer of this weight.
+        """Add its gradients, given those by the outputs of the linear layer of this weight.
 
         Replica after replica, while its maps are in the cache.
         """

@@ -1,4 +1,4 @@
-"""What a network says of a row: the same bits, whichever rows are computed beside it.
+"""Outputs of a network with the same bits for a row, whichever rows are computed beside it.
 
 Libraries round a float32 product by how many rows there are and where a row stands, if there are
 fewer rows or outputs than their kernels take at a time, and sums by whether a value fills a vector.

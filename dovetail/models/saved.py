@@ -54,7 +54,7 @@ Raw = str | Path | Frame | Table
 
 
 class OneOutput(nn.Module):
-    """One of a network's outputs: (B, 1), or of log odds (B, 2)."""
+    """Output of a network by itself: (B, 1), or of log odds (B, 2)."""
 
     def __init__(self, network: nn.Module, index: int, *, odds: bool) -> None:
         super().__init__()
@@ -355,7 +355,7 @@ class Model:
         return explanation.to_shap(np.column_stack(columns))
 
     def of_label(self, label: str) -> Model:
-        """One of several labels as a model of its own; it is not saved.
+        """Model of one of several labels by itself; it is not saved.
 
         Raises:
             ModelError: it has no such label.

@@ -52,7 +52,8 @@ def markdown_page(
 
 @lru_cache(maxsize=4)
 def _templates(package: str, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
-    """What compiles a package's templates: each once, as a run may write a page a party."""
+    """Environment that compiles a package's templates: each once, as a run may write a page a
+    party."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(loader=PackageLoader(package), undefined=StrictUndefined)

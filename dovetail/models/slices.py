@@ -97,7 +97,7 @@ def split_blocks(
 
 @dataclass
 class ServerModel:
-    """What a server has of its model, and which of its neurons are whose.
+    """Model of a server, and which of its neurons are whose.
 
     Attributes:
         extractors: Theta_0, block -> its extractor's weights.

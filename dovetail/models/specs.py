@@ -1,4 +1,4 @@
-"""What a saved network is rebuilt from, and the one table of the kinds there are."""
+"""Specs of saved networks, and the one table of the kinds there are."""
 
 from __future__ import annotations
 

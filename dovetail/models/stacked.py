@@ -90,7 +90,7 @@ class StackedParameters:
         return stacked
 
     def pack(self, tensors: Sequence[Sequence[Tensor]]) -> Tensor:
-        """One vector of K lists of tensors shaped like the parameters."""
+        """Vector of K lists of tensors shaped like the parameters."""
         flat = torch.zeros_like(self.flat)
         for weights, views in zip(tensors, self.shaped(flat), strict=True):
             for tensor, view in zip(weights, views, strict=True):
@@ -115,7 +115,7 @@ class StackedParameters:
 
 
 class StackedOptimizer:
-    """One optimizer of ``flat`` that steps what the networks' own ones would.
+    """Optimizer of ``flat`` whose step is that of the networks' own optimizers.
 
     Args:
         stacked: parameters of all networks.

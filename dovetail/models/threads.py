@@ -91,7 +91,7 @@ def side_by_side(
     *,
     workers: int | None = None,
 ) -> list[T]:
-    """What each of these returns, in their order.
+    """Results of these calls, in their order.
 
     For calls that spend their time in libraries which let other threads run, and that draw nothing
     from PyTorch's own generator, which all threads share. Each is given an event that is set once
@@ -120,7 +120,7 @@ def side_by_side(
 
 
 def asked_threads() -> int | None:
-    """What ``OMP_NUM_THREADS`` says, where it is set to a number."""
+    """Number of threads in ``OMP_NUM_THREADS``, if it is set to a number."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return int(asked) or None if asked.isdecimal() else None
 

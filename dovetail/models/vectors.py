@@ -42,7 +42,7 @@ def _flat(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _write(vector: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Its inverse, into tensors that are there."""
+    """Write a vector into tensors: the inverse."""
     parts = vector.split([tensor.numel() for tensor in tensors])
     for part, tensor in zip(parts, tensors, strict=True):
         tensor.detach().copy_(part.view_as(tensor))

@@ -139,7 +139,8 @@ def holds_training(inputs: Mapping[str, Any], table: Table) -> bool:
 
 
 def compare(column: FittedColumn, now: Counts, *, num_columns: int) -> ColumnDrift | None:
-    """One column now and then; None where training kept nothing of it, or too few rows came."""
+    """Comparison of a column now and then; None if training kept nothing of it, or too few rows
+    came."""
     seen = column.seen
     if seen is None or now.rows < LEAST_ROWS:
         return None

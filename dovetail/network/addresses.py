@@ -1,4 +1,4 @@
-"""What a party says of the drivers that it dials, checked; nothing heavy is read for it."""
+"""Addresses of the drivers that a party connects to, checked; nothing heavy is read for it."""
 
 from __future__ import annotations
 

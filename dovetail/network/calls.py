@@ -59,7 +59,7 @@ class AbortedError(NetworkError):
 
 
 class SpoiltError(NetworkError):
-    """What came cannot be an answer of this party's, however often it is asked."""
+    """Answer that cannot be this party's, however often it is asked."""
 
 
 class Call(Protocol):
@@ -167,7 +167,7 @@ class Calls(Lines):
                 link.lost(connection)
 
     def _find(self, name: str, call: Call) -> Connection:
-        """Who is there.
+        """Connection to the party that is there.
 
         Raises:
             NetworkError: nobody, or another party.

@@ -1,4 +1,4 @@
-"""Who speaks on a ``Stream``: a small certificate authority, and what each party needs of it.
+"""Certificates of a ``Stream``: a small authority, and what each party needs of it.
 
     authority   ca/ca.pem, ca/ca.key    its holder signs; ca.key leaves no machine
     party       ca.pem                  whom it believes: one authority, or two while they change
@@ -183,7 +183,7 @@ def certificate_pem(*certificates: x509.Certificate) -> bytes:
 
 
 def read_certificates(data: bytes, *, where: str) -> tuple[x509.Certificate, ...]:
-    """One certificate or more.
+    """Certificates in these bytes, one or more.
 
     Raises:
         ConfigError: none.
@@ -211,7 +211,7 @@ def key_in(path: Path, what: str = "the key") -> Key:
 
 
 def make_request(name: str, key: Key) -> bytes:
-    """What a party sends to the authority's holder: its name and public key, signed by its key."""
+    """Request to the authority's holder: the party's name and public key, signed by its key."""
     # The name that TLS compares is in it for authorities of a company, which copy or confirm it.
     names = x509.SubjectAlternativeName([x509.DNSName(tls_name(certificate_name(name)))])
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
@@ -259,7 +259,7 @@ def may_listen(certificate: x509.Certificate) -> bool:
 
 
 def every_name(certificate: x509.Certificate) -> tuple[str, ...]:
-    """What TLS may compare: the hosts it names, and the name that stands for its party."""
+    """Names that TLS may compare: the hosts it names, and the name that stands for its party."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -401,7 +401,7 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """What every party believes: ``ca.pem``."""
+        """Certificate that every party believes: ``ca.pem``."""
         return certificate_pem(*self.certificates)
 
     @property

@@ -524,7 +524,7 @@ def _fitting(path: Path) -> Iterator[None]:
 
 
 def _differences(then: Any, now: Any, name: str = "") -> Iterator[str]:
-    """What two nested descriptions say differently, one phrase each."""
+    """Differences between two nested descriptions, one phrase each."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in sorted({*then, *now}, key=str):
             inner = f"{name}.{key}" if name else str(key)

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a party's line to its driver.
+    """Event on a party's connection to its driver.
 
     ``kind`` is "connected"; "lost", of a line that was there; "waiting", for a driver that is not
     there yet; "refused", which takes a person to put right; or "warned", of what will. Dialling
@@ -132,7 +132,7 @@ def serve(
 
 
 class _Outbox:
-    """What waits to be sent on one connection: not more than a little.
+    """Queue of what waits to be sent on one connection: not more than a little.
 
     A driver that asks and does not read the answers could else fill this party's memory with them.
     """
@@ -178,7 +178,7 @@ class _Outbox:
 
 
 class _Line:
-    """One party's attempts to reach one driver."""
+    """Attempts of one party to reach one driver."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class _Line:
                     outbox.close()
 
     def dial(self, report: Callable[[Event], None]) -> tuple[bool, Event]:
-        """One attempt, to its end; whether it got through, and how it ended."""
+        """Try once to connect; whether it got through, and how it ended."""
         self.shown = shown = self.certified.credentials
         self.outbox = outbox = _Outbox()
         if self.stop.is_set():  # before there was this line to close
@@ -338,7 +338,7 @@ class _Line:
         return Event("warned", warning) if warning else None
 
     def _event(self, error: Any, connected: bool) -> Event:
-        """What a failed call means, and what to do about it."""
+        """Event for a failed call, with what to do about it."""
         code, details = error.code(), printable(str(error.details()))
         if self.revoked:
             revoked, self.revoked = self.revoked, ""
@@ -368,11 +368,12 @@ class _Line:
 
 
 class _UnprovenError(Exception):
-    """Who answers has not shown that it has the key of a driver's certificate that counts."""
+    """Error: whoever answers has not shown that it has the key of a driver's certificate that
+    counts."""
 
 
 def _tls_cause(details: str) -> str:
-    """What of OpenSSL's words a person can use."""
+    """Cause in OpenSSL's words that a person can use."""
     text = details.lower()
     if "hostname verification" in text:
         return "its certificate is of another name"

@@ -1,4 +1,4 @@
-"""One party that answers the messages of several algorithms, in one process."""
+"""Party that answers the messages of several algorithms, in one process."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Connection:
-    """One party's stream: what it is to be sent, and how it is to end."""
+    """Stream of one party: what it is to be sent, and how it is to end."""
 
     name: str
     peer: str
@@ -76,7 +76,7 @@ class Request:
 
 
 class Link:
-    """What the driver has with one party, over all its connections."""
+    """Link of the driver to one party, over all its connections."""
 
     def __init__(self, name: str, announce: Callable[[], None]) -> None:
         self.name = name
@@ -105,7 +105,7 @@ class Link:
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """Its lines: the one that counts, and one that has not said hello."""
+        """Connections of the link: the one that counts, and one that has not said hello."""
         with self._condition:
             return tuple(each for each in (self._connection, self._opening) if each is not None)
 
@@ -122,7 +122,7 @@ class Link:
                 raise request.unwritten
 
     def wait(self, request: Request) -> Opened:
-        """What answers it.
+        """Answer to a request; waits for it.
 
         Raises:
             PartyError: none came in time.
@@ -195,7 +195,7 @@ class Link:
     # --- the connections' threads ---
 
     def opened(self, connection: Connection) -> None:
-        """One connection may be about to say hello; a newer one takes its place."""
+        """Note a connection that may be about to say hello; a newer one replaces it."""
         with self._condition:
             if self._opening is not None:
                 self._opening.hang_up()
@@ -316,7 +316,7 @@ class Link:
         connection.hang_up((grpc.StatusCode.PERMISSION_DENIED, cause))
 
     def lied(self, connection: Connection, cause: str) -> None:
-        """What is on the wire is not asked again of a party that answers nonsense."""
+        """Note an invalid answer; the request on the wire is not asked again of its party."""
         with self._condition:
             if connection is self._connection and self._asked is not None:
                 self._done(self._asked, failure=cause, go_on=False)
@@ -344,7 +344,8 @@ class Link:
         self._condition.notify_all()
 
     def _send_next(self) -> None:
-        """What is handed to the line is written down first; what cannot be is not handed over."""
+        """Hand the next message to the connection, once it is written down; what cannot be is not
+        handed over."""
         while self._asked is None and self._waiting and self._connection is not None:
             request = self._waiting.popleft()
             try:

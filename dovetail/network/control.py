@@ -1,4 +1,4 @@
-"""What driver and host say to each other beside a method: there is no answer; it did not count."""
+"""Messages between driver and host beside a method: there is no answer; it did not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message costs its sender in privacy, told beside the message and never within it.
+"""Costs of a message in its sender's privacy, beside the message and never within it.
 
 A method that noises what leaves says here what the answer that it gives has cost so far; a ledger
 that writes the message down asks. Nothing of it travels.

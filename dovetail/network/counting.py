@@ -1,4 +1,4 @@
-"""What happens again and again is told at 1, 10, 100, ... times, so that it cannot fill a log."""
+"""Counting of repeated events, reported at 1, 10, 100, ... times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
 def kind_of(text: str) -> str:
-    """What two of one kind have in common.
+    """Text that two events of one kind have in common.
 
     >>> kind_of("number 7 after number 12 of run 3fa9")
     'number # after number # of run #'
@@ -41,7 +41,7 @@ class Counted:
 
 
 def times(count: int) -> str:
-    """What is added to a line that stands for several.
+    """Text to add to a line that stands for several.
 
     >>> times(1), times(100)
     ('', ' (100 times)')

@@ -1,4 +1,4 @@
-"""What a party shows and whom it believes: its files, and what is wrong with them."""
+"""Credentials: what a party shows and whom it believes, its files, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a party shows and whom it believes, as PEM.
+    """Credentials of a party, as PEM: what it shows and whom it believes.
 
     Attributes:
         ca: certificates of the authorities it believes.
@@ -179,7 +179,7 @@ def certificates_beside(party_file: Path, party: str) -> Path:
 
 
 def certificate_warnings(folder: Path, name: str, *, now: datetime | None = None) -> list[str]:
-    """What to do about a party's certificate, which need not be here; its key is not read."""
+    """Warnings about a party's certificate, which need not be here; its key is not read."""
     path = folder / f"{name}.pem"
     if not path.exists():
         return []
@@ -203,7 +203,7 @@ def revoked_by(folder: Path, certificate: bytes) -> str | None:
 
 
 def _listed(folder: Path, between: Sequence[x509.Certificate] = ()) -> Revocations | None:
-    """What ``crl.pem`` revokes as it is now, signed by ``ca.pem`` or by one between."""
+    """Revocations in ``crl.pem`` as it is now, signed by ``ca.pem`` or by one between."""
     path, authority = folder / "crl.pem", folder / "ca.pem"
     if not path.exists():
         return None
@@ -213,7 +213,7 @@ def _listed(folder: Path, between: Sequence[x509.Certificate] = ()) -> Revocatio
 
 
 def expiry_warning(certificate: x509.Certificate, now: datetime, what: str = "") -> str | None:
-    """What to do about a certificate that expires within ``WARN_DAYS`` days; None of others."""
+    """Warning about a certificate that expires within ``WARN_DAYS`` days; None of others."""
     left = certificate.not_valid_after_utc - now
     if left >= timedelta(days=WARN_DAYS):
         return None

@@ -123,7 +123,7 @@ class Engine(ABC):
         return self.send(requests, reply, timeout_s=timeout_s).replies()
 
     def patient(self) -> Engine:
-        """The same that waits longer for a lost party: for a question that is the whole run."""
+        """Engine that waits longer for a lost party: for a question that is the whole run."""
         return self
 
     def notify(self, party: str, why: str) -> None:  # noqa: B027 - who needs it has it

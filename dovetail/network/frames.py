@@ -1,4 +1,4 @@
-"""What both ends of a ``Stream`` agree on: how messages are cut into frames, and heartbeats.
+"""Frames of a ``Stream``: how messages are cut into them, and heartbeats.
 
     frame   16 bytes, little-endian: "DVTL", kind (1 byte), 3 zero bytes, number (8 bytes); a piece
     HELLO   number = bytes of the piece, JSON: who speaks; the first frame of either side
@@ -120,7 +120,7 @@ class Assembler:
 
 @dataclass(frozen=True)
 class Hello:
-    """Who speaks: checked before any message.
+    """Greeting that says who speaks: checked before any message.
 
     Attributes:
         instance: drawn at random by each process.
@@ -136,7 +136,7 @@ class Hello:
     start_s: float = 0.0
 
     def statement(self, driver: str, party: str) -> bytes:
-        """What a driver signs on the line that this party's hello began."""
+        """Bytes that a driver signs on the connection that this party's hello started."""
         fields = ["dovetail-drives-1", driver, party, self.instance, self.nonce]
         return json.dumps(fields).encode()
 

@@ -84,7 +84,7 @@ class Head:
     proof: Annotated[str, Field(pattern="^([0-9a-f]{2})*$")] = ""
 
     def statement(self) -> bytes:
-        """What is signed."""
+        """Bytes that are signed."""
         fields = [self.of, self.lines, self.hash, self.time, self.root]
         return b"dovetail ledger head 3\n" + json.dumps(fields).encode()
 
@@ -222,7 +222,7 @@ def _write(path: Path, head: Head, *, for_good: bool) -> None:
 
 @dataclass(frozen=True)
 class Compared:
-    """What one party holds of another's ledger.
+    """Comparison of a party's ledger with what another holds of it.
 
     Attributes:
         holder: who holds the heads.

@@ -185,7 +185,7 @@ class Host:
             self._on_restart(driver)
 
     def pass_over(self, cause: str, driver: str) -> str:
-        """What is told a driver whose request is not even read, once that is written down."""
+        """Text to a driver whose request is not even read, once that is written down."""
         with self._lock:
             self.refuse(driver, cause)
             try:
@@ -345,7 +345,8 @@ class Host:
     def _unwritten(
         self, error: NotWrittenError, driver: str, header: messages.Header | None = None
     ) -> messages.Data:
-        """What the driver is told; whoever watches here is told why, as of a refusal."""
+        """Reply to the driver of what could not be written; whoever watches here sees why, as of a
+        refusal."""
         kind, run, sequence = (
             ("", "", 0) if header is None else (header.type, header.run, header.sequence)
         )

@@ -84,7 +84,7 @@ class Process:
         return answers
 
     def states(self, variant: int, names: list[str]) -> dict[str, bytes]:
-        """What their next answers depend on; nothing of one whose state does not tell all of it."""
+        """States that their next answers depend on; none of one whose state lacks something."""
         states = {}
         for name in names:
             party = self._parties[variant][name]
@@ -96,7 +96,7 @@ class Process:
         return states
 
     def spent(self, variant: int, names: list[str]) -> dict[str, list[dict[str, Any]]]:
-        """What their noised releases have cost so far."""
+        """Privacy costs of their noised releases so far."""
         return {name: [*self._inside[variant][name].spent()] for name in names}
 
     def restore(self, variant: int, states: dict[str, bytes]) -> None:
@@ -170,7 +170,7 @@ class Pool:
         return hosted, hosted.remote
 
     def engine(self, kind: Kind) -> Any:
-        """What makes an engine of this kind for parties that this gave."""
+        """Factory of an engine of this kind for parties that this gave."""
         return partial(AtOnce, kind=kind)
 
     def stop(self) -> None:
@@ -223,7 +223,7 @@ class Hosted(Mapping[str, Any]):
         self._call("load", {actor: (kind, part.made) for actor, part in self._parts.items()})
 
     def _make(self, part: Part, call: Callable[..., Any]) -> None:
-        """What a process that was lost has to be called with, in its place."""
+        """Start a process instead of one that was lost, with the same calls."""
         call("load", part.variant, self._kind, part.made)
         if part.states:
             call("restore", part.variant, part.states)

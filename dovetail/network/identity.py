@@ -30,7 +30,7 @@ _LENGTH = struct.Struct(">H")
 
 
 class Identity(Protocol):
-    """Who a party is towards the others."""
+    """Identity of a party towards the others."""
 
     def sign(self, statement: bytes) -> bytes:
         """A proof that this party says so."""

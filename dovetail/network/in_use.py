@@ -1,4 +1,4 @@
-"""What one process uses at a time, such as a run's folder, and which process that is.
+"""Locks on what one process uses at a time, such as a run's folder, and which process that is.
 
 The lock is the kernel's, which drops it when its process ends, however that happens. Beside it
 stands who holds it: ``.lock.json``.
@@ -93,7 +93,7 @@ def _this_process() -> dict[str, object]:
 
 
 def _user(lock: Path) -> str:
-    """Who uses what, in words."""
+    """Description of who uses what."""
     what = lock.with_name(lock.name[1:].removesuffix(LOCK)) if lock.name != LOCK else lock.parent
     try:
         user = json.loads(lock.with_name(f"{lock.name}.json").read_text(encoding="utf-8"))

@@ -75,7 +75,7 @@ class Ledger:
             self._bytes[line] = self._bytes.get(line, 0) + other._bytes[line]
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """One JSON-ready line per kind of message, in the order they first left."""
+        """JSON-ready lines, one per kind of message, in the order they first left."""
         for line, count in list(self._counts.items()):  # a queued message may leave meanwhile
             sender, receiver, kind, described = line
             yield {
@@ -325,7 +325,7 @@ class LedgerFile:
         self._add_line(_to_json(entries)[:-1])
 
     def _add_line(self, text: str) -> None:
-        """One more line: JSON, of which the hashes and the end are still to come."""
+        """Add a line: JSON, of which the hashes and the end are still to come."""
         if not self._close.alive:
             raise NetworkError(f"{self.path}: this ledger is closed; open it again")
         body = f'{text},"previous":"{self.last_hash}"'.encode()
@@ -367,7 +367,7 @@ def _cost(message: Message) -> str:
 
 
 def _about(count: int, digest: str, connection: int) -> str:
-    """What a line says only where there is something to say, each after a comma."""
+    """Parts of a line that are there only if needed, each after a comma."""
     return (
         (f',"count":{count}' if count > 1 else "")
         + (f',"digest":"{digest}"' if digest else "")
@@ -467,7 +467,7 @@ class Verified:
         return totals
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """One JSON-ready line per receiver and kind of message, in the order they first left."""
+        """JSON-ready lines, one per receiver and kind of message, in the order they first left."""
         for (receiver, kind, described), sent in self.sent.items():
             yield {
                 "to": receiver,
@@ -481,7 +481,7 @@ class Verified:
             }
 
     def lines_came(self) -> Iterator[dict[str, Any]]:
-        """One JSON-ready line per sender and kind of message, in the order they first came."""
+        """JSON-ready lines, one per sender and kind of message, in the order they first came."""
         for (sender, kind), came in self.came.items():
             fields = {name: value for name, value in vars(came).items() if name != "cost"}
             yield {"from": sender, "message": kind, **fields}
@@ -490,7 +490,7 @@ class Verified:
 def verify(
     path: str | Path, *, noted: str | None = None, whole: bool = True, keep: bool = True
 ) -> Verified:
-    """What an unbroken ``LedgerFile`` holds.
+    """Contents of an unbroken ``LedgerFile``.
 
     Memory grows by 64 bytes a line, and without ``keep`` not at all.
 

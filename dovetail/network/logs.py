@@ -26,7 +26,8 @@ def of_run(run: str) -> Iterator[None]:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time (UTC), level, logger, party, run, message, and an exception.
+    """Formatter of a JSON object a record: time (UTC), level, logger, party, run, message, and an
+    exception.
 
     Args:
         party: whose process it is.

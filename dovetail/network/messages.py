@@ -113,13 +113,14 @@ _to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def _once(work: F) -> F:
-    """What is worked out once for each type; of ``cache`` mypy says that a class has no hash."""
+    """Decorator that works out a result once for each type; of ``cache`` mypy says that a class has
+    no hash."""
     return typing.cast(F, cache(work))
 
 
 @dataclass(frozen=True)
 class Values:
-    """What a tensor field may hold; its shape is what stands behind the last "_" of its name.
+    """Values that a tensor field may hold; its shape is after the last "_" of its name.
 
     A letter is a size, the same in all fields of a message, and a number is that many: ``keys_K32``
     is (K, 32).
@@ -216,7 +217,7 @@ class Message(_Frozen):
 
     @classmethod
     def named(cls, family: str, module: str) -> type[Self]:
-        """The same message as one of a method's, to stand in ``module`` under the same name."""
+        """Type of the same message as one of a method's, in ``module`` under the same name."""
         return type(cls.__name__, (cls,), {"family": family, "__module__": module})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -236,7 +237,7 @@ def _wire_name(kind: type[Any]) -> str:
 
 @dataclass(frozen=True)
 class Header:
-    """What a message says of itself.
+    """Header of a message.
 
     Attributes:
         protocol: ``PROTOCOL``; any other is refused.
@@ -475,7 +476,7 @@ class Opened:
 
 @dataclass(frozen=True, eq=False)
 class _About:
-    """What a header has beside the number; nothing in it is changed once it is made.
+    """Header without the number; nothing in it is changed once it is made.
 
     Attributes:
         header: with the number of the first message that had it.
@@ -499,7 +500,7 @@ class _About:
 
 
 class _Plan(NamedTuple):
-    """What was checked of a header for one type of message: it holds for all that share it."""
+    """Plan that was checked of a header for one type of message: it holds for all that share it."""
 
     scalars: dict[str, Any]
     spans: dict[str, _Span]
@@ -551,7 +552,7 @@ def open_message(data: Data) -> Opened:
 
 
 def _about(text: bytes) -> _About | None:
-    """What a header says; None where it cannot be read.
+    """Header that is parsed; None if it cannot be read.
 
     Raises:
         MessageError: it is of another protocol, or something in it cannot be.
@@ -757,7 +758,7 @@ class _Span(NamedTuple):
 
 
 def _span(kind: type[Message], name: str, entry: Any) -> _Span:
-    """What a header says of one tensor, if such a tensor can be."""
+    """Place and shape of one tensor in a header, if such a tensor can be."""
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         dtype = _DTYPES[code]

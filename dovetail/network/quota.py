@@ -1,4 +1,4 @@
-"""What a party's site has answered, counted in one file that no message reaches: ``site.sqlite``.
+"""Counts of what a party's site has answered, in one file that no message reaches: ``site.sqlite``.
 
     alignments      when which driver aligned, with how many ids   alignment/limits.py
     begins          when a run began                               node/limits.py
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Count:
-    """What is written down of an answer.
+    """Counts that are written down of an answer.
 
     Attributes:
         changes: all of them are made, or none.
@@ -89,7 +89,7 @@ class Count:
 
 @dataclass
 class _Work:
-    """One answer that is computed."""
+    """Answer that is being computed."""
 
     reserved: list[int] = field(default_factory=list)
     undo: list[Change] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Work:
 
 
 class QuotaError(ConfigError):
-    """What is asked cannot be counted, so it is not answered."""
+    """Error: a question cannot be counted, so it is not answered."""
 
 
 class Quota:
@@ -176,7 +176,7 @@ class Quota:
                 raise self._unusable("read", error) from None
 
     def write(self, sql: str, *values: Any, for_good: bool = False) -> None:
-        """One change of one row; see ``write_all``."""
+        """Change one row; see ``write_all``."""
         self.write_all((sql, [values]), for_good=for_good)
 
     def write_all(self, *changes: Change, for_good: bool = False) -> None:
@@ -184,7 +184,7 @@ class Quota:
         self.decide(lambda: Count(changes), for_good=for_good)
 
     def decide(self, decision: Callable[[], Count], *, for_good: bool = False) -> int | None:
-        """What is read decides what is written, and nobody comes between.
+        """Write what a decision on the read counts says, with nobody between.
 
         Gives the number of what ``give_back`` undoes, within ``work``.
 
@@ -203,7 +203,7 @@ class Quota:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """What this thread counts in here is given back if an error ends it."""
+        """Context whose counts of this thread are given back if an error ends it."""
         outer, work = getattr(self._work, "now", None), _Work()
         self._work.now = work
         try:

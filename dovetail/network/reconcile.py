@@ -85,7 +85,7 @@ class Entry:
 
 @dataclass
 class Agreement:
-    """What one ledger says left for the other, held against what that says came.
+    """Comparison of what one ledger sent to the other with what that received.
 
     Attributes:
         sender, receiver: whose ledgers.
@@ -119,7 +119,7 @@ def reconcile(one: Path, other: Path) -> list[Agreement]:
 
 
 class _Ledger:
-    """One ledger's lines about messages with one other."""
+    """Lines of one ledger about messages with one other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,7 +166,7 @@ class _Ledger:
         return False
 
     def answer_to(self, entry: Entry) -> Entry | None:
-        """What came in answer to this request, before the next one left."""
+        """Entry that came in answer to this request, before the next one left."""
         for following in self.entries[self.indices[id(entry)] + 1 :]:
             if following.left:
                 return None
@@ -411,7 +411,7 @@ def _text(ledger: Path, line: int) -> str:
 
 @dataclass(frozen=True)
 class Proved:
-    """What a proof shows.
+    """Result of checking a proof.
 
     Attributes:
         party: whose ledger it is.
@@ -427,7 +427,7 @@ class Proved:
 
 
 def check_line(proof: Path, *, authorities: Sequence[x509.Certificate] = ()) -> Proved:
-    """What a file of ``prove`` shows.
+    """Result of checking a file of ``prove``.
 
     Args:
         proof: the file.

@@ -1,4 +1,4 @@
-"""What a party's host writes into its ledger: each request that came, and what left for it.
+"""Recording of a party's host in its ledger: each request that came, and what left for it.
 
 A line is written for each, but not for each of many failures in a row: a driver whose requests are
 all refused must not fill the disk.
@@ -57,7 +57,7 @@ class _Failures:
 
 @dataclass(frozen=True)
 class _Request:
-    """One that came, as its line says."""
+    """Request that came, as its line has it."""
 
     run: str = ""
     sequence: int = 0
@@ -205,7 +205,7 @@ class Recorder:
 
 
 def _request(data: Data | None, opened: Opened | None) -> _Request:
-    """What its line says of a request; without data, of one that was not even read."""
+    """Request as its line has it; without data, one that was not even read."""
     if data is None:
         return _Request()
     digest = hashlib.sha256(data).hexdigest()

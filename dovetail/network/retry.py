@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def patiently(write: Callable[[], R]) -> R:
-    """What ``write`` gives; tried again for 1.5 s while descriptors or disk are short.
+    """Result of ``write``; tried again for 1.5 s while descriptors or disk are short.
 
     Raises:
         OSError: of another kind, or the last attempt's.

@@ -24,7 +24,7 @@ _UNDERSTOOD = (x509.CRLNumber, x509.AuthorityKeyIdentifier)
 
 
 class Revocations:
-    """What the lists that are believed here say.
+    """Revocations in the lists that are believed here.
 
     Args:
         lists: each signed by an authority that the caller believes.

@@ -134,7 +134,7 @@ class Lines:
         return of_run if timeout_s is None else timeout_s
 
     def _advice(self, missing: Sequence[str]) -> str:
-        """What to look for where these did not come."""
+        """Advice on what to look for if these parties did not come."""
         raise NotImplementedError
 
     def engine(
@@ -168,7 +168,7 @@ class Lines:
 
 
 class _LinesEngine(Engine):
-    """One run over such lines."""
+    """Engine of one run over such connections."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Who dials in and gets no further than TLS.
+"""Connections that get no further than TLS.
 
 gRPC asks for certificates at each handshake and does not report one that fails, and TLS ends before
 a name is known. So the addresses are read from the system's table of connections (Linux), and those
@@ -32,7 +32,7 @@ class Strangers:
         self._looked = 0.0
 
     def handshake(self, port: int) -> None:
-        """One begins."""
+        """Note that a handshake started."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return

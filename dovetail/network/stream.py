@@ -132,7 +132,7 @@ class Stream(Lines):
         return self._strangers.addresses()
 
     def _offer_new(self) -> Any:
-        """What the next handshake shows and believes, if that has changed; gRPC asks each time."""
+        """Credentials for the next handshake, if they have changed; gRPC asks each time."""
         self._strangers.handshake(self.port)
         fresh = self._certified.credentials
         if fresh is self._offered:
@@ -170,7 +170,7 @@ class Stream(Lines):
         )
 
     def _exchange(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        """What one connection is sent; runs on a thread of its own."""
+        """Bytes that one connection is sent; runs on a thread of its own."""
         self._strangers.called(context.peer())
         name = _certified_name(context)
         link = self.links.get(name)
@@ -258,7 +258,7 @@ def _certified_name(context: Any) -> str:
 
 
 def _certificates(context: Any) -> tuple[x509.Certificate, ...]:
-    """What the peer has shown: its own certificate, and those behind it."""
+    """Certificates that the peer has shown: its own, and those behind it."""
     shown = context.auth_context()
     # A server's chain is without the peer's own certificate.
     data = b"".join((*shown["x509_pem_cert"], *shown.get("x509_pem_cert_chain", ())))

@@ -52,11 +52,11 @@ class Tree:
         self.frontier = list(frontier)
 
     def add(self, line: bytes) -> None:
-        """One more line's text; 2 hashes on average."""
+        """Add a line's text; 2 hashes on average."""
         self.add_leaf(leaf_hash(line))
 
     def add_leaf(self, leaf: bytes) -> None:
-        """One more line's leaf."""
+        """Add a line's leaf."""
         node = leaf
         full = self.size
         while full & 1:

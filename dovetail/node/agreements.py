@@ -1,4 +1,4 @@
-"""What a party has agreed to: the proposals it knows, who signed them, and what was run on them.
+"""Agreements of a party: the proposals it knows, who signed them, and what was run on them.
 
     shop.site/proposals/NAME/
         proposal.json          what was proposed, NAME being its SHA-256

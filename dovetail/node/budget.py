@@ -1,4 +1,4 @@
-"""What one driver's runs may take of a party's machine, all of them together: memory and disk.
+"""Budget of one driver's runs at a party, all of them together: memory and disk.
 
 Memory is counted as networks are made, tensor by tensor, before each is: a message that asks for a
 network too large is refused when the first of its tensors would not fit, and nothing was allocated

@@ -186,7 +186,7 @@ class Listener:
         )
 
     def secret(self) -> bytes:
-        """What its site mixes into the random numbers of its runs."""
+        """Secret that its site mixes into the random numbers of its runs."""
         return site_secret(self.site_folder)
 
     def wait(self) -> None:
@@ -223,15 +223,15 @@ class Listener:
         return {} if heads is None else heads.report((self.name, *self.partners))
 
     def planned(self, plan: Plan) -> None:
-        """What partners are asked for: who would refuse it does so before ids are compared."""
+        """Ask partners for what the run needs: refusals come before ids are compared."""
         self._plan = plan
 
     def agreed(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
-        """What it runs from here on is of this proposal, which partners are shown first."""
+        """Note that later runs are of this proposal, which partners are shown first."""
         self._agreed = proposal, signatures
 
     def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
-        """What reaches these partners in a run, or all."""
+        """Engine that reaches these partners in a run, or all."""
         section, self._told = self._section, False
         return self._lines.engine(
             run if self._agreed is None else agreed_run(run, self._agreed[0].name),
@@ -288,11 +288,11 @@ class Coordinator(Listener):
         self._talk.print(text)
 
     def carry(self, run: str) -> Engine:
-        """What reaches the partners while they align by way of this driver."""
+        """Engine that reaches the partners while they align by way of this driver."""
         return self._engine(run)
 
     def connect(self, variant: str) -> Engine:
-        """What reaches the partners in one variant of the run that was begun."""
+        """Engine that reaches the partners in one variant of the run that was started."""
         run, seed = self._run
         return self._engine(f"{run}/{variant}/{seed}")
 
@@ -388,7 +388,7 @@ class Driver(Listener):
         return self.site_folder / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
 
     def alignment(self) -> dd.Alignment:
-        """What ``dovetail align`` left here, or an alignment made now; of this run's partners.
+        """Alignment that ``dovetail align`` left here, or one made now; of this run's partners.
 
         Raises:
             AlignmentError: what it left is of another table, or not of all partners.
@@ -433,7 +433,7 @@ class Driver(Listener):
         return f"{self._stored.run}/{fresh}"
 
     def connect(self, variant: str) -> Engine:
-        """What reaches the partners in one variant of the run that was begun."""
+        """Engine that reaches the partners in one variant of the run that was started."""
         assert self._stored is not None
         return self._engine(stored.training_run(self._stored.run, variant, *self._run))
 
@@ -447,7 +447,7 @@ def _not_aligned(failure: PartyError) -> PartyError:
 
 
 def coordinator_name(section: ElsewhereSection) -> str:
-    """What a driver without data is called.
+    """Name of a driver without data.
 
     Raises:
         ConfigError: as one of the partners is.

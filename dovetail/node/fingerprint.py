@@ -1,4 +1,4 @@
-"""What a party's saved states depend on besides their bytes: its rows and its own settings.
+"""Fingerprint of what a party's saved states depend on besides their bytes: its rows and settings.
 
 A state says which rows and settings it is of, as digests. A party that returns with other values
 under the same ids, or another network, so finds out before it goes on.

@@ -28,7 +28,7 @@ from dovetail.node.warnings import Warned
 
 
 def shown_by(site: Site, certificates: Path | None) -> Certified:
-    """What a party shows, and whom it believes.
+    """Credentials of a party: what it shows, and whom it believes.
 
     Raises:
         ConfigError: certificates that will not do.

@@ -60,7 +60,7 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What new certificates say.
+    """Terms of new certificates.
 
     Attributes:
         drivers: who may listen.
@@ -206,7 +206,7 @@ def revoke(
 def _write_lists(
     folder: Folder, authority: Authority, lines: list[Any], days: int, now: datetime
 ) -> tuple[Path, list[str]]:
-    """One list of each authority that is here, in one file, for everybody."""
+    """Write the lists of all authorities that are here into one file, for everybody."""
     issuer_of = {
         line["serial"]: line.get("issuer") for line in _lines(folder.authority / "issued.jsonl")
     }
@@ -367,7 +367,7 @@ def _check_taken(folder: Folder, fingerprints: dict[str, str | None]) -> None:
 
 
 def listed(folder: Folder) -> dict[str, Any]:
-    """What the folder holds."""
+    """Contents of the folder."""
     listing: dict[str, Any] = {}
     if (folder.authority / "ca.pem").exists():
         authority = made.certificates_in(folder.authority / "ca.pem", "the authority")[0]

@@ -110,7 +110,7 @@ def _wait(
 
 
 def describe(site: Site, addresses: Mapping[str, str], site_folder: Path) -> Iterator[str]:
-    """What the party will and will not agree to; nothing of its table but its size."""
+    """Sentences on what the party will and will not agree to; nothing of its table but its size."""
     policy = site.policy.section
     num_columns = len([name for names in site.table.blocks.values() for name in names])
     columns = f", {num_columns} columns" if num_columns else ""

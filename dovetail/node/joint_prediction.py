@@ -43,7 +43,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True, eq=False)
 class _Agreed:
-    """Who came, and which of the samples each has.
+    """Agreement on an alignment: which parties came, and which of the samples each has.
 
     Attributes:
         engine: reaches them.
@@ -90,7 +90,7 @@ class Asker(Listener):
         self._question = question_of(model.spec, keys_of(site, trained))
 
     def ask(self, ids: np.ndarray) -> Answers:
-        """What the parties that come and answer say of the samples with these ids, by row.
+        """Answers of the parties that come about the samples with these ids, by row.
 
         Raises:
             AlignmentError: ids that cannot be compared.
@@ -130,7 +130,7 @@ class Asker(Listener):
         )
 
     def _come(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Who came in time, and who did not."""
+        """Parties that came in time, and the causes of those that did not."""
         try:
             self.wait()
         except NetworkError:
@@ -143,7 +143,7 @@ class Asker(Listener):
 
 
 def question_of(spec: Any, keys: Path) -> Question:
-    """What is asked of the parties that a model predicts with.
+    """Question to the parties that a model predicts with.
 
     Args:
         spec: of the model.
@@ -197,5 +197,5 @@ def check_asks(site: Site, model: Model, section: ElsewhereSection) -> str:
 
 
 def missing_text(missed: Mapping[str, str]) -> str:
-    """Who is missing, and why."""
+    """Text on which parties are missing, and why."""
     return "; ".join(f"{name} ({why})" for name, why in missed.items())

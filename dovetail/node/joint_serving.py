@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class _Agreed:
-    """What one partner agreed on.
+    """Agreement with one partner.
 
     Attributes:
         engine: reaches it, in the run of this agreement.
@@ -155,7 +155,7 @@ class JointServing(Listener):
         return name in self._lines.connected
 
     def agree(self, name: str) -> _Agreed:
-        """What a partner and this one agree on now.
+        """Agreement of a partner and this party now.
 
         Raises:
             DovetailError: it refuses, fails or goes.
@@ -175,7 +175,7 @@ class JointServing(Listener):
 
 
 class _Partner:
-    """One partner, and the thread that talks with it."""
+    """Partner, and the thread that talks with it."""
 
     def __init__(self, serving: JointServing, name: str) -> None:
         self._serving = serving
@@ -195,7 +195,7 @@ class _Partner:
         self._thread.join(2 * self._serving.within_s + 5)
 
     def ask(self, trained: str, question: Question, rows_B: Tensor) -> Future[Tensor]:
-        """Its codes to come; who is not there answers at once that it is not."""
+        """Codes to come; a partner that is not there answers at once that it is not."""
         answer: Future[Tensor] = Future()
         why = self._absent()
         if why is not None:
@@ -256,7 +256,7 @@ class _Partner:
         return False
 
     def _answer(self, questions: Sequence[_Asked]) -> None:
-        """One message for all that ask by one model; whoever is not answered is told why.
+        """Send one message for all that ask by one model; whoever is not answered gets the cause.
 
         Raises:
             NetworkError: the partner did not answer.

@@ -1,4 +1,5 @@
-"""What a driver may ask of a party over time, counted in its site and not forgotten (``Quota``).
+"""Limits on what a driver may ask of a party over time, counted in its site and not forgotten
+(``Quota``).
 
 All is counted before the work that it asks for, and given back where that comes to nothing.
 
@@ -76,7 +77,7 @@ class RunLimits:
                     guard.heard = False
 
     def of(self, driver: str, run: str, name: str, algorithm: Algorithm) -> Guard:
-        """What checks the messages of one run.
+        """Guard that checks the messages of one run.
 
         Args:
             driver: who asks.
@@ -359,7 +360,7 @@ class Guard:
         return answer if uses is None else uses.limits.write_into(answer)
 
     def park(self) -> State:
-        """What is to be kept where this process may end now."""
+        """State to keep if this process may end now."""
         return {"heard": self._conversation() if self.heard else "", "forgotten": self._forgotten}
 
     def resume(self, state: State) -> None:

@@ -127,7 +127,7 @@ def _by_truth(
 
 
 def rated(site: Site) -> list[dict[str, Any]]:
-    """What each of a party's match keys is worth at its site; nothing is sent.
+    """Quality of each of a party's match keys at its site; nothing is sent.
 
     Raises:
         ConfigError: the party has none.

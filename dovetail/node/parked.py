@@ -1,4 +1,4 @@
-"""What a party's runs are in between two letters: so that its process may end after each of them.
+"""State of a party's runs between two letters: so that its process may end after each of them.
 
 Over a network a party's process stays, and what it holds in memory is written when the driver says
 ``Save``. A party that joins by mailbox may be a job that runs at night: after each letter all that
@@ -50,7 +50,7 @@ class Parkable(Protocol):
     touched: bool  # since it was parked last
 
     def unsaved(self) -> str:
-        """What it is in the middle of and cannot be written; "" where nothing is."""
+        """Description of what it is in the middle of and cannot be written; "" for nothing."""
 
     def park(self, path: Path) -> None:
         """Write what it is in."""
@@ -155,7 +155,7 @@ class Parked:
         return None
 
     def busy(self, driver: str) -> str:
-        """What of this driver's runs cannot be written now."""
+        """Description of this driver's runs that cannot be written now."""
         return next(filter(None, (each.unsaved() for each in self._of(driver))), "")
 
     def park(self, driver: str, mark: int) -> None:

@@ -100,7 +100,7 @@ def add_site(sites: dict[str, Site], site: Site) -> None:
 
 
 def open_site(path: Path) -> Site:
-    """One party file, with its table.
+    """Site of one party file, with its table.
 
     Raises:
         ConfigError: a file that cannot be read, or does not fit.
@@ -117,7 +117,7 @@ def make_site(
     folder: Path | None = None,
     table: dd.Table | None = None,
 ) -> Site:
-    """What a party file says, as values: from a file, or from Python.
+    """Site from a party file's values: from a file, or from Python.
 
     Args:
         values: the tables of a party file.

@@ -1,4 +1,4 @@
-"""What a party file says: [party], [policy], and the party's own settings of each method.
+"""Sections of a party file: [party], [policy], and the party's own settings of each method.
 
 Read without torch, so that a mistake is told at once; ``partyfile.py`` opens what it names.
 """

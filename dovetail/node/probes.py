@@ -1,4 +1,4 @@
-"""What an orchestrator asks a running process: is it alive, is it ready, and how is it doing.
+"""Probes of an orchestrator: whether a running process is alive, ready, and how it is doing.
 
     GET /health    200 while the process answers at all
     GET /ready     200 if it can do its work now, else 503 with a line that says why not

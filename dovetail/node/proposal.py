@@ -1,4 +1,4 @@
-"""What a run is to be, as one text that every party reads and signs before anything is asked of it.
+"""Proposal of a run: one text that every party reads and signs before anything is asked of it.
 
     proposal.json          canonical JSON (RFC 8785); its SHA-256 is the proposal's name
     proposal.md            the same for people
@@ -120,7 +120,7 @@ class Proposal(Section):
 
     @property
     def signers(self) -> tuple[str, ...]:
-        """Who has to sign: all that take part, and whoever drives."""
+        """Names of those who have to sign: all that take part, and whoever drives."""
         return tuple(dict.fromkeys((*self.parties, self.driver)))
 
     @property
@@ -161,7 +161,7 @@ class Proposal(Section):
 
 
 class Signed(Section):
-    """What a party says and signs.
+    """Statement that a party signs.
 
     Attributes:
         opening: what is signed begins with it, so that it cannot pass for anything else.
@@ -179,7 +179,7 @@ class Signed(Section):
 
     @property
     def statement(self) -> bytes:
-        """What is signed."""
+        """Bytes that are signed."""
         return self.opening + rfc8785.dumps(self.model_dump(mode="json", exclude={"proof"}))
 
     def signed(self, identity: Identity) -> Self:
@@ -189,7 +189,7 @@ class Signed(Section):
 
 
 class Signature(Signed):
-    """What a party says of a proposal.
+    """Answer of a party to a proposal.
 
     Attributes:
         proposal: its name.
@@ -257,7 +257,7 @@ class Signature(Signed):
 def sign(
     proposal: Proposal, party: str, identity: Identity, *, refuse: str | None = None
 ) -> Signature:
-    """What a party says of a proposal, now; ``refuse`` is why it does not take part."""
+    """Answer of a party to a proposal, now; ``refuse`` is why it does not take part."""
     return Signature(
         proposal=proposal.name,
         party=party,
@@ -299,7 +299,7 @@ def parse_proposal(text: str, *, where: str) -> Proposal:
 
 
 def parse_signature(text: str, *, where: str) -> Signature:
-    """What a party says of a proposal.
+    """Answer of a party to a proposal, parsed.
 
     Raises:
         ConfigError: it is nothing of the kind.

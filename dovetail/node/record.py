@@ -1,4 +1,4 @@
-"""One record of a run: what was agreed, what ran, what it was run on, and where the ledgers stood.
+"""Record of a run: what was agreed, what ran, what it was run on, and the heads of the ledgers.
 
     RUN/record.json     canonical JSON (RFC 8785), signed by the driver
     RUN/cohort.json     what opens the driver's own cohort digest; it stays with the driver
@@ -78,7 +78,7 @@ class Run(Section):
 
 
 class Account(Signed):
-    """What a party says of a proposal's runs, when the driver leaves.
+    """Account of a party on a proposal's runs, when the driver leaves.
 
     Attributes:
         party: who says so.
@@ -137,7 +137,7 @@ def give_account(
     used: Sequence[Mapping[str, str]],
     identity: Identity | None,
 ) -> str:
-    """What a party says, as it travels."""
+    """Account of a party, as it travels."""
     runs = [
         {
             **{name: each[name] for name in ("time", "run", "variant")},
@@ -153,7 +153,7 @@ def give_account(
 
 
 def read_account(text: str, party: str) -> Account | None:
-    """What a party has said; None where it says nothing.
+    """Account that a party has sent; None if it sent none.
 
     Raises:
         MessageError: it is no account, or another's.
@@ -248,7 +248,7 @@ def read_record(path: Path) -> Record:
 def check_record(
     path: Path, ledgers: Sequence[Path], authorities: Sequence[x509.Certificate] = ()
 ) -> Iterator[str]:
-    """What a record shows, one sentence after the other.
+    """Sentences on what a record shows.
 
     Args:
         path: the record, in its run's folder.

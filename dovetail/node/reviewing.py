@@ -66,7 +66,7 @@ class Reviewer:
 
 
 def changes(before: Proposal | None, now: Proposal) -> list[tuple[str, Any, Any]]:
-    """What differs from an earlier proposal: key, value then, value now."""
+    """Differences from an earlier proposal: key, value then, value now."""
     if before is None:
         return []
     then, fresh = (_by_message(json.loads(each.text)) for each in (before, now))

@@ -137,7 +137,7 @@ class Watched:
         return party.folder if isinstance(party, Checkpointed) else None
 
     def unsaved(self) -> str:
-        """What it is in the middle of and cannot be written; "" where nothing is."""
+        """Description of what it is in the middle of and cannot be written; "" for nothing."""
         party: object = self._loaded
         party = party.party if isinstance(party, Checkpointed) else party
         unsaved: Callable[[], str] = getattr(party, "unsaved", str)
@@ -222,7 +222,7 @@ class Aligning:
         self._held = held
 
     def unsaved(self) -> str:
-        """What a process that ends now would lose."""
+        """Description of what is lost if the process ends now."""
         return self._responder.unsaved() or self._held()
 
     def state(self) -> State | None:
@@ -363,7 +363,7 @@ class Runs:
             raise
 
     def _approve(self, run: str, agreed: str, algorithm: str, driver: str) -> Approved:
-        """What was agreed on of this run.
+        """Approval of this run by what was agreed on.
 
         Raises:
             ConfigError: it is not what was agreed on.
@@ -382,7 +382,7 @@ class Runs:
         return self._agreements.approve(run, agreed, policy, driver, samples=samples)
 
     def account(self, run: str, driver: str) -> str:
-        """What it says of the runs of a driver that is about to leave; "" of no proposal.
+        """Account on the runs of a driver that is about to leave; "" of no proposal.
 
         Rows that were agreed on with it for predictions are forgotten.
         """
@@ -475,7 +475,7 @@ class Runs:
             self._budgets.make_disk(driver, states, num_bytes)
 
         def restored(party: StatefulParty) -> None:
-            """What it has released since is not in a state that is older."""
+            """Restore a party without what it has released since, which is in no older state."""
             if isinstance(party, federated.Party):
                 party.counts_at_least(self._run_limits.releases((driver, run, algorithm)))
 

@@ -45,5 +45,5 @@ def site_secret(site_folder: Path) -> bytes:
 
 
 def run_key(secret: bytes, driver: str, number: int) -> bytes:
-    """What is mixed in when this driver's so many-th run begins here."""
+    """Key that is mixed in when this driver's run of this number starts here."""
     return derive_key(secret, "run", driver, str(number))

@@ -111,7 +111,7 @@ def certificates_of(site: Site) -> Path:
 
 
 def warnings_of(site: Site) -> list[str]:
-    """What to do about the party's certificate, if it is beside its file."""
+    """Warnings about the party's certificate, if it is beside its file."""
     try:
         return certificate_warnings(certificates_of(site), site.name)
     except ConfigError:  # a party without certificates, which may never need one
@@ -125,7 +125,7 @@ def revoked_of(site: Site) -> Path | None:
 
 
 class Refusals:
-    """What was refused, a line each; what is repeated is counted, and told at 10, 100, ... times.
+    """Log of refusals, a line each; repeated ones are counted, and written at 10, 100, ... times.
 
     Two that differ in numbers alone are of one kind: a replay of message 7, and one of message 8.
 

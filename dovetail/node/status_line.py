@@ -1,4 +1,4 @@
-"""What a party that is online says to whoever watches it."""
+"""Status of a party that is online, for whoever watches it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Activity:
-    """What a run has cost so far; bytes are those of tensors."""
+    """Cost of a run so far; bytes are those of tensors."""
 
     driver: str = ""
     num_messages: int = 0
@@ -81,18 +81,18 @@ class StatusLine:
             self._status.stop()
 
     def line(self, text: str) -> None:
-        """One line, as it is: names and causes come from others, and are no markup."""
+        """Print a line as it is: names and causes come from others, and are no markup."""
         self._console.print(Text(printable(text)), highlight=False, soft_wrap=True)
         if not self._console.is_terminal:
             self._console.file.flush()
 
     def print(self, text: str) -> None:
-        """One line with the time."""
+        """Print a line with the time."""
         _log.info("%s", text)
         self.line(f"{datetime.now():%H:%M:%S}  {text}")
 
     def event(self, event: Event, driver: str) -> None:
-        """What happened to the line to a driver."""
+        """Print what happened to the connection to a driver."""
         if event.kind == "connected":
             self._connected.add(driver)
         elif event.kind != "warned":

@@ -1,4 +1,4 @@
-"""What modules warn of while something runs, told to its user."""
+"""Warnings of modules while something runs, shown to its user."""
 
 from __future__ import annotations
 

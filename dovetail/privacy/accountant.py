@@ -97,8 +97,8 @@ class Account:
     least: int = 0
 
     def add(self, samples_B: Tensor, times: int = 1) -> None:
-        """One more release of each of these, of one that is named twice two; ``times``: rows that
-        one sample moves in it."""
+        """Add a release of each of these, of one that is named twice two; ``times``: rows that one
+        sample moves in it."""
         if len(samples_B) and int(samples_B.max()) >= len(self.count_S):
             grown = torch.full((int(samples_B.max()) + 1,), self.least)
             grown[: len(self.count_S)] = self.count_S

@@ -1,4 +1,5 @@
-"""What a party's own policy lets a run release of one of its samples, whatever the run asks."""
+"""Budget of a party's policy for what a run may release of one of its samples, whatever the run
+asks."""
 
 from __future__ import annotations
 

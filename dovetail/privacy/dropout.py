@@ -63,7 +63,7 @@ def threshold_of(num: int, share: float = QUORUM) -> int:
 
 
 class SumSecrets:
-    """One party's keys and seed for one attempt at one sum."""
+    """Keys and seed of one party for one attempt at one sum."""
 
     def __init__(self) -> None:
         self._masks = MaskKeys()

@@ -86,7 +86,7 @@ def total(shares: Iterable[Tensor]) -> Tensor:
 
 
 class MaskKeys:
-    """One party's key pair for one attempt at one sum."""
+    """Key pair of one party for one attempt at one sum."""
 
     def __init__(self) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.generate()

@@ -1,4 +1,4 @@
-"""What leaves a party row by row, bounded and noised as it has set: codes, or gradients.
+"""Release of a party's rows, bounded and noised as it has set: codes, or gradients.
 
     clip      each row is at most so long (Euclidean); a longer one is scaled down
     keep      of each row only this share of the largest numbers is sent, the others as zeros
@@ -122,7 +122,7 @@ class Releasing:
         return None if account is None else account.report()
 
     def spent(self, what: str, receiver: str) -> list[dict[str, Any]]:
-        """What releases to one receiver, of several tables, have cost, as a run tells it."""
+        """Privacy costs of releases to one receiver, of several tables, as a run reports them."""
         worst = max(self.report().values(), key=lambda each: each["epsilon"], default=None)
         return [] if worst is None else [{"to": receiver, "what": what, **worst}]
 
@@ -171,13 +171,13 @@ class Releasing:
 
 
 def released_to(released: Releasing | None, what: str) -> list[dict[str, Any]]:
-    """What noised releases have cost, to each of their receivers."""
+    """Privacy costs of noised releases, to each of their receivers."""
     accounts = {} if released is None else released.report()
     return [{"to": receiver, "what": what, **each} for receiver, each in accounts.items()]
 
 
 def spent_text(account: Mapping[str, Any]) -> str:
-    """What one sender's releases to one receiver have cost, as ``result.json`` tells it.
+    """Text on the cost of one sender's releases to one receiver, as ``result.json`` has it.
 
     >>> spent_text({"from": "a", "to": "b", "what": "codes", "epsilon": 4.2, "delta": 1e-05,
     ...             "releases": 7, "stopped": True})

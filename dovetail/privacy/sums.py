@@ -1,4 +1,4 @@
-"""One party's side of sums in secret: what it checks before a share of its own leaves.
+"""Side of one party in secret sums: what it checks before its share leaves.
 
 Masks (``masks.py``) hide a share among those of one sum. They do not help where the sum itself
 tells a single party's values. So a party shares only
@@ -67,7 +67,7 @@ class InMemory:
 
 @dataclass(eq=False)
 class _Lasting:
-    """One sum that may outlive lost parties, as one party knows it."""
+    """Sum that may outlive lost parties, as one party knows it."""
 
     number: int
     secrets: SumSecrets
@@ -77,7 +77,7 @@ class _Lasting:
 
 
 class SecretSums:
-    """What one party gives to sums of a run.
+    """Shares of one party in the sums of a run.
 
     Args:
         party: its name.
@@ -183,7 +183,7 @@ class SecretSums:
         proofs: Sequence[bytes],
         threshold: int,
     ) -> list[bytes]:
-        """Its secrets in parts, one encrypted for each member, in the order of their names.
+        """Parts of its secrets, one encrypted for each member, in the order of their names.
 
         Args:
             number: the round's.
@@ -307,7 +307,7 @@ class SecretSums:
     def _only_sum(
         self, number: int, members: Sequence[str], weights: Sequence[float], *kind: str
     ) -> str:
-        """What names a sum; refused where this round had another."""
+        """Name of a sum; refused if this round had another."""
         weighed = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
         digest = _digest([*kind, self._run, number, weighed])
         if self._rounds.only(number, digest) != digest:

@@ -1,1 +1,1 @@
-"""One self-contained page of one run, or of several side by side."""
+"""Report: a self-contained page of one run, or of several side by side."""

@@ -27,7 +27,7 @@ _TARGETS = {
 
 
 def audit_page(audit: Mapping[str, Any], name: str) -> str:
-    """What ``audit.json`` holds, as one self-contained page.
+    """Self-contained page of what ``audit.json`` holds.
 
     Args:
         audit: as ``Audit.to_json`` gives it.
@@ -104,7 +104,7 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> TableView:
 
 
 def audit_view(audit: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's report says of its audit, whose own page has all of it."""
+    """Summary of an audit for a run's report; the audit's own page has all of it."""
     worst: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for each in audit["findings"]:
         key = each["variant"], each["observer"], each["owner"], each["target"]
@@ -240,7 +240,7 @@ def defences(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _at(settings: Any, key: str) -> Any:
-    """What stands at a dotted key; None: nothing."""
+    """Value at a dotted key; None: nothing."""
     for name in key.split("."):
         settings = settings.get(name) if isinstance(settings, Mapping) else None
     return settings

@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One line.
+    """Line of a chart.
 
     Attributes:
         name: what stands beside it.
@@ -267,7 +267,7 @@ def _line(
 
 
 def _range(series: Sequence[Series]) -> tuple[float, float]:
-    """What the upright axis has to cover: the lines, and the bands unless they dwarf these."""
+    """Range of the upright axis: the lines, and the bands unless they dwarf these."""
     means = [point.mean for each in series for point in each.points]
     lows = [point.low for each in series for point in each.points]
     highs = [point.high for each in series for point in each.points]
@@ -354,7 +354,7 @@ class Dots:
     has_zero: bool
 
     def at(self, value: float) -> str:
-        """Its place in per cent from the left."""
+        """Position in per cent from the left."""
         low, high = self.marks[0], self.marks[-1]
         return f"{100 * (value - low) / (high - low):.2f}"
 

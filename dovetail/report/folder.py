@@ -1,4 +1,5 @@
-"""What run folders hold, read as it is: of a run that goes on, that was stopped, or that finished.
+"""Contents of run folders, read as they are: of a run that goes on, that was stopped, or that
+finished.
 
 Folders come from others: what does not fit is left out and noted, and nothing is run.
 """
@@ -36,7 +37,7 @@ class _Read(BaseModel):
 
 
 class Missed(_Read):
-    """What a party was left out of."""
+    """Steps that a party was left out of."""
 
     steps: int | None = None
     rounds: int | None = None
@@ -115,7 +116,7 @@ class Recovered(_Read):
 
 
 class Spent(_Read):
-    """What noised releases cost (``privacy/release.py``)."""
+    """Cost of noised releases (``privacy/release.py``)."""
 
     sender: str = Field(alias="from")
     receiver: str = Field(alias="to")
@@ -208,7 +209,7 @@ class ValueFile(_Read):
 
 @dataclass
 class Seed:
-    """One seed's folder.
+    """Folder of one seed.
 
     Attributes:
         path: the folder.
@@ -317,7 +318,7 @@ class Run:
 
 
 def read_run(path: Path, name: str | None = None) -> Run:
-    """What a run folder holds, finished or not.
+    """Contents of a run folder, finished or not.
 
     Args:
         path: the folder that ``dovetail train --out`` was told, or one seed's below it.
@@ -362,7 +363,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
 
 
 def _read_seed(path: Path) -> Seed:
-    """One seed's folder.
+    """Contents of one seed's folder.
 
     Raises:
         ConfigError: ``run.toml`` is not there or no TOML, and there is no result either.

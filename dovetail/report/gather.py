@@ -1,4 +1,4 @@
-"""What a page needs beside the run folders: their names, titles, and who held what."""
+"""Data of a page beside the run folders: their names, titles, and which party held what."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def known_names() -> Names:
 
 
 def coverage_of(run: Run, read_tables: bool, *, least: int = 0) -> Coverage | None:
-    """Who held what, from the data that the run names; None where it names none.
+    """Coverage of the parties, from the data that the run names; None if it names none.
 
     A folder may come from somebody else: files, queries and addresses that it names are read only
     when asked for, and data sets by their plain names always. Numbers of shared samples below

@@ -1,4 +1,4 @@
-"""What a run's model gets right and wrong on the test rows: intervals, classes, probabilities."""
+"""Judgement of a run's model on the test rows: intervals, classes, probabilities."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def judged(run: Run) -> list[dict[str, Any]]:
 
 
 def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> dict[str, Any]:
-    """One model: its scores, what it confuses, and how far what it says is so."""
+    """View of one model: its scores, what it confuses, and how well its probabilities fit."""
     scores = seed.done[run.method].scores.get(run.method, {}).get(party, {})
     of_seed = f", seed {seed.seed}" if len(run.seeds) > 1 else ""
     text = f"{judged_rows.rows:,} test rows."

@@ -23,7 +23,7 @@ from dovetail.runs.situations import overlaps
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Who held what in training.
+    """Coverage in training: which party held what.
 
     Attributes:
         parts: the parties; none where they are not known.
@@ -45,7 +45,7 @@ def html(
     coverage: Mapping[str, Coverage] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> str:
-    """One page: one run, or several side by side.
+    """HTML page of one run, or of several side by side.
 
     Args:
         runs: at least one, of different names.
@@ -99,7 +99,7 @@ def _view(run: Run, titles: tables.Titles, coverage: Coverage | None) -> dict[st
 
 
 def _held(coverage: Coverage) -> dict[str, Any]:
-    """Who held what, as it is drawn."""
+    """View of the coverage, as it is drawn."""
     held: dict[str, Any] = {"summary": "", "drawn": None, "tables": [], "note": coverage.note}
     if not coverage.parts:
         return held
@@ -127,7 +127,7 @@ def _held(coverage: Coverage) -> dict[str, Any]:
 
 @dataclass
 class _Curve:
-    """One line of every plot: a run's method, or a baseline."""
+    """Curve of every plot: a run's method, or a baseline."""
 
     name: str
     is_main: bool
@@ -161,7 +161,7 @@ def _curves(runs: Sequence[Run], names: tables.Names) -> list[_Curve]:
 
 
 def _inner(curve: _Curve, titles: tables.Titles) -> Iterator[_Curve]:
-    """What lines tell under other names, such as the scores of a server's own model."""
+    """Curves that lines have under other names, such as the scores of a server's own model."""
     seen = dict.fromkeys(
         key
         for lines in curve.seeds
@@ -342,7 +342,7 @@ def _dots(runs: Sequence[Run], names: tables.Names, score: str) -> charts.Dots |
 
 
 def _versions(runs: Sequence[Run], here: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What trained each run, where the run says so; and what made the page."""
+    """Versions that trained each run, if the run has them; and the version that made the page."""
     rows = []
     for run in runs:
         trained = run.seeds[0].versions

@@ -1,4 +1,4 @@
-"""What a report says of runs, in words and tables."""
+"""Tables and words of a report on runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dovetail.report.views import Cell, TableView
 
 @dataclass(frozen=True)
 class Names:
-    """What the methods of this installation are called.
+    """Names of this installation's methods.
 
     Attributes:
         sections: variant -> the section of the run file that has its settings.
@@ -34,7 +34,7 @@ class Names:
     titles: Mapping[str, Mapping[str, str]]
 
     def of(self, method: str) -> Titles:
-        """What the variants of a run of this method are called."""
+        """Names of the variants of a run of this method."""
         return Titles(self.titles.get(self.sections.get(method, ""), {}))
 
 
@@ -74,7 +74,7 @@ class Scored:
     partial: bool
 
     def values(self, score: str, party: str | None = None) -> list[float]:
-        """One number per seed that has it: a party's, or the mean over the parties."""
+        """Values of a score, one per seed that has it: a party's, or the mean over the parties."""
         means = []
         for parties in self.each:
             values = [
@@ -233,7 +233,7 @@ def party_table(run: Run, titles: Titles) -> TableView | None:
 
 
 def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
-    """One score: methods and baselines by run."""
+    """Table of one score: methods and baselines by run."""
     rows_by_run = [{row.name: row for row in scored(run)} for run in runs]
     body: list[Sequence[str | Cell]] = []
     row_cells = [
@@ -289,7 +289,7 @@ def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
 
 @dataclass(frozen=True)
 class Headline:
-    """What a run comes to.
+    """Headline of a run.
 
     Attributes:
         figure: the main figure; "" where there is none yet.
@@ -336,7 +336,7 @@ def trained_on(run: Run, least: int = 0) -> str:
 
 
 def next_steps(run: Run) -> Iterator[str]:
-    """What to do next, as commands."""
+    """Commands for what to do next."""
     if not all(seed.finished for seed in run.seeds):
         yield "It is not done: say dovetail train again, with --resume."
         return
@@ -412,7 +412,8 @@ def _trained(run: Run, titles: Titles) -> str:
 
 
 def parties_of(run: Run) -> list[str]:
-    """Who has data: those that were scored or have a model, and those who were sent messages."""
+    """Names of parties with data: those that were scored or have a model, and those who were sent
+    messages."""
     named = [party for row in scored(run) for party in row.parties if row.name == run.method]
     named += [party for seed in run.seeds for party in seed.models]
     named += [
@@ -426,7 +427,7 @@ def parties_of(run: Run) -> list[str]:
 
 
 def _alone(run: Run) -> str:
-    """Who predicts alone: whoever has a model of its own, unless it builds upon others'."""
+    """Names of who predicts alone: parties with a model that needs no other."""
     first = run.seeds[0]
     able = [name for name in first.models if name != "server"]
     if not able:
@@ -521,7 +522,7 @@ def _sent_bytes(run: Run) -> int:
 
 
 def flows(run: Run) -> list[dict[str, str]]:
-    """What left each party and reached it, of the run's own method, mean over seeds.
+    """Bytes that left each party and reached it, of the run's own method, mean over seeds.
 
     Bytes, and shares of the largest in per cent.
     """
@@ -544,7 +545,7 @@ def flows(run: Run) -> list[dict[str, str]]:
 
 
 def message_table(run: Run) -> TableView | None:
-    """What left whom by type of message: tensors, how many, bytes; None where nothing did."""
+    """Table of messages by sender and type: tensors, how many, bytes; None if there were none."""
     kinds: dict[tuple[str, tuple[tuple[str, str], ...]], list[Sent]] = {}
     for _, sent in _of_method(run):
         named = tuple((tensor.name, tensor.dtype) for tensor in sent.tensors)
@@ -588,7 +589,7 @@ def message_table(run: Run) -> TableView | None:
 
 
 def _shape(shapes: Sequence[Sequence[int]]) -> str:
-    """What shapes have in common.
+    """Pattern that shapes have in common.
 
     >>> _shape([[64, 8], [10, 8]]), _shape([[]]), _shape([[2], [2, 2]])
     ('10–64×8', 'scalar', 'of several shapes')
@@ -603,7 +604,7 @@ def _shape(shapes: Sequence[Sequence[int]]) -> str:
 
 
 def baselines_sent(run: Run, titles: Titles) -> str:
-    """What the baselines sent besides, in one sentence; "" where they sent nothing."""
+    """Sentence on what the baselines sent besides; "" if they sent nothing."""
     totals: dict[str, int] = {}
     for seed in run.seeds:
         for sent in seed.sent:
@@ -622,7 +623,7 @@ def baselines_sent(run: Run, titles: Titles) -> str:
 
 
 def missed_table(run: Run, titles: Titles) -> TableView | None:
-    """Who was left out of how much, and why; None where nobody was."""
+    """Table of who was left out of how much, and why; None if nobody was."""
     body = []
     for seed in run.seeds:
         for variant, done in seed.done.items():

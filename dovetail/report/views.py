@@ -76,7 +76,7 @@ def _templates() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """One self-contained page of a file in ``templates``; all values are escaped.
+    """Self-contained page of a file in ``templates``; all values are escaped.
 
     It is ASCII, needs no network and follows the reader's light or dark setting.
     """
@@ -168,7 +168,7 @@ def groups_table(groups: coverage.Groups) -> TableView:
 
 
 def parties_table(parts: Sequence[coverage.Part], caption: str = "") -> TableView:
-    """What each party has."""
+    """Table of what each party has."""
     rows = [
         (
             part.name,
@@ -193,7 +193,7 @@ def html(
     *,
     title: str = "Who holds what",
 ) -> str:
-    """One self-contained page: the picture, its numbers, overlaps, and which methods fit.
+    """Self-contained HTML page: the picture, its numbers, overlaps, and which methods fit.
 
     There is no picture where overlaps were counted without comparing ids.
     """

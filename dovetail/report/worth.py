@@ -1,4 +1,4 @@
-"""What each partner was worth, where a run or ``dovetail value`` found out."""
+"""Values of the partners, if a run or ``dovetail value`` found them out."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _valued(value: ValueFile) -> dict[str, Any]:
 
 
 def _chosen(run: Run) -> dict[str, Any] | None:
-    """Who took part, where the method itself chooses among data owners."""
+    """Partners that took part, if the method itself chooses among data owners."""
     nats: dict[str, list[float]] = {}
     times: dict[str, int] = {}
     choices = 0

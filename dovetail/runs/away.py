@@ -1,4 +1,4 @@
-"""What of a run folder travels, where a seed is trained on a cluster's machine and not beside it.
+"""Files of a run folder that travel, if a seed is trained on a cluster's machine and not beside it.
 
 The machines of a cluster need no disk in common: a seed is trained in a folder that is gone
 afterwards, and its files come back with the result. So a seed that is stopped there begins again.

@@ -1,4 +1,4 @@
-"""What a label owner may expect of help, from its own rows alone: how its score grows with labels.
+"""Expected gain of a label owner from help, by its own rows alone: how its score grows with labels.
 
 A linear model is judged by cross-validation on all of its labelled rows and on halves of them. If
 the second half of the labels still added much, what a partner teaches about shared rows without a
@@ -52,7 +52,7 @@ MEASURED: Mapping[Kind, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Expected:
-    """What was seen.
+    """Observations on a label owner's own rows.
 
     Attributes:
         owner: whose rows.
@@ -78,7 +78,7 @@ class Expected:
 
     @property
     def kind(self) -> Kind:
-        """What the curve and the shared rows look like."""
+        """Kind of the curve and the shared rows."""
         if self.at_all >= _PERFECT:
             return "perfect"
         if not self.rises:
@@ -88,7 +88,7 @@ class Expected:
         return "rising" if self.unlabelled >= self.labels else "few unlabelled"
 
     def sentences(self) -> tuple[str, str]:
-        """What was seen, and what it hints at."""
+        """Sentences on what was seen, and what it hints at."""
         seen = (
             f"{self.owner} alone (a linear model, {_FOLDS} folds): {self.score} "
             f"{self.at_half:.3f} with {self.labels // 2:,} labels, {self.at_all:.3f} with "

@@ -1,4 +1,4 @@
-"""What pages say of parties before they train: what each brings, and the messages to come."""
+"""Pages on parties before they train: what each brings, and the messages to come."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 40
 
 
 def part_of(site: Site) -> Part:
-    """What a site brings: its ids, its labels, and its columns, whose first rows are read."""
+    """Part that a site brings: its ids, its labels, and its columns, whose first rows are read."""
     table = site.table
     labels: Tensor | None = None
     classes: tuple[str | int, ...] = ()
@@ -81,7 +81,7 @@ def _read_as(site: Site) -> dict[str, str]:
 
 
 def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
-    """What a label owner's own table says of help; reads its columns, of some labelled rows.
+    """Expected gain by a label owner's own table; reads its columns, of some labelled rows.
 
     Raises:
         DataError: a column that cannot be used.
@@ -108,7 +108,7 @@ def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
 def expected_of_part(
     data: dd.PartyData, task: dd.Task, *, unlabelled: int | None
 ) -> Expected | None:
-    """What a party in a simulation may expect."""
+    """Expected gain of a party in a simulation."""
     rows = data.labelled_rows()
     if data.labels is None or not data.blocks or not len(rows):
         return None

@@ -26,7 +26,7 @@ from dovetail.runs.runfile import run_file
 
 @dataclass(frozen=True)
 class Key:
-    """One key.
+    """Key of a file.
 
     Attributes:
         name: as the file has it.

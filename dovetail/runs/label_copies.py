@@ -56,7 +56,7 @@ def copies_of_table(dataset: Dataset) -> Iterator[str]:
 def _copies(
     table: Table, names: list[str], label: str, labels: Column, rows: np.ndarray
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong, and the column; ``rows`` of the table are those of the labels."""
+    """Problems, each with the column; ``rows`` of the table are those of the labels."""
     if labels.values.ndim > 1:
         for part, values in zip(label_columns(label), labels.values.T, strict=True):
             yield from _copies(table, names, part, Column(values, np.isnan(values)), rows)

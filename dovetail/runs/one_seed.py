@@ -1,4 +1,4 @@
-"""One seed of a run: the method, then each baseline beside it, on the same rows."""
+"""Training of one seed of a run: the method, then each baseline beside it, on the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table split among parties, to try things out: in Python and as a run file says it.
+"""Partitions of one table among parties, to try things out: in Python and as a run file says it.
 
 ``dovetail.Columns({"clinic": ["mean *"]})`` is ``partition = { kind = "columns", ... }`` of a run
 file's [data]: one class, which also deals the rows out.
@@ -38,7 +38,7 @@ Globs = Annotated[Sequence[str], BeforeValidator(_globs)]
 
 
 class Partition(Section):
-    """Who gets which part of one table; its keys are those of what splits it in ``data/``.
+    """Partition of one table; its keys are those of what splits it in ``data/``.
 
     A key with ``kw_only=False`` may also be given by its place.
 
@@ -195,7 +195,7 @@ class ByColumn(Partition):
 
 
 class ShareSection(Section):
-    """One party's part: blocks by name, glob or place, and classes by place, from 1."""
+    """Part of one party: blocks by name, glob or place, and classes by place, from 1."""
 
     party: PartyName  # its name
     blocks: tuple[str, ...]  # of the image or table
@@ -235,7 +235,7 @@ class Blocks(Partition):
 
 
 def shares(path: Path) -> list[dict[str, Any]]:
-    """What a CSV file of shares says, as a run file may say it itself: a run keeps a copy.
+    """Shares in a CSV file, as a run file may have them itself: a run keeps a copy.
 
     Raises:
         DataError: a file that cannot be read as such a table.

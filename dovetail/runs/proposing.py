@@ -231,7 +231,7 @@ def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _settings(run: RunFile) -> dict[str, Any]:
-    """What of the run file parties agree to."""
+    """Settings of the run file that parties agree to."""
     run_method = methods.method_of(run.method)
     others = {*methods.records()} - {run_method.name}
     values = resolved(run, 0)
@@ -321,7 +321,7 @@ def _short(value: Any) -> str:
 
 
 def _whole(value: Any) -> str:
-    """What is signed is shown to its end."""
+    """Text of a value that is signed, shown to its end."""
     return _plain("nothing" if value is None else json.dumps(value))
 
 

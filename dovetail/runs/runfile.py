@@ -297,7 +297,8 @@ def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
 
 
 def _of_values(values: Mapping[str, Any], *, where: str) -> dict[str, RunFile]:
-    """What errors call it -> the run file with these values, and it with each of its recipes."""
+    """Run files by the name that errors have for them: with these values, and with each of its
+    recipes."""
     run = _of_kind(values, where)
     varied = {f"{where}, recipe {name!r}": merge(values, run.recipes[name]) for name in run.recipes}
     return {where: run, **{what: _of_kind(varied[what], what) for what in varied}}

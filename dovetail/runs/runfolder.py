@@ -64,7 +64,7 @@ def _cost(line: Mapping[str, Any], spent: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same when a run is resumed."""
+    """Settings that must be equal when a run is resumed."""
     run = {key: value for key, value in run.items() if key != "min_participation"}
     engine = run.get("engine")
     if not isinstance(engine, Mapping):
@@ -102,7 +102,7 @@ def using(folder: Path) -> Iterator[None]:
 
 
 class RunFolder:
-    """One seed's folder; a context that keeps ``metrics.jsonl`` open.
+    """Folder of one seed; a context that keeps ``metrics.jsonl`` open.
 
     ``run.toml`` is the run file as resolved, ``metrics.jsonl`` has a line per epoch or round as it
     ends, ``result.json`` is written last, so that a folder with it is a run that finished. Until
@@ -227,7 +227,7 @@ class RunFolder:
             self._metrics.flush()
 
     def lines(self) -> list[dict[str, Any]]:
-        """What ``metrics.jsonl`` has so far."""
+        """Lines of ``metrics.jsonl`` so far."""
         text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
@@ -265,7 +265,8 @@ class RunFolder:
         self._add(variant, done, ledger)
 
     def _save_keys(self, joint: Model, keys: Mapping[str, Tensor]) -> None:
-        """What reads partners' answers: at the site, or of a run in one process beside it."""
+        """Save the keys that read partners' answers: at the site, or of a run in one process beside
+        it."""
         path = self.path / "models" / JOINT / KEYS
         if self.keys is not None:
             path = key_file(self.keys, str(joint.about.get("run")))
@@ -406,7 +407,7 @@ def _warnings(
     baselines: Mapping[str, Mapping[str, outcomes.Scores]],
     details: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[str]:
-    """What is plainly wrong with each party's model."""
+    """Warnings about what is plainly wrong with each party's model."""
     alone = [name for name in outcomes.ALONE if name in baselines]
     for party, scores in trained.items():
         about = details.get(party, {})
@@ -436,7 +437,7 @@ def _warnings(
 
 
 def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """One result over several seeds: every score's mean and spread."""
+    """Result over several seeds: every score's mean and spread."""
     first = results[0]
     return {
         "method": first["method"],
@@ -463,7 +464,7 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What more several seeds' results say, of all together."""
+    """Facts of several seeds' results, of all together."""
     about: dict[str, Any] = {}
     if "only_tested" in results[0]:
         about["only_tested"] = results[0]["only_tested"]

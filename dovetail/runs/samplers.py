@@ -1,4 +1,4 @@
-"""What a search tries next: settings at random, or by Optuna, which learns from those tried."""
+"""Samplers of a search: settings at random, or by Optuna, which learns from those tried."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Sampler(Protocol):
     """Draws settings, each once."""
 
     def tried(self, settings: Settings, goodness: float | None) -> None:
-        """What came of one, the more the better; None where it came to no end."""
+        """Note the result of one, the more the better; None if it came to no end."""
 
     def draw(self) -> Iterator[dict[str, Any]]:
         """Settings that were not tried, until there are none; asked again after each ``tried``."""
 
 
 def sampler(kind: Kind, keys: Keys, seed: int) -> Sampler:
-    """What draws settings of these keys.
+    """Sampler that draws settings of these keys.
 
     Raises:
         ConfigError: Optuna is not installed.

@@ -38,7 +38,7 @@ OpenSites = Callable[[], tuple[Loaded, Driver | Coordinator | None]]
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to, so far.
+    """Result of a search so far.
 
     Attributes:
         metric: name of the score; "rmse" is the better the less.
@@ -67,7 +67,7 @@ class Found:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What was chosen; none for the run file as it is.
+        """Settings that were chosen; none for the run file as it is.
 
         Raises:
             ConfigError: no trial came to an end.
@@ -145,7 +145,7 @@ def search(
         drawing.tried(trial.settings, trial.goodness(judge.metric))
 
     def drawn() -> Iterator[_Asked]:
-        """What to try, until the budget is spent; of one process each after the last has ended."""
+        """Settings to try, until the budget is spent; in one process one after the other."""
         settings = chain([] if trials else [{}], drawing.draw())
         for number in range(len(trials) + 1, section.trials + 1):
             # What an earlier process took counts; time between trials does not.

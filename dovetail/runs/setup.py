@@ -1,4 +1,4 @@
-"""What a run file says, as values: data read and split, names replaced by what they name."""
+"""Values of a run file: data read and split, names replaced by what they name."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
 
 
 def read_pooled(section: DataSection) -> tuple[dd.Dataset, dd.Dataset | None]:
-    """One data set, and its test part where it has one of its own."""
+    """Data set, and its test part if it has one of its own."""
     return dd.load(
         section.source,
         label=section.label,
@@ -252,6 +252,6 @@ def pooled_parts(
 def _load_pooled(
     section: DataSection, pooled: tuple[dd.Dataset, dd.Dataset | None]
 ) -> dd.Partitioned:
-    """One data set, split and split."""
+    """Partitions of one data set."""
     train, test = pooled_parts(section, pooled)
     return section.partition.deal(train, test, section)

@@ -1,4 +1,4 @@
-"""What players are worth, of any game: leave-one-out and Shapley's value.
+"""Values of players, of any game: leave-one-out and Shapley's value.
 
     leave-one-out_p = v(all) - v(all without p)
     Shapley_p = sum over S without p of |S|! (P - |S| - 1)! / P! (v(S + p) - v(S))

@@ -12,7 +12,7 @@ from dovetail.runs.keys import Key, Part, party_file_parts, run_file_parts
 
 @dataclass(frozen=True)
 class Start:
-    """What is known of a party that begins.
+    """Knowledge of a party that starts.
 
     Attributes:
         name, table, query, id, label, task, columns: keys of its [party].
@@ -67,7 +67,8 @@ def _part(parts: list[Part], title: str) -> Part:
 
 
 def party_text(start: Start) -> str:
-    """Its party file: [party] and [policy] with every key, and where the others are told."""
+    """Text of its party file: [party] and [policy] with every key, and where the others are
+    explained."""
     parts = party_file_parts()
     values: dict[str, object] = {"name": start.name, "table": start.table}
     if start.query is not None:
@@ -99,7 +100,7 @@ def party_text(start: Start) -> str:
 
 
 def _encode_lines(start: Start) -> Iterator[str]:
-    """Its [party.encode], where columns are not what they look like."""
+    """Lines of [party.encode], if columns are not what they look like."""
     if start.encode:
         yield "# How columns are read that rules would take for text."
         yield "[party.encode]"
@@ -110,7 +111,7 @@ def _encode_lines(start: Start) -> Iterator[str]:
 
 
 def _events_lines(parts: list[Part], start: Start) -> Iterator[str]:
-    """Its [party.events], where a sample has several rows."""
+    """Lines of [party.events], if a sample has several rows."""
     if start.events is None:
         return
     yield "# Several rows a sample become one: counts, sums, means, last values, shares."
@@ -119,7 +120,7 @@ def _events_lines(parts: list[Part], start: Start) -> Iterator[str]:
 
 
 def run_text(start: Start) -> str:
-    """Its run file: the general keys and where partners are."""
+    """Text of its run file: the general keys and where partners are."""
     parts = run_file_parts()
     files = [f"{start.name}.toml"]
     if start.here:

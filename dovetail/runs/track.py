@@ -28,7 +28,7 @@ _MODULES: Mapping[TrackerName, tuple[str, ...]] = {
 
 
 class Tracker(Protocol):
-    """One run, in one place where runs are watched."""
+    """Tracker of a run, in one place where runs are watched."""
 
     def line(self, line: Mapping[str, Any]) -> None:
         """Take one line of ``metrics.jsonl``."""
@@ -164,7 +164,7 @@ _BATCH = 100
 
 
 class MLflow:
-    """One MLflow run: metrics VARIANT/NAME at their epoch, settings as parameters.
+    """Tracker of an MLflow run: metrics VARIANT/NAME at their epoch, settings as parameters.
 
     Args:
         name: of the run.

@@ -126,7 +126,7 @@ def train_seeds(
 
         @cache
         def opened() -> tuple[Loaded, Driver | Coordinator | None]:
-            """What a run has, once for its trials and all its seeds."""
+            """Open what a run has, once for its trials and all its seeds."""
             # One that is not there, or cannot, is told before data are read.
             computing(run.compute, device(run.device))
             driver = stack.enter_context(drive(run, talk=talk))
@@ -195,7 +195,8 @@ def train_seeds(
 
 
 def _plan(run: RunFile, *, resume: bool) -> Plan:
-    """What partners are asked for; a run that goes on has begun, and its numbers are counted."""
+    """Plan of what partners are asked for; a run that goes on has started, and its numbers are
+    counted."""
     method = methods.method_of(run.method)
     policies = asks(method, run)
     begins = 0 if resume else len(set(policies) - {"align"})
@@ -238,7 +239,7 @@ def _settings_of(run: RunFile, seed: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Opened:
-    """What all seeds of a run share.
+    """State that all seeds of a run share.
 
     Attributes:
         run: the run file, with what its search chose.
@@ -266,7 +267,7 @@ class _Opened:
         title: str = "",
         summary: Path | None = None,
     ) -> dict[str, Any]:
-        """One seed, trained into its folder: the method, then each baseline."""
+        """Train a seed into its folder: the method, then each baseline."""
         run, driver, accounts = self.run, self.driver, {}
         task = setup(run, seed, self.loaded)
         sizes: dict[str, Any] = {"resume": self.resume, "every": run.checkpoint_every}
@@ -314,7 +315,7 @@ class _Opened:
     def train_away(
         self, name: str, asked: tuple[int, Mapping[str, Any], Files]
     ) -> tuple[int, dict[str, Any], Files]:
-        """One seed, trained on a cluster's machine; with its folder's files."""
+        """Train a seed on a cluster's machine; its result, with its folder's files."""
         seed, settings, before = asked
         with TemporaryDirectory() as temporary, threads_for(self.loaded):
             folder = Path(temporary) / f"seed-{seed}"
@@ -324,7 +325,7 @@ class _Opened:
 
 
 def train_away(asked: tuple[RunFile, int]) -> tuple[dict[str, Any], Files]:
-    """One seed of a run whose data a cluster's machine reads; its result and folder."""
+    """Train a seed of a run whose data a cluster's machine reads; its result and folder."""
     run, seed = asked
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / f"seed-{seed}"

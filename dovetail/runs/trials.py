@@ -36,7 +36,7 @@ MIN_ROWS = 10
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial.
+    """Trial of a search.
 
     Attributes:
         settings: key -> value; none for the run file as it is.
@@ -63,7 +63,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Judging:
-    """What trials train and judge on.
+    """Data that trials train and judge on.
 
     Attributes:
         loaded: the rows that train, and those that judge in the place of test rows.
@@ -142,7 +142,7 @@ def judging(
     loaded: Loaded | None,
     driver: Driver | Coordinator | None,
 ) -> Judging:
-    """What the trials of a run train and judge on.
+    """Data that the trials of a run train and judge on.
 
     Args:
         run: the run file.

@@ -1,4 +1,4 @@
-"""What each partner of a vertical run is worth: mutual information, leave-one-out, Shapley.
+"""Values of each partner of a vertical run: mutual information, leave-one-out, Shapley.
 
 Mutual information is that of a partner's columns with the label owner's labels, by
 ``methods.selection``; nothing is trained. The other two (``shapley.py``) are differences
@@ -51,7 +51,7 @@ LOWER_IS_BETTER = {name for name, more_is_better in SCORES.items() if not more_i
 
 
 def valued_of(method: str) -> Valued:
-    """What its method says of what partners are worth.
+    """Facet of a method for the value of partners.
 
     Raises:
         ConfigError: a method without partners, naming those that have some.
@@ -161,7 +161,7 @@ def value(
     progress: Callable[[int, int], None] | None = None,
     tasks: Tasks = LOCAL,
 ) -> dict[str, Any]:
-    """What partners are worth, ready for JSON.
+    """Values of partners, ready for JSON.
 
     Args:
         make: seed -> the run.
@@ -274,7 +274,7 @@ def value(
 def _trained(
     games: Mapping[int, Game], joint: bool, asked: tuple[int, Coalition]
 ) -> tuple[int, Coalition, Scores, float]:
-    """One coalition of one seed, its scores, and the seconds that it took."""
+    """Train a coalition of one seed; its scores, and the seconds that it took."""
     seed, coalition = asked
     started = time.perf_counter()
     scores = games[seed].train(coalition, seed, joint=joint)

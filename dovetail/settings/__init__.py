@@ -1,4 +1,5 @@
-"""What files say of data, models and privacy: their keys, types and defaults, in pydantic alone.
+"""Sections of files about data, models and privacy: their keys, types and defaults, in pydantic
+alone.
 
 Every room may import it. It reads no library that computes, so that a mistake in a file is told at
 once; what is done by a setting stands in the room that does it.

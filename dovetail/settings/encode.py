@@ -1,4 +1,4 @@
-"""What a party asks for its columns: ``[party.encode]`` of its file."""
+"""Section of a party's columns: ``[party.encode]`` of its file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Encode(Section):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a party asks for its columns.
+    """Requests of a party for its columns.
 
     Attributes:
         columns: column -> how it is read.

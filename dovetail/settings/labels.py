@@ -1,4 +1,4 @@
-"""What a label is: its task, and labels of more than one column as one name.
+"""Labels: their task, and labels of more than one column as one name.
 
 What a file says is called in all else as R writes it:
 
@@ -110,7 +110,7 @@ class Rate:
 
 
 def composed(label: object) -> TimeToEvent | SeveralLabels | Rate | None:
-    """What a label's name says of several columns; None: it is a column.
+    """Columns in a label's name, if it has several; None: it is a column.
 
     >>> composed("Surv(days, died)").columns, composed("cbind(a, b, c)").columns, composed("died")
     (('days', 'died'), ('a', 'b', 'c'), None)
@@ -189,7 +189,7 @@ def _of_table(label: Mapping[str, Any]) -> TimeToEvent | Rate:
 
 
 def prediction_name(label: object) -> str:
-    """What a column of predictions of a label is called.
+    """Name of a column of predictions of a label.
 
     >>> prediction_name("Surv(days, died)"), prediction_name("died"), prediction_name(None)
     ('median(days)', 'died', 'prediction')

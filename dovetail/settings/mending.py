@@ -1,4 +1,4 @@
-"""What a user writes to mend a table: SQL in the place of its file, ready to be pasted."""
+"""SQL that a user writes to mend a table, instead of its file, ready to be pasted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repeated_text(ids: Iterable[object], source: str = "", columns: Sequence[str
 
 
 def keeping_one(source: str, ids: Sequence[str]) -> str:
-    """What keeps one row of each id; "" of what is no file, query or DataFrame."""
+    """SQL that keeps one row of each id; "" of what is no file, query or DataFrame."""
     if source == DATAFRAME:
         return f"df.drop_duplicates({list(ids)!r})"
     names = [quoted(each) for each in ids]
@@ -41,7 +41,7 @@ def keeping_one(source: str, ids: Sequence[str]) -> str:
 
 
 def changing(source: str, column: str, by: str) -> str:
-    """What has a column changed by SQL, in which it stands as ``{}``."""
+    """SQL that changes a column, which is ``{}`` in it."""
     name, rows = quoted(column), _rows_of(source)
     if not rows:
         return f"{by.format(name)} in its query"

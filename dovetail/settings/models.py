@@ -82,7 +82,7 @@ class OptimizerConfig(Section):
 
 
 class HeadConfig(OptimizerConfig):
-    """The same, where the head of a network may have a rate and a decay of its own."""
+    """Optimizer settings if the head of a network may have a rate and a decay of its own."""
 
     # alpha_T, Eq. (10) of APFed; none: learning_rate
     head_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -214,7 +214,7 @@ Threshold = Literal["f1", "cost"] | Goal
 
 
 class ThresholdSettings(Section):
-    """What a party chooses on rows that it keeps out of training."""
+    """Choices of a party on rows that it keeps out of training."""
 
     threshold: Threshold | None = None  # for two classes: a goal, such as "f1"
     calibrate: Calibrate | None = None  # how probabilities are calibrated

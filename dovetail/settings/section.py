@@ -1,4 +1,4 @@
-"""What all sections share: strict keys, names of parties, addresses."""
+"""Base of all sections: strict keys, names of parties, addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has which part of a table that is dealt out: names, and shares of blocks and classes."""
+"""Shares of a table that is split: names, and shares of blocks and classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.errors import DataError
 
 @dataclass(frozen=True)
 class Share:
-    """One party's part of the federation.
+    """Share of one party in the federation.
 
     Attributes:
         party: its name.

@@ -1,4 +1,4 @@
-"""What the source of a table is: a file, a query, the URL of a database or of a lake."""
+"""Sources of a table: a file, a query, the URL of a database or of a lake."""
 
 from __future__ import annotations
 

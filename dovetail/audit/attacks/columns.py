@@ -41,7 +41,7 @@ _LEAST_SPREAD = 0.1
 
 
 def threat(network: bool, known: int) -> Threat:
-    """What inversion assumes."""
+    """Assumptions of an inversion."""
     return Threat(
         "inversion by stacked learners" if network else "inversion by ridge regression",
         "UIFV 2024; Jiang et al. 2022",

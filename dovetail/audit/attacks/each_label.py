@@ -1,4 +1,4 @@
-"""What an attacker looks for, label by label: of several each by itself, and named."""
+"""Labels that an attacker looks for: of several, each by itself and named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = ("log of the time", "event")
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """One label of samples.
+    """Label of samples that is attacked by itself.
 
     Attributes:
         seen_N: bool, which samples have it.
@@ -43,7 +43,7 @@ class Label:
         )
 
     def output_of(self, outputs_NC: np.ndarray) -> np.ndarray:
-        """What is shown of this label's own outputs."""
+        """Outputs for this label."""
         return outputs_NC if self.place is None else outputs_NC[:, [self.place]]
 
 

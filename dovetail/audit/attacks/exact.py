@@ -50,7 +50,7 @@ THREAT = Threat(
 
 
 def threat(what: str, known: int) -> Threat:
-    """What it assumes; ``what`` is "rows" or "cells"."""
+    """Assumptions of the exact attack; ``what`` is "rows" or "cells"."""
     return replace(
         THREAT,
         attack=f"exact {what}",

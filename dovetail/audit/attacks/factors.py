@@ -64,7 +64,7 @@ _LEAST_SPREAD = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What a partner works out of the owner's logits.
+    """Measurements of the owner's logits, as a partner works them out.
 
     Attributes:
         rows_STB: of which row; -1: of one that is not followed.
@@ -76,7 +76,7 @@ class Measurements:
 
 
 def threat(known: int) -> Threat:
-    """What factorisation assumes."""
+    """Assumptions of the factorisation."""
     return Threat(
         f"logits factorised over steps, {known} known rows",
         "Li et al. 2021 (arXiv:2102.08504), then alternating least squares",

@@ -63,7 +63,7 @@ MAX_SCORED = 2000
 
 
 def completion_threat(known: int) -> Threat:
-    """What completing so many labels a class assumes."""
+    """Assumptions of completing from so many labels a class."""
     return Threat(
         f"completion from {known} a class",
         "Fu et al. 2022 (PMC, with logistic regression)",

@@ -38,7 +38,7 @@ CONFIDENCE = 0.95
 
 
 def threat(of: str) -> Threat:
-    """What membership assumes; ``of`` says what is looked at."""
+    """Assumptions of a membership attack; ``of`` says what is looked at."""
     return Threat(
         f"membership from {of}",
         "LiRA 2022 (arXiv:2112.03570); RMIA 2024 (arXiv:2312.03262)",

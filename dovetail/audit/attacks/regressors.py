@@ -1,4 +1,4 @@
-"""What learns columns from a few known rows, and how well it expects to do on the others.
+"""Regressors that learn columns from a few known rows, and estimate how well they do on the others.
 
 Ridge and kernel regression expect what they miss of each known row when it is left out, a forest
 what its trees that did not see a row miss of it. So known rows also say how to weigh the three
@@ -31,7 +31,7 @@ _WIDTHS = (0.1, 0.3, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """One learner on one view.
+    """Learner fitted on one view.
 
     Attributes:
         guess_NF: of all rows.

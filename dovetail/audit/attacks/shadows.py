@@ -41,7 +41,7 @@ _LEAST_CALIBRATED = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """What shadow models say.
+    """Outputs of shadow models.
 
     Attributes:
         kind: of model.
@@ -136,7 +136,7 @@ def _logit(p: np.ndarray) -> np.ndarray:
 
 
 def _estimator(kind: str, num_classes: int, seed: int) -> Any:
-    """What learns, of other kinds than networks."""
+    """Estimator of other kinds than networks."""
     # Slow to import: for who attacks alone.
     from lightgbm import LGBMClassifier
     from sklearn.ensemble import ExtraTreesClassifier

@@ -1,4 +1,4 @@
-"""What attackers do with numbers before they look at them: one scale, directions, side by side."""
+"""Views that attackers make of numbers: one scale, directions, side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def directions(x_NF: np.ndarray) -> np.ndarray:
 
 
 def message_views(views: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What was seen of each row, whole and as a direction."""
+    """Views of what was seen of each row, whole and as a direction."""
     shown: dict[str, np.ndarray] = {}
     for name, x in views.items():
         if name == "first":  # of networks that were hardly trained; for columns only
@@ -26,7 +26,7 @@ def message_views(views: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def local_views(x_NF: np.ndarray | None) -> dict[str, np.ndarray]:
-    """What the attacker has by itself."""
+    """Views of what the attacker has by itself."""
     if x_NF is None:
         return {}
     return {"own columns": scaled(x_NF), "own columns, direction": directions(scaled(x_NF))}

@@ -40,7 +40,7 @@ SERVER = "server"
 
 
 class Answers:
-    """What a party publishes: answers its job's server from its host.
+    """Answers that a party publishes: to its job's server, from its host.
 
     Args:
         name: the party's; "" where its site does not say.

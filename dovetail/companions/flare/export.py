@@ -111,7 +111,7 @@ def write_job(
 
 
 def job_settings(run: RunFile, seeds: tuple[int, ...] = ()) -> dict[str, Any]:
-    """What a job's run file says: the run's own settings, and no path of this machine."""
+    """Settings of a job's run file: those of the run, without paths of this machine."""
     if seeds:
         run = run.model_copy(update={"seed": None, "seeds": seeds})
     return run.model_dump(

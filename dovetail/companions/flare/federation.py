@@ -229,13 +229,13 @@ class Federation:
         return str(self.session().submit_job(str(job.resolve())))
 
     def status(self, job: str) -> str:
-        """What NVFlare says of it, for example RUNNING or FINISHED:COMPLETED."""
+        """Status in NVFlare's words, for example RUNNING or FINISHED:COMPLETED."""
         return str(self.session().get_job_meta(job).get("status", ""))
 
     def wait(
         self, job: str, timeout_s: float | None = None, look: Callable[[], None] = lambda: None
     ) -> str:
-        """Its status, once it has ended; ``look`` is called again and again until then.
+        """Status of the job once it has ended; ``look`` is called until then.
 
         Raises:
             NetworkError: it has not in time.
@@ -249,7 +249,8 @@ class Federation:
         return status
 
     def fetch(self, job: str, to: Path) -> Path:
-        """Its folder at the server, downloaded: the run folder is in it, or why there is none."""
+        """Folder of the job at the server, downloaded: the run folder is in it, or why there is
+        none."""
         to.mkdir(parents=True, exist_ok=True)
         return Path(self.session().download_job_result(job, str(to))) / "workspace"
 

@@ -68,7 +68,7 @@ LEAVE_S = 30.0
 
 
 class SiteSection(Section):
-    """What ``local/dovetail.toml`` says; paths are relative to it.
+    """Settings in ``local/dovetail.toml``; paths are relative to it.
 
     Attributes:
         party: the party file.
@@ -90,7 +90,7 @@ class SiteSection(Section):
 
 
 def read_site(local: Path) -> SiteSection:
-    """What a site's ``local`` folder says; nothing where there is no file.
+    """Settings in a site's ``local`` folder; none if there is no file.
 
     Raises:
         ConfigError: what does not fit.

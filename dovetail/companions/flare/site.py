@@ -1,4 +1,4 @@
-"""What a Dovetail job needs of a site of an NVFlare federation: two files of its ``local`` folder.
+"""Files that a Dovetail job needs at an NVFlare site: two in its ``local`` folder.
 
 dovetail.toml      which party it is (``job.SiteSection``)
 resources.json     NVFlare's own; its class_allow_list must have the classes that a job names
@@ -62,7 +62,7 @@ def prepare_site(folder: Path, values: Mapping[str, str | None]) -> list[Path]:
 
 
 def loose(folder: Path) -> list[str]:
-    """What a site lets jobs build beside Dovetail's four classes, in sentences; [] for nothing.
+    """Sentences on what a site lets jobs build beside Dovetail's four classes; [] for nothing.
 
     A job's config names classes and their arguments, and NVFlare builds those of class_allow_list
     in a process that may read what the party may.

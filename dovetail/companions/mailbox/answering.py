@@ -45,7 +45,7 @@ class Parks(Protocol):
         """Write what has changed since the last call, as that of this mark."""
 
     def busy(self, driver: str) -> str:
-        """What of this driver's runs cannot be written now; "" where nothing is half done."""
+        """Description of this driver's runs that cannot be written now; "" for none."""
 
 
 class Mailman:
@@ -92,7 +92,7 @@ class Mailman:
         return {driver: journal.last for driver, journal in self._journals.items()}
 
     def busy(self) -> str:
-        """What is half done, so that this process must not end; "" where nothing is."""
+        """Description of what is half done, so that this process must not end; "" for nothing."""
         return next(filter(None, map(self._parks.busy, self._journals)), "")
 
     def look(self, stopped: Callable[[], bool] = lambda: False) -> int:

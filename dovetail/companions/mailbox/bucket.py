@@ -61,7 +61,7 @@ class Bucket:
             raise ConfigError(f"{self.where}: {_first_line(error)}") from None
 
     def _ask(self, what: str, name: str, call: Callable[[], T]) -> T:
-        """What the store gives.
+        """Answer of the store.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -129,6 +129,6 @@ def _plain_http() -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """What obstore says first; behind it stands where in its own code, and how long it took."""
+    """First line of obstore's error, without the place in its code and how long it took."""
     line = printable(str(error).strip().partition("\n")[0])[:300]
     return re.sub(r" in [\d.]+[nµm]?s\b", "", line)

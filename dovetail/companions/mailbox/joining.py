@@ -105,7 +105,7 @@ def join(
 
 @dataclass(eq=False)
 class _Round:
-    """One process's looks at the place."""
+    """Looks of one process at the place."""
 
     teller: StatusLine
     mailman: Mailman

@@ -1,4 +1,4 @@
-"""What a party remembers of a driver's letters: written before an answer leaves, never forgotten.
+"""Journal of a driver's letters at a party: written before an answer leaves, never forgotten.
 
     shop.site/mailbox/bank.json      the conversation, its last number and attempt, and its answer's
     shop.site/mailbox/bank.answer.7  digest; that answer, which is said again if it is lost
@@ -23,7 +23,7 @@ from dovetail.network.retry import write_private
 
 @dataclass(frozen=True)
 class Entry:
-    """What was answered last.
+    """Entry of the last answer.
 
     Attributes:
         conversation, number, attempt: of the request.
@@ -47,7 +47,7 @@ class Entry:
 
 
 class Journal:
-    """What a party remembers of one driver.
+    """Journal of one driver's letters at a party.
 
     Args:
         folder: in its site.

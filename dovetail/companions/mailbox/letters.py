@@ -63,7 +63,7 @@ class TornError(LetterError):
 
 @dataclass(frozen=True)
 class Label:
-    """What stands on a letter.
+    """Label on a letter.
 
     Attributes:
         sender, receiver: parties' names.
@@ -95,7 +95,7 @@ class Label:
 
     @property
     def name(self) -> str:
-        """Its file's in the receiver's folder."""
+        """Name of the file in the receiver's folder."""
         return f"{self.sender}.{self.conversation}.{self.number:06d}.{self.attempt}.{self.kind}"
 
     @property
@@ -110,7 +110,7 @@ class Label:
 
 @dataclass(frozen=True, order=True)
 class Named:
-    """What a file's name says of the letter in it, before that is read."""
+    """Facts that a file's name gives of the letter in it, before that is read."""
 
     conversation: str
     number: int
@@ -121,7 +121,7 @@ class Named:
 
 
 def read_name(name: str) -> Named | None:
-    """What a file is called after; None of another."""
+    """Facts in a file's name; None if it is not a letter's."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -142,7 +142,7 @@ def seal(label: Label, body: Data, to: X25519PublicKey, identity: Certified) -> 
 
 @dataclass(frozen=True)
 class Letter:
-    """One that its sender has signed as it is.
+    """Letter as its sender has signed it.
 
     Attributes:
         label: what stands on it.
@@ -225,5 +225,5 @@ def _part(data: bytes, index: int, most: int) -> tuple[bytes, int]:
 
 
 def _statement(head: bytes, sealed: Data) -> bytes:
-    """What is signed."""
+    """Bytes that are signed."""
     return _MAGIC + head + hashlib.sha256(sealed).digest()

@@ -18,7 +18,7 @@ class PlaceError(NetworkError):
 
 
 class UnfitError(PlaceError):
-    """What lies there under a letter's name is longer than any letter, or no file."""
+    """File under a letter's name that is longer than any letter, or not a file."""
 
 
 class Place(Protocol):

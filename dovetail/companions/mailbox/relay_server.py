@@ -1,4 +1,4 @@
-"""What a relay answers, and to whom.
+"""HTTP server of a relay, and which requests it answers.
 
     PUT, GET       /cards/PARTY           a card: put by that party, read by all
     GET            /mail/PARTY/           names: all for that party, their own for others
@@ -212,7 +212,7 @@ class Relay:
         return Response(status_code=204)
 
     def _signed(self, request: Request) -> Statement:
-        """What the party that asks has signed of this request.
+        """Signed statement of the party that sent this request.
 
         Raises:
             HTTPException: why the request is not answered.

@@ -26,7 +26,7 @@ class FullError(Exception):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What each party may leave.
+    """Bounds on what each party may leave.
 
     Attributes:
         num_bytes: in all its letters that lie here.
@@ -137,7 +137,7 @@ class Store:
             return self._folder / name
 
     def names(self, folder: str, party: str) -> list[str]:
-        """What lies in a mailbox: all of it for its owner, their own for others."""
+        """Names in a mailbox: all for its owner, their own for others."""
         with self._lock:
             self._expire()
             found = [
@@ -205,7 +205,7 @@ class Store:
 
 
 class Receiving:
-    """One file that is coming; it is kept if it comes whole, and else forgotten."""
+    """File that is being received; it is kept if it comes whole, else deleted."""
 
     def __init__(self, store: Store, name: str, num_bytes: int) -> None:
         self._store, self._name, self._num_bytes = store, name, num_bytes
@@ -251,7 +251,7 @@ class Receiving:
 
 
 def sender_of(name: str) -> str:
-    """Who has left a file, as its name says; only that party may."""
+    """Party that left a file, by the file's name; only that party may."""
     if name.startswith(CARDS):
         return name.removeprefix(CARDS)
     named = read_name(name.rpartition("/")[2])

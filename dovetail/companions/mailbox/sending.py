@@ -96,7 +96,7 @@ class Mailbox(Calls):
         )
 
     def patience(self, timeout_s: float | None, of_run: float | None) -> float | None:
-        """What the run says: a method's own limits are those of a line that is open."""
+        """Seconds to wait, as the run says: a method's own limits are for an open connection."""
         return of_run
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Mailbox(Calls):
 
 @dataclass(frozen=True)
 class _Shared:
-    """What a driver's correspondences have in common."""
+    """State that a driver's correspondences share."""
 
     place: Place
     driver: str
@@ -125,7 +125,7 @@ class _Shared:
 
 
 class Correspondence:
-    """One driver's letters with one party: a ``Call``.
+    """Correspondence of one driver with one party: a ``Call``.
 
     Attributes:
         process: of the party's that answered last.
@@ -157,7 +157,7 @@ class Correspondence:
         return self._answer(time.monotonic() + timeout_s, timeout_s)
 
     def _hello(self) -> bytes:
-        """Who is there: whoever has left a card.
+        """Bytes of the card that a party has left.
 
         Raises:
             GoneError: nobody has, or it cannot be seen.
@@ -224,7 +224,7 @@ class Correspondence:
         self._attempts += 1
 
     def _key(self) -> X25519PublicKey:
-        """What the request is sealed to: the key of the last answer, if there was one.
+        """Key that the request is sealed to: that of the last answer, if there was one.
 
         A party that was put back from a backup, or has taken a new key, opens it by its card's.
 
@@ -268,7 +268,7 @@ class Correspondence:
         ]
 
     def _judge(self, named: letters.Named) -> Data | None:
-        """What a file says, if it is the answer; it is taken away once it is of no more use."""
+        """Data of a file if it is the answer; the file is removed once it is of no more use."""
         shared, where = self._shared, self._shared.place.where
         file = f"{MAIL}{shared.driver}/{named.name}"
         if named.conversation != shared.conversation:

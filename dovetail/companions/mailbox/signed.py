@@ -44,7 +44,7 @@ class UnsignedError(MessageError):
 
 @dataclass(frozen=True)
 class Statement:
-    """What a party signs of a request.
+    """Statement that a party signs of a request.
 
     Attributes:
         party: who signs.
@@ -91,7 +91,7 @@ class Signatures:
         self._nonces: dict[str, float] = {}  # nonce -> when its request came
 
     def check(self, header: str, method: str, path: str) -> Statement:
-        """What a party has signed of this request; the body's digest is still to be compared.
+        """Signed statement of this request; the body's digest is still to be compared.
 
         Raises:
             UnsignedError: no signature, or one of another request, process, time or party.

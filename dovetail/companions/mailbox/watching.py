@@ -1,4 +1,4 @@
-"""What a place does to letters, found out by those who use it, and told once for many of a kind.
+"""Detection of what a place does to letters, reported once for many of a kind.
 
 Letters are signed, so what a place can do is to hold them back, lose them, show them again, or show
 something else under their name. Each of these is noticed where it matters and told by name:

@@ -43,7 +43,7 @@ MAX_EVENTS = 256
 
 
 class Room:
-    """One application, of a data owner's room or a driver's.
+    """Web application of a data owner's room or a driver's.
 
     Args:
         room: what is shown and done.

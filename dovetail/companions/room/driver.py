@@ -139,7 +139,7 @@ class DriverRoom:
         )
 
     def run(self, name: str) -> Run:
-        """What a run's folder holds; read again when its files have changed.
+        """Contents of a run's folder; read again when its files have changed.
 
         Raises:
             ConfigError: no such run.
@@ -191,7 +191,7 @@ class DriverRoom:
         return list(dict.fromkeys(names))
 
     def predict(self, name: str, model: str, rows: str) -> Prediction:
-        """What a model says of some rows.
+        """Prediction of a model for some rows.
 
         Args:
             rows: CSV, the names of columns in its first line.
@@ -208,7 +208,7 @@ class DriverRoom:
             return opened.predictions(path, allow_unseen=True)
 
     def files(self) -> Iterator[Path]:
-        """What changes when anything that is shown does."""
+        """Files that change when anything that is shown does."""
         yield self.folder
         for path in self.folders():
             yield from _files_of(path)

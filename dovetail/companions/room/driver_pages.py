@@ -48,7 +48,7 @@ class DriverPages:
         }
 
     async def run(self, request: Request) -> Response:
-        """One run: how it stands, its report, its models."""
+        """Page of a run: its state, its report, its models."""
         name = request.path_params["name"]
 
         def values() -> dict[str, Any]:

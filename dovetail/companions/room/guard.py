@@ -1,4 +1,4 @@
-"""Who may see a room: whoever has its token, a certificate, or a proxy that says who they are.
+"""Access to a room: by its token, a certificate, or a proxy that names the user.
 
 A token opens the room once, in an address that is printed when the room starts; from then on a
 cookie has it, which no other site's page can send (SameSite=Strict) and no script can read.
@@ -79,7 +79,7 @@ class Guarded:
         await (answer or self._application)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is answered instead; None: let in."""
+        """Response that refuses a request; None: let in."""
         entry, headers = self._entry, Headers(scope=scope)
         if entry.identity_header:
             if headers.get(entry.identity_header):

@@ -71,7 +71,7 @@ class Review:
 
 @dataclass(frozen=True)
 class Left:
-    """What has left for one receiver.
+    """Messages that have left for one receiver.
 
     Attributes:
         receiver: whom it went to.
@@ -91,7 +91,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Told:
-    """What an officer asks about one receiver, in sentences.
+    """Answers to an officer's questions about one receiver, in sentences.
 
     Attributes:
         left: what its ledger counts.
@@ -105,7 +105,7 @@ class Told:
 
 
 class OwnerRoom:
-    """What one party sees of itself.
+    """Room of a data owner: one party's view of itself.
 
     Args:
         party_file: its file.
@@ -150,11 +150,11 @@ class OwnerRoom:
     # --- What is shown --------------------------------------------------------------------------
 
     def warnings(self) -> list[str]:
-        """What to do about its certificate."""
+        """Warnings about its certificate, with what to do."""
         return warnings_of(self.site)
 
     def told(self) -> list[Told]:
-        """Who asked, for what, and what it knows now."""
+        """Sentences on who asked for what, and what it knows now."""
         return [
             Told(each, [*self._purposes(each.receiver)], [*self._knows(each)])
             for each in self.left()[0]
@@ -188,7 +188,7 @@ class OwnerRoom:
         return int((rows_S >= 0).sum())
 
     def agrees(self) -> list[str]:
-        """What its policy agrees to, in sentences."""
+        """Sentences on what its policy agrees to."""
         policy = self.site.policy.section
         drivers = "anybody with a certificate of the federation"
         if policy.drivers is not None:
@@ -206,7 +206,7 @@ class OwnerRoom:
         ]
 
     def policy(self) -> dict[str, str]:
-        """What it agrees to, in its file's words."""
+        """Policy in the words of the party's file."""
         section = self.site.policy.section
         values = section.model_dump(mode="json", exclude_unset=True)
         return {key: json.dumps(value) for key, value in values.items()}
@@ -220,7 +220,7 @@ class OwnerRoom:
         return [self._reviewed(each, read=False) for each in agreements.known()]
 
     def proposal(self, name: str) -> Review:
-        """One of them, held against its policy, its table and the last one.
+        """Review of a proposal against the party's policy, its table and the last proposal.
 
         Raises:
             ConfigError: it keeps none of that name.
@@ -245,7 +245,7 @@ class OwnerRoom:
         )
 
     def left(self) -> tuple[list[Left], str]:
-        """What has left it, by receiver; and why its ledger cannot be read, if it cannot.
+        """Messages that have left, by receiver; and why its ledger cannot be read, if it cannot.
 
         The whole ledger is verified, once for as long as its files stay as they are.
         """
@@ -268,7 +268,7 @@ class OwnerRoom:
         return None if privacy is None else privacy.epsilon
 
     def refusals(self) -> list[dict[str, Any]]:
-        """What it has refused, the newest first."""
+        """Refusals of the party, the newest first."""
         found = []
         for line in _last_lines(self.site_folder / "refusals.jsonl", _REFUSALS):
             try:
@@ -283,7 +283,7 @@ class OwnerRoom:
         return "\n".join(re.sub(r",\d+ INFO [\w.]+:", "", line) for line in lines)[-_SHOWN:]
 
     def serving(self) -> str:
-        """Who answers drivers now: "room", "elsewhere" or "" for nobody."""
+        """Place where drivers are answered now: "room", "elsewhere" or "" for none."""
         job = self.jobs.of(JOIN)
         if job is not None and job.state in ("running", "stopping"):
             return "room"
@@ -291,7 +291,7 @@ class OwnerRoom:
             return "elsewhere" if is_used(self.site_folder) else ""
 
     def files(self) -> Iterator[Path]:
-        """What changes when anything that is shown does."""
+        """Files that change when anything that is shown does."""
         for name in ("ledger.jsonl", "refusals.jsonl", "join.log", "proposals"):
             yield self.site_folder / name
         yield from (self.site_folder / "proposals").glob("*")
@@ -393,7 +393,7 @@ def _called(algorithm: str) -> str:
 
 
 def _left(path: Path) -> tuple[list[Left], str]:
-    """What a ledger says has left, by receiver; or why it cannot be read."""
+    """Messages that have left by a ledger, by receiver; or why it cannot be read."""
     try:
         lines = list(verify(path, keep=False).lines())
     except DovetailError as error:

@@ -50,7 +50,7 @@ class OwnerPages:
         }
 
     async def proposal(self, request: Request) -> Response:
-        """One proposal, to read."""
+        """Page of a proposal, to read."""
         name = request.path_params["name"]
 
         def values() -> dict[str, Any]:

@@ -72,7 +72,7 @@ async def rendered(template: str, values: Callable[[], dict[str, Any]]) -> Respo
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """What a page has posted, files as their text.
+    """Fields that a page has posted, files as their text.
 
     Raises:
         HTTPException: too much of it.

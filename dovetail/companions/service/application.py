@@ -57,7 +57,7 @@ PredictJointly = Callable[[Served, Asked, Sequence[Any]], Awaitable["Answered"]]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may be, and how long it may take.
+    """Limits of one request, in size and time.
 
     Attributes:
         body: bytes.
@@ -77,7 +77,7 @@ class Limits:
 
 
 class Service:
-    """One application of one or several models.
+    """Web application of one or several models.
 
     Args:
         shelf: the models.
@@ -395,7 +395,7 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def _lines(prediction: Prediction) -> list[dict[str, Any]]:
-    """What is said of each row; of several labels label -> what is said of it."""
+    """Answers for each row; of several labels label -> answer."""
     names = [str(each) for each in prediction.labels or prediction.classes]
     columns: dict[str, list[Any]] = {"prediction": prediction.values.tolist()}
     if prediction.labels:

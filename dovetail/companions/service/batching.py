@@ -40,7 +40,7 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def predict(self, model: Served, asked: Asked) -> Prediction:
-        """What the model says of these rows."""
+        """Prediction of the model for these rows."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Prediction] = loop.create_future()
         if id(model) not in self._waiting:

@@ -16,7 +16,7 @@ _MOST_DRAWN = 20
 def page(
     title: str, explanation: Explanation, *, row: int | None = None, on: str = "on these rows"
 ) -> str:
-    """One self-contained page; ``on`` says whose rows they are."""
+    """Self-contained page; ``on`` says whose rows they are."""
     plots: list[Dots | None] = []
     if explanation.importance:
         plots.append(

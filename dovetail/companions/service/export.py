@@ -41,7 +41,7 @@ _CHECKED = 64
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """Result of an export.
 
     Attributes:
         path: the file.

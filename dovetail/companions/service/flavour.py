@@ -26,7 +26,7 @@ LOADER = "dovetail.companions.service.flavour"
 
 
 class Pyfunc:
-    """What MLflow calls: a DataFrame of raw columns in, a DataFrame of predictions out."""
+    """Model as MLflow calls it: a DataFrame of raw columns in, a DataFrame of predictions out."""
 
     def __init__(self, model: Model | OnnxModel) -> None:
         self.model = model
@@ -52,7 +52,7 @@ class Pyfunc:
 
 
 def _load_pyfunc(path: str) -> Pyfunc:
-    """What MLflow calls to load a model it keeps."""
+    """Model that MLflow keeps, loaded; called by MLflow."""
     return Pyfunc(load_any(path))
 
 

@@ -68,7 +68,7 @@ class Graph:
         return name
 
     def node(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """What an operator with one output makes of these."""
+        """Output of an operator with one output."""
         output = self.name()
         self._nodes.append(
             helper.make_node(kind, list(inputs), [output], domain=domain, **attributes)
@@ -373,7 +373,7 @@ def _one_by_one(network: BlocksNetwork, x: dict[str, torch.Tensor]) -> torch.Ten
 def _translated(
     graph: Graph, network: nn.Module, values: Sequence[str], shapes: Sequence[Shape]
 ) -> str:
-    """What ``torch.onnx`` makes of a network.
+    """Output of a network as ``torch.onnx`` translates it.
 
     Raises:
         ModelError: one that it cannot translate.

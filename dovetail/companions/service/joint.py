@@ -48,7 +48,7 @@ def joint_serving(
     within_s: float,
     talk: Progress,
 ) -> JointServing:
-    """Who asks the partners of these models, once its context is entered.
+    """Context that asks the partners of these models, once it is entered.
 
     Args:
         models: name -> folder.
@@ -109,7 +109,7 @@ class JointPredictor:
     _questions: dict[str, Question] = field(default_factory=dict)
 
     def _question(self, model: Model) -> Question:
-        """What partners are asked for; an encrypted answer's key is read once."""
+        """Question to partners; an encrypted answer's key is read once."""
         assert isinstance(model.spec, JointSpec)
         trained = str(model.about.get("run"))
         if trained not in self._questions:
@@ -117,7 +117,7 @@ class JointPredictor:
         return self._questions[trained]
 
     async def __call__(self, served: Served, asked: Asked, ids: Sequence[Any]) -> Answered:
-        """What the joint model says; where nobody answers, no prediction, and why."""
+        """Answer of the joint model; if no partner answers, no prediction, and why."""
         model = served.joint
         assert model is not None
         assert isinstance(model.spec, JointSpec)
@@ -156,7 +156,7 @@ class JointPredictor:
 def _answering(
     spec: JointSpec, codes: Mapping[str, Tensor], num_rows: int
 ) -> list[tuple[str, ...]]:
-    """Who is in what is said of each row; () where the model alone says it."""
+    """Partners whose answer is in each row; () if the model alone predicts it."""
     there = {name: (~names.isnan().any(dim=1)).tolist() for name, names in codes.items()}
     by = [tuple(name for name, names in there.items() if names[row]) for row in range(num_rows)]
     needed = 1 if spec.partial else len(spec.partners)

@@ -1,4 +1,4 @@
-"""What the service counts, as Prometheus reads it."""
+"""Counts of the service, in Prometheus' format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service answers, as an OpenAPI 3.1 document and as a page to read.
+"""Description of the service as an OpenAPI 3.1 document and as a page to read.
 
 ``openapi.json`` is the document as far as it is the same for all models, and what each adds to it;
 ``docs.html`` is the page, which has no script and asks nobody.
@@ -52,7 +52,7 @@ def document(models: Mapping[str, Served], *, version: str, guarded: bool) -> di
 
 
 def _line(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of one row."""
+    """Schema of the answer for one row."""
     number = {"type": "number"}
     if kind["kind"] == "class":
         return {

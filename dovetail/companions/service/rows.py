@@ -1,4 +1,4 @@
-"""What a request asks of a model: rows in JSON, CSV or Parquet, each cell checked and named.
+"""Rows of a request: JSON, CSV or Parquet, each cell checked and named.
 
 A row that cannot be used is told of by its number and column; the others are as they would be
 without it.
@@ -35,7 +35,7 @@ _MOST_LISTED = 50
 
 @dataclass(frozen=True)
 class BadCell:
-    """One cell that cannot be used."""
+    """Cell that cannot be used."""
 
     row: int
     column: str | None

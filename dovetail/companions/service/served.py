@@ -30,7 +30,7 @@ _THREADS = 1
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """One model as it is at this moment.
+    """Model as it is at this moment.
 
     Attributes:
         name: what requests call it.
@@ -55,7 +55,7 @@ class Served:
         return str(self.onnx.about.get("label", "prediction"))
 
     def predict(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
-        """What it says of these columns."""
+        """Prediction for these columns."""
         return self.onnx.run(feeds)
 
     def schema(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Served:
         }
 
     def card(self) -> dict[str, Any] | None:
-        """What card.json beside the model says, if it is there."""
+        """Contents of card.json beside the model, if it is there."""
         try:
             written = json.loads((self.path / "card.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -86,7 +86,7 @@ class Served:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """What a joint model says of rows.
+    """Answer of a joint model about rows.
 
     Attributes:
         prediction: of all rows; None where no partner has a part in any.
@@ -100,7 +100,7 @@ class Answered:
 
 
 def _answered_by(task: Task) -> dict[str, Any]:
-    """What a row's answer is."""
+    """Schema of a row's answer."""
     if isinstance(task, Classification):
         return {"kind": "class", "classes": list(task.classes)}
     kind: dict[str, Any] = {"kind": task.predicts.removeprefix("a ")}
@@ -216,7 +216,7 @@ class Shelf:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a model is written."""
+    """Times and sizes that change when a model is written."""
     file = path if path.suffix.lower() == ".onnx" else path / "model.json"
     try:
         status = file.stat()

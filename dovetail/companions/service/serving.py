@@ -48,7 +48,7 @@ class Address:
     mutual: bool = True
 
     def token(self) -> str | None:
-        """What requests must bear.
+        """Token that requests must bear.
 
         Raises:
             ConfigError: no such file, or a token that can be guessed.

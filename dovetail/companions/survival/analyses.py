@@ -33,7 +33,7 @@ _SHOWN, _MOST_LINES = ("time", "at_risk", "events", "survival"), 12
 
 
 class Analysis(Shown):
-    """What an analysis of several parties' rows found: a table, and words.
+    """Result of an analysis of several parties' rows: a table, and words.
 
     Args:
         result: ``result.json`` of its run.

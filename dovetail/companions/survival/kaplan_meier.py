@@ -48,7 +48,7 @@ def counts(
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What rows went through, of each group.
+    """Counts of the rows that went through, of each group.
 
     Attributes:
         groups: their names.

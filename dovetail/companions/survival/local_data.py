@@ -1,4 +1,4 @@
-"""What a party has for curves of all parties: times and events, and what its file lets leave."""
+"""Data of a party for curves of all parties: times and events, and what its file lets leave."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ class Curves(Variant):
 
 
 class CurvesProposed(Proposed):
-    """What a party lets be counted."""
+    """Facet of proposals: what a party lets be counted."""
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
+        """Sentences on what the party will do, of what its policy agrees to."""
         if "survival" in agreed and site.party.task == "survival":
             section = site.settings("survival", MemberSection)
             how = "summed in secret" if section.secure else "in the clear, where a run asks so"
@@ -93,6 +93,6 @@ class Survival(SurvivalRecord, Method):
         return Curves()
 
     def driver(self, variant: str, settings: Any, seed: int) -> survival.Driver:
-        """What asks for the sum."""
+        """Driver that asks for the sum."""
         kind = cox.Driver if variant == "cox" else survival.Driver
         return kind(settings, seed=seed)

@@ -1,4 +1,4 @@
-"""What files say of survival curves: [survival] of a run file and of a party file."""
+"""Sections of files about survival curves: [survival] of a run file and of a party file."""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ class Member(Sharing):
 
     @handles(before_begin=True)
     def describe(self, ask: Describe) -> Description:
-        """Its groups; the ends that it offers, which follow from its times without noise."""
+        """Groups of the party and the ends that it offers, which follow from its times without
+        noise."""
         if ask.ends and (self.data.section.private or self.local.budget) is not None:
             raise PartyError(
                 self.name,
@@ -152,7 +153,7 @@ class Member(Sharing):
 
     @handles
     def count(self, ask: Count) -> Counted:
-        """Its counts, where its file lets them leave in the clear."""
+        """Counts of the party, if its file lets them leave in the clear."""
         self.data.check_clear(secure=self.secure)
         return self.local.with_cost(Counted(self.counts_P.float()), "counts")
 
@@ -161,12 +162,12 @@ class Member(Sharing):
         return "a secret sum is not done, and its key is nowhere else" if is_open else ""
 
     def summed(self, number: int) -> tuple[Tensor, str]:
-        """Its counts."""
+        """Counts of the party."""
         return self.counts_P, self.digest
 
     @handles
     def share(self, ask: secret_mean.GiveShare) -> secret_mean.Share:
-        """Its share of the sum."""
+        """Share of the party in the sum."""
         answer, self.shared = super().share(ask), True
         return self.local.with_cost(answer, "counts")
 
@@ -191,7 +192,7 @@ class Driver(BaseDriver):
         self.sum_P = torch.empty(0)
 
     def federation(self, engine: Engine) -> Federation:
-        """What sums in the clear, or under masks."""
+        """Federation that sums in the clear, or under masks."""
         if not self.settings.secure:
             return super().federation(engine)
         return SecretFederation(engine, Sums(), SHARED)

@@ -288,7 +288,7 @@ class Active(LabelOwner):
         return self.targets.loss(self.head(code_BD), rows_B)
 
     def step(self, network: Engine) -> tuple[float, Mapping[str, PartyError]]:
-        """One step of Algorithm 1: L_A of its batch, and the parties that were left out."""
+        """Make a step of Algorithm 1; L_A of its batch, and the parties that were left out."""
         rows_B = next(self.questions.labelled)
         with self.random:
             code_BD = self.encode(rows_B)  # line 3

@@ -100,7 +100,7 @@ def network_of(
 
 
 def help_of(work: Distilling, active: sealed.Active, owner: Owner) -> Help:
-    """What came of partners' answers."""
+    """Help that came of partners' answers."""
     fitted, alone = _alone(work, active, owner)
     joint = joint_of(active, owner, alone)
     why = "too few rows are both labelled and shared"

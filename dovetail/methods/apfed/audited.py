@@ -1,4 +1,4 @@
-"""What an audit asks of APFed: who has what, what decrypts, and the defences it tries."""
+"""Facet of APFed for audits: scenes, decrypted answers, and the defences to try."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a partner sends is looked at before it moves anything: its shape, its size, that it is
-finite."""
+"""Checks of what a partner sends before it moves anything: shape, size, finite values."""
 
 from __future__ import annotations
 
@@ -101,7 +100,7 @@ class Bound:
         replies: Replies[R],
         trade_off: TradeOff,
     ) -> list[Help]:
-        """What partners returned that is as it was asked for; who lies is one of the failures.
+        """Help that partners returned as it was asked for; a reply that is not becomes a failure.
 
         Args:
             gradient_BD: dL_A/dh.

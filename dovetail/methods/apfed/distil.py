@@ -208,7 +208,7 @@ class Partner(Party):
         return Ready(tuple(stack.code_width for stack in self.stacks.values()))
 
     def _release(self, message: Begin) -> Ready:
-        """What it says of each row is drawn once in a run, however often that begins.
+        """Codes of each row are drawn once in a run, however often that starts.
 
         At a site once for all runs, of any driver: the mean of many draws would have no noise. Of
         other rows or settings the noise is another: of two codes the difference would have none.
@@ -277,7 +277,7 @@ class Partner(Party):
         return "a gradient is due for its codes" if getattr(self, "_codes", None) else ""
 
     def _step(self, message: Encode) -> None:
-        """Its own step, by the gradient of the codes that it sent last."""
+        """Make a step by the gradient of the codes that it sent last."""
         due, self._codes = self._codes, None
         if not message.gradient_ND.numel():
             return
@@ -300,7 +300,7 @@ class Partner(Party):
             )
 
     def bottom_model(self) -> Bottom:
-        """What it keeps at its site, to predict together with the label owner."""
+        """Network that it keeps at its site, to predict together with the label owner."""
         parts = tuple(stack.part() for stack in self.stacks.values())
         return Bottom(
             self.name,
@@ -385,7 +385,7 @@ class Taught:
 
 @dataclass(frozen=True, eq=False)
 class TeacherOutputs:
-    """What the teacher says, once it is trained.
+    """Outputs of the teacher, once it is trained.
 
     Attributes:
         train: stack -> (K, R, C) of every member; NaN in rows that no partner has.

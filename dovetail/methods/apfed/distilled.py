@@ -24,7 +24,7 @@ from dovetail.models.learners.stacked import mean_outputs
 
 
 def help_of(work: Distilling, active: distil.Active, owner: Owner) -> Help:
-    """What came of a teacher's training."""
+    """Help that came of a teacher's training."""
     fitted, alone = own_models(work, owner)
     said, teacher, tested = active.teacher_outputs, None, None
     if said is not None:

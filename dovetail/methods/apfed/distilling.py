@@ -1,4 +1,4 @@
-"""What a run of APFed-D or -S comes to at the label owner: alone, student, joint model, scores.
+"""Results of APFed-D or -S at the label owner: local model, student, joint model, scores.
 
 Everything here is the label owner's own work; messages are sent by ``teaching`` alone. Nothing is
 chosen on test rows: they are asked about when all is chosen.
@@ -123,16 +123,16 @@ class Distilling(LabelOwnerData):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Its several labels; () of one."""
+        """Names of several labels; () of one."""
         return self.task.labels if isinstance(self.task, (MultiLabel, MultiTarget)) else ()
 
     @property
     def block(self) -> str:
-        """What its columns are called in a model."""
+        """Name of its columns in a model."""
         return next(iter(self.train.blocks)) if len(self.train.blocks) == 1 else "joined"
 
     def owner(self) -> Owner:
-        """Its rows, with folds over the labelled ones.
+        """Rows of the label owner, with folds over the labelled ones.
 
         Partners see folds. They are dealt class by class in an order that a seed gives: who knew it
         would read labels off them, so the seed is the site's secret. Labels that are randomised for
@@ -273,7 +273,7 @@ class Distilling(LabelOwnerData):
 
 
 def train_alone(work: Distilling, variant: str, observe: Observer) -> Outcome:
-    """One of ``ALONE``, trained and scored."""
+    """Train and score one of ``ALONE``."""
     started = time.perf_counter()
     owner = work.owner()
     rows = judged_rows(owner.labelled_rows())
@@ -304,7 +304,7 @@ def train_alone(work: Distilling, variant: str, observe: Observer) -> Outcome:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Help:
-    """What came of partners' part in a run, as APFed-D and APFed-S each have it.
+    """Help of partners in a run, as APFed-D and APFed-S each have it.
 
     Attributes:
         variant: which of them.

@@ -91,7 +91,8 @@ def message_sizes(
 
 
 def _fit(situation: Situation) -> Fit:
-    """One party has labels; the others help it with columns of samples they share."""
+    """Fit of a situation in which one party has labels and the others have columns of samples they
+    share."""
     owners = situation.owners
     if not owners:
         return no(_NAME, "no party has labels; APFed needs exactly one that has")

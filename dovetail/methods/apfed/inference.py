@@ -74,7 +74,7 @@ def maker(site: Site) -> Maker:
         rows_S = asked.rows_S()
 
         def fits(bottom: Bottom) -> bool:
-            """What is learned for one label owner's labels tells another about them."""
+            """Whether a bottom was trained with this driver: it reveals a label owner's labels."""
             driver = bottom.about.get("driver", asked.driver)
             return isinstance(bottom.spec, BottomsSpec) and driver == asked.driver
 
@@ -118,7 +118,7 @@ class CodesOf:
 
 
 def question(spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
-    """What partners of a joint model of APFed-D or APFed-S are asked for; None: it is none."""
+    """Question to partners of a joint model of APFed-D or APFed-S; None: it is none."""
     if isinstance(spec, AssistedSpec):
         return Numbers(spec, keys())
     return CodesOf(spec) if isinstance(spec, JointSpec) else None

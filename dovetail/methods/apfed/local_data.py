@@ -1,4 +1,4 @@
-"""What a partner and the label owner of APFed have, by their own files or as a partition deals it.
+"""Data of a partner and the label owner of APFed, from their files or from a partition.
 
 A partner's site makes its side of every method of an active party; the label owner's is what the
 driver is made of.
@@ -77,7 +77,7 @@ class PartnerData:
 
     @property
     def rows(self) -> SharedRows:
-        """Its rows by shared sample.
+        """Rows of the partner by shared sample.
 
         Raises:
             ConfigError: it is not aligned yet.
@@ -87,7 +87,7 @@ class PartnerData:
         return self.shared
 
     def party(self, local: Local) -> Party:
-        """Its side of a run."""
+        """Party of a run that has these data."""
         return _SIDES[self.side](self, local)
 
 
@@ -173,7 +173,7 @@ def labels_of(data: PartyData) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LabelOwnerData:
-    """What the active party has.
+    """Data of the active party.
 
     Attributes:
         train, test: its rows; some of those that train may lack a label.
@@ -209,7 +209,7 @@ class LabelOwnerData:
 
     @property
     def tested(self) -> PartyData:
-        """Its test rows.
+        """Test rows of the label owner.
 
         Raises:
             ConfigError: it has none.
@@ -257,7 +257,7 @@ class LabelOwnerData:
 
 
 def learners_of(site: Site | None) -> Mapping[str, Learner]:
-    """What learns from the columns of a label owner; its own file may name one more."""
+    """Learners of a label owner's columns; its own file may name one more."""
     named = None if site is None else site.party.tabicl
     if named is None:
         return LEARNERS

@@ -1,4 +1,4 @@
-"""What the literature would pick where partners may go, trained and scored beside APFed-D.
+"""Baselines of the literature for partners that may leave, trained and scored beside APFed-D.
 
 "party-dropout" is Sun et al.'s (PlugVFL), "laser" Valdeira et al.'s (LASER-VFL); see
 ``models/learners/subsets.py``. Both have the teacher's networks and settings, learn from every
@@ -37,7 +37,7 @@ def train_with_missing(
     test: Federation | None,
     observe: Observer,
 ) -> Outcome:
-    """One of ``GONE``.
+    """Train and score one of ``GONE``.
 
     Raises:
         ConfigError: nobody beside the label owner.

@@ -186,7 +186,7 @@ class SoloNetwork:
 
     @property
     def projection(self) -> nn.Module | None:
-        """One linear layer before the contrast; None: there is none."""
+        """Linear layer before the contrast; None: there is none."""
         return dict(self.networks).get("projection")
 
     def bottom(self) -> list[nn.Parameter]:

@@ -1,4 +1,4 @@
-"""What APFed's label owner has around the paper's step: epochs, the best one, and its layers."""
+"""Layers of APFed's label owner around the paper's step: epochs, the best one, and others."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LabelOwner(Driver):
         raise NotImplementedError
 
     def step(self, network: Engine) -> tuple[float, Mapping[str, PartyError]]:
-        """One step: L_A of its batch, and the parties that were left out."""
+        """Make a step; L_A of its batch, and the parties that were left out."""
         raise NotImplementedError
 
     def open(self, parties: Iterable[str], network: Engine) -> Replies[Any]:
@@ -120,7 +120,7 @@ class LabelOwner(Driver):
         return self.targets.spread(loss, [code_BD], rows_B)
 
     def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
-        """One that lost its disk helps again, from its beginning."""
+        """Start a partner that lost its disk again, from its beginning."""
         warn_of(self.open([name for name, done in behind.items() if not done], network).failures)
 
     def round(self, number: int, network: Engine) -> Epoch:
@@ -136,7 +136,7 @@ class LabelOwner(Driver):
         return self.best.ended(number) or not self.unify.pays(*self.questions.visits())
 
     def spent(self) -> list[dict[str, Any]]:
-        """Its codes, if they are noised, and its model."""
+        """Privacy costs of its codes, if they are noised, and of its model."""
         return [*self.unify.spent(), *self.local.spent()]
 
     def model(self) -> Model:

@@ -1,4 +1,4 @@
-"""What partners of APFed are set to: by the run file in simulation, else by their own files."""
+"""Settings of APFed's partners: by the run file in simulation, else by their own files."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Align
 
 
 def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILENT) -> dd.Alignment:
-    """What ``dovetail align`` left, or an alignment made now."""
+    """Alignment that ``dovetail align`` left, or one made now."""
     if len(sites) == 1:
         return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
     alignment = stored_alignment(sites, active)
@@ -142,7 +142,7 @@ def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILEN
 
 
 def _policy(variant: str) -> str:
-    """What a policy calls a variant that asks partners."""
+    """Name in a policy of a variant that asks partners."""
     return variant if variant in ("tvfl", "apfed", "apfed-d") else "apfed-mixed"
 
 
@@ -152,7 +152,7 @@ class ApfedProposed(Proposed):
     aligns = True
 
     def asks(self, run: Run, policies: Sequence[str]) -> tuple[str, ...]:
-        """What partners' policies must agree to for these variants."""
+        """Algorithms that partners' policies must agree to for these variants."""
         asked = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
         return ("align", *dict.fromkeys(map(_policy, asked)))
 
@@ -182,7 +182,7 @@ class ApfedProposed(Proposed):
             given.add(every, policy.sealed.numbers_per_row, [b""] * len(every))
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
+        """Sentences on what the party will do, of what its policy agrees to."""
         section = site.settings("apfed", PassiveFields)
         if "apfed-mixed" in agreed or "tvfl" in agreed:
             yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
@@ -193,7 +193,7 @@ class ApfedProposed(Proposed):
 
 
 class ApfedKeys(Keys):
-    """What of its settings a search tries."""
+    """Facet of keys: which settings of APFed a search tries."""
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
         """Rate, width and trade-off; of APFed-D the student and what it learns from."""
@@ -303,7 +303,7 @@ class Apfed(ApfedRecord, Method):
         return _split(run, sites, active, _alignment(sites, active, talk=talk))
 
     def local_data(self, site: Site) -> PartnerData:
-        """What a partner has by its own file.
+        """Data of a partner by its own file.
 
         Raises:
             ConfigError: a budget, and gradients that are not noised.
@@ -439,7 +439,7 @@ class Apfed(ApfedRecord, Method):
         return data_by_party
 
     def variant(self, variant: str) -> Variant:
-        """What a variant is."""
+        """Variant of this name."""
         return VARIANTS[variant]
 
     def party(self, local_data: PartnerData, local: Local) -> Party:

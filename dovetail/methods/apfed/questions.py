@@ -1,4 +1,5 @@
-"""Who is asked about which rows: missing labels, partial overlap, policies' limits, projection.
+"""Rows that each party is asked about: missing labels, partial overlap, policies' limits,
+projection.
 
 The paper has one set of rows: all are labelled and shared by all parties (the set I of Eq. 1).
 Here L_A runs over the labelled rows and each L_p over the rows that p shares. If these are the same
@@ -28,7 +29,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True)
 class Partner:
-    """What a passive party said when it was ready.
+    """State of a passive party when it was ready.
 
     Attributes:
         projected: whether it wants codes projected.
@@ -41,7 +42,7 @@ class Partner:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What one party is asked in a step.
+    """Question to one party in a step.
 
     Attributes:
         rows_B: rows of the label owner.

@@ -1,4 +1,4 @@
-"""What APFed's messages say of whom, and those of classic vertical learning, for an audit."""
+"""Reader of APFed's messages and those of classic vertical learning, for an audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reported of APFed: by ``dovetail audit FILE --fast`` with seed 0 (APFed-S without
+"""Reported figures of APFed: by ``dovetail audit FILE --fast`` with seed 0 (APFed-S without
 ``--fast``; docs/privacy.md) and by ``dovetail bench worth``, beside the best local model."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a peer of APFed gets that breaks the protocol, against the limits in force.
+"""Gains of a peer of APFed that breaks the protocol, against the limits in force.
 
 Papers: Pasquini, Ateniese, Bernaschi, "Unleashing the Tiger: Inference Attacks on Split Learning",
 CCS 2021 (FSHA, arXiv:2012.02670): who sends the gradients may have them train the other's encoder
@@ -118,7 +118,7 @@ _HIJACK = Threat(
 def steered(
     task: Training, scene: Scene, variant: str, seed: int, limits: Limits
 ) -> Iterator[Steered | Poisoned]:
-    """What steering gains in one variant, within these limits of each partner."""
+    """Findings of steering in one variant, within these limits of each partner."""
     for name in partner_data_of(task):
         if variant in ("apfed-mixed", "apfed-r", "apfed-c"):
             yield from _alike(task, variant, seed, name, limits)
@@ -237,7 +237,7 @@ def _hijack(
 def _ask_of(
     task: Training, variant: str, seed: int, party: str, limits: Limits
 ) -> tuple[_Ask | None, Tensor]:
-    """What asks a partner for codes, and codes of a first batch for their width."""
+    """Question that asks a partner for codes, and codes of a first batch for their width."""
     local_data, owner = _partner_data(task, variant, party), label_owner_data(task)
     samples = _shared(task, party)[: max(_BATCH, limits.min_rows)]
     local = Local(party, device=task.device)
@@ -269,7 +269,7 @@ def _ask_of(
 def _regressed(
     task: Training, scene: Scene, variant: str, seed: int, party: str, limits: Limits
 ) -> Iterator[Steered]:
-    """One question of APFed-S whose targets are what the owner knows of some rows."""
+    """Findings of one question of APFed-S whose targets are the owner's knowledge of some rows."""
     local_data, owner = _partner_data(task, variant, party), label_owner_data(task)
     samples = _shared(task, party)
     known = samples[torch.randperm(len(samples), generator=generator(seed, party, "regressed"))]
@@ -357,7 +357,7 @@ class _Inverting(apfed.Passive):
 
 
 def _reaching(passive: apfed.Passive, driver: str) -> Callable[[str], Engine]:
-    """What makes the engine, where it is listened to."""
+    """Factory of the engine, where it is listened to."""
     return lambda _: InProcess({passive.name: passive}, driver=driver)
 
 

@@ -205,7 +205,7 @@ def _answer_a_round(active: Active) -> bool:
 
 
 def step(active: Active, network: Engine) -> float:
-    """One minibatch of every member; its mean loss."""
+    """Train on a minibatch of every member; its mean loss."""
     stacks = active.live
     heads = {name: active.taught[name].head for name in stacks}
     drawn_KB, *_ = [head.draw() for head in heads.values()]  # the same of all

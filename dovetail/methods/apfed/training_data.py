@@ -1,4 +1,4 @@
-"""What a run of APFed trains: data and driver of each variant, and what comes of it."""
+"""Training data and driver of each variant of APFed, and its results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOGETHER = {"tvfl", "apfed", "apfed-d", "pooled", *MISSING_PARTY}
 
 
 def label_owner_data(training: Training) -> LabelOwnerData:
-    """What the active party has."""
+    """Data of the active party."""
     local_data: LabelOwnerData = training.party_data[str(training.active)]
     return local_data
 

@@ -41,7 +41,7 @@ def weight_of(trade_off: TradeOff, party: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Help:
-    """What a partner returned.
+    """Help that a partner returned.
 
     Attributes:
         weight: lambda_p.
@@ -60,7 +60,7 @@ class Help:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """What Eq. (9) is made of.
+    """Gradients of Eq. (9).
 
     Attributes:
         rows_B: the labelled batch.
@@ -76,7 +76,7 @@ class Gradients:
 
 
 class Unify:
-    """What stands in the place of Eq. (9), and has nothing of its own to save."""
+    """Replacement of Eq. (9) that has nothing to save."""
 
     def follow(self, step: Gradients) -> None:
         """Gradients stand at the networks' parameters; those of the head stand there already."""
@@ -96,11 +96,11 @@ class Unify:
         return True
 
     def report(self) -> dict[str, Any]:
-        """What the weights say of a row, JSON-ready; nothing if that is not counted."""
+        """Report on what the weights reveal of a row, JSON-ready; {} if not counted."""
         return {}
 
     def spent(self) -> list[dict[str, Any]]:
-        """What the solo model has cost, as a run reports it."""
+        """Privacy cost of the solo model, as a run reports it."""
         report = self.report()
         return [{"to": "who has it", "what": "the solo model", **report}] if report else []
 

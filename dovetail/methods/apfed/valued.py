@@ -1,4 +1,4 @@
-"""What partners of APFed are worth: by the solo model, and by the joint one."""
+"""Values of APFed's partners: by the solo model, and by the joint one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be trained that asks partners, or learns as if it did: a class a kind of variant.
+"""Variants that ask partners, or learn as if they did: a class for each kind.
 
 Each says who answers, who drives, and what is scored and kept. A new one is a class here, a line in
 ``VARIANTS``, and its partner's side in ``local_data.py``.
@@ -50,7 +50,7 @@ class ApfedVariant(Variant):
     alone: bool = False
 
     def label_owner_data(self, training: Training, local_data: LabelOwnerData) -> LabelOwnerData:
-        """What the label owner trains with."""
+        """Data that the label owner trains with."""
         return local_data
 
     def partner_data(self, training: Training, local_data: PartnerData) -> PartnerData:
@@ -81,13 +81,13 @@ class ApfedVariant(Variant):
         return self.active(training, party_data[label_owner_data(training).name], seed)
 
     def engine(self, training: Training, name: str, parties: Mapping[str, Any]) -> Engine:
-        """What reaches the partners; alone, nobody."""
+        """Engine that reaches the partners; alone, it reaches nobody."""
         if name in ASK_NOBODY:
             return self.in_process(training, parties)
         return super().engine(training, name, parties)
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
-        """What reaches partners of this process."""
+        """Engine that reaches partners of this process."""
         return training.in_process(parties, label_owner_data(training).name)
 
     def sides(self, variant_run: VariantRun) -> Mapping[str, StatefulParty]:
@@ -108,12 +108,12 @@ class ApfedVariant(Variant):
         return {}
 
     def kept(self, variant_run: VariantRun) -> dict[str, Model]:
-        """What the label owner uses alone."""
+        """Models that the label owner uses alone."""
         return {}
 
 
 def owner_of(variant_run: VariantRun) -> LabelOwnerData:
-    """What the label owner has in a variant."""
+    """Data of the label owner in a variant."""
     local_data: LabelOwnerData = variant_run.party_data[label_owner_data(variant_run.training).name]
     return local_data
 
@@ -309,7 +309,7 @@ class Helped(ApfedVariant):
     scores_alone = True
 
     def help_of(self, work: Distilling, driver: Any, owner: Owner) -> Help:
-        """What came of partners' part."""
+        """Help of the partners."""
         raise NotImplementedError
 
     def outcome(self, variant_run: VariantRun, seed: int, observe: Observer) -> Outcome:
@@ -390,7 +390,7 @@ class Unasked(Roundless, ApfedVariant):
     """A baseline without rounds."""
 
     def learned(self, training: Training, name: str, seed: int, observe: Observer) -> Outcome:
-        """What the label owner learns alone, or of everybody's columns in one place."""
+        """Outcome of learning alone, or with everybody's columns in one place."""
         return train_unasked(training, name, seed, observe)
 
 

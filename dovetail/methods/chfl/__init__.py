@@ -163,7 +163,7 @@ class Member(Party):
 
     @handles(before_begin=True)
     def describe(self, ask: Describe) -> Description:
-        """What it offers, and what others must know of it."""
+        """Description of what the party offers, and what others must know of it."""
         return Description.of(self.data.summaries(), self.task, len(self.data.rows))
 
     @handles
@@ -187,7 +187,7 @@ class Member(Party):
         return Ready(len(self.spec.common))
 
     def network_spec(self) -> ColumnsSpec:
-        """What both towers read."""
+        """Spec of the network: what both towers read."""
         sizes = self.config.widths, self.task.num_outputs
         return ColumnsSpec(self.prepared.common, self.prepared.unique, *sizes, self.config.mu)
 
@@ -204,12 +204,12 @@ class Member(Party):
         write_vector(common_P, self.columns.common)
 
     def scored(self) -> Scored:
-        """Its model on its validation rows, as it is now."""
+        """Scores of its model on its validation rows, as it is now."""
         return Scored.of(*self.data.score(self.columns, self.prepared))
 
     @handles
     def train(self, ask: Train) -> Trained:
-        """Its round of the common tower, which it sends; the private one stays."""
+        """Train a round of the common tower, which is sent; the private tower stays."""
         losses = self.learn()
         return Trained(vector_of(self.columns.common).cpu(), *losses)  # line 19
 
@@ -282,7 +282,7 @@ class Coordinator(Driver):
         return columns.agree_on(described, section="chfl")
 
     def begin_of(self, member: str) -> Begin:
-        """What opens the run of this member."""
+        """Message that opens the run of this member."""
         return Begin(self.config.model_dump_json(), self.seed, *self.opening)
 
     def initial(self, num_common: int, num_outputs: int) -> Tensor:
@@ -291,7 +291,7 @@ class Coordinator(Driver):
             return vector_of(Column.build(num_common, self.config.widths, num_outputs)).cpu()
 
     def round(self, number: int, federation: Federation) -> Round:
-        """One round of Algorithm 2."""
+        """Play a round of Algorithm 2."""
         asked, num = self.takes_part(number, federation), federation.size(self.common_P)
         replies = federation.ask(Train(number), Trained, to=asked, P=num)  # lines 3-6
         # line 7

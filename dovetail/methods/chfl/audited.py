@@ -1,4 +1,4 @@
-"""What an audit asks of CHFL: what its messages say of whom, who has what, and its defences."""
+"""Facet of CHFL for audits: reader of its messages, scenes, and defences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class ChflAudited(Audited):
     tried = ("chfl", "chfl-mu0", "chfl-gate", "common")
 
     def scene(self, training: Training) -> Scene:
-        """Its columns are encoded when training begins: the models say how they were read."""
+        """Scene of the run; columns are encoded when training starts, so the models have how they
+        were read."""
         party_data = training.party_data
         parties = {name: Holding(None, (), each.train.labels) for name, each in party_data.items()}
         task = next(iter(party_data.values())).task

@@ -1,4 +1,4 @@
-"""What a run of CHFL has beside its paper: each part is off by default, and then is the paper.
+"""Layers around CHFL's page: each is off by default, and then the page is the paper.
 
     private         the common tower's steps are DP-SGD, counted within the party's budget
     secure          common towers are summed under masks (``federated/secret_mean.py``)
@@ -201,7 +201,7 @@ class Member(chfl.Member, Sharing, Lasting):
         return Ready(0) if config.method == "local" else ready  # nothing need be alike
 
     def network_spec(self) -> ColumnsSpec:
-        """What both towers read, of each baseline."""
+        """Spec of the network of each baseline: what both towers read."""
         rows, config = self.prepared, self.config
         common, unique = rows.common, rows.unique
         if config.method == "local":
@@ -250,7 +250,7 @@ class Member(chfl.Member, Sharing, Lasting):
         self.choose_gate()
 
     def scored(self) -> Scored:
-        """Its model on its validation rows; the loss where the run chooses by it."""
+        """Scores of its model on its validation rows; with the loss if the run chooses by it."""
         loss = self.loss if self.config.choose == "loss" else None
         return Scored.of(*self.data.score(self.columns, self.prepared, loss))
 
@@ -292,7 +292,7 @@ class Member(chfl.Member, Sharing, Lasting):
 
     @handles
     def train(self, ask: Train) -> Trained:
-        """Its round; what leaves it, as the run and its own file say."""
+        """Train a round; send what the run and its own file say."""
         if not self.can_train(ask):
             raise PartyError(
                 self.name,
@@ -344,7 +344,7 @@ class Member(chfl.Member, Sharing, Lasting):
 
 @dataclass(frozen=True, kw_only=True)
 class Round(BaseRound):
-    """What one round did, with the losses' means over its participants in ``told``.
+    """Result of one round, with the losses' means over its participants in ``told``.
 
     Attributes:
         accuracies: member -> accuracy on its validation rows.
@@ -381,7 +381,7 @@ class Coordinator(chfl.Coordinator):
         self.rng = generator(seed, "participation")
 
     def federation(self, engine: Engine) -> Federation:
-        """What takes means in the clear, or under masks."""
+        """Federation that takes means in the clear, or under masks."""
         if not self.config.secure:
             return super().federation(engine)
         if self.config.quorum is not None:
@@ -409,7 +409,7 @@ class Coordinator(chfl.Coordinator):
         return agree_on(described, self.config)
 
     def begin_of(self, member: str) -> Begin:
-        """What opens the run of this member."""
+        """Message that opens the run of this member."""
         settings = self.config.of(member).model_dump_json()
         return Begin(settings, self.seed, *self.opening)
 
@@ -420,14 +420,15 @@ class Coordinator(chfl.Coordinator):
         return super().initial(num_common, num_outputs)
 
     def begin_again(self, behind: Mapping[str, int], federation: Federation) -> None:
-        """Who is behind gets theta_c before it trains; who has nothing begins anew."""
+        """Send theta_c to members that are behind before they train; members without state start
+        again."""
         self.current = tuple(name for name in self.current if name not in behind)
         lost = [name for name, step in behind.items() if not step]
         if lost:
             federation.ask({member: self.begin_of(member) for member in lost}, Ready)
 
     def takes_part(self, number: int, federation: Federation) -> tuple[str, ...]:
-        """Who takes part in this round, once each has theta_c."""
+        """Members that take part in this round, once each has theta_c."""
         chosen = self.draw(federation.parties)
         stale = [member for member in chosen if member not in self.current]
         if stale:  # they missed the last average, or come back after a fall
@@ -458,7 +459,7 @@ class Coordinator(chfl.Coordinator):
         return scored
 
     def round(self, number: int, federation: Federation) -> Round:
-        """One round of Algorithm 2."""
+        """Play a round of Algorithm 2."""
         done = super().round(number, federation)
         metrics = done.metrics if federation.included else {**done.metrics, "skipped": True}
         return Round(

@@ -1,4 +1,4 @@
-"""What a member of CHFL has: raw rows, encoded as all members agree when training begins."""
+"""Data of a member of CHFL: raw rows, encoded as all members agree when training starts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class ChflData(MemberData):
-    """What a member has.
+    """Data of a member.
 
     Attributes:
         common: columns that it offers as common; the others are private.
@@ -77,7 +77,7 @@ class ChflData(MemberData):
 
     @property
     def table(self) -> Table:
-        """Its training rows."""
+        """Training rows of the member."""
         return self.train.tables[BLOCK]
 
     @property
@@ -97,7 +97,7 @@ class ChflData(MemberData):
         return self.train.labels
 
     def local_rows(self) -> LocalRows:
-        """What a party has for a model alone: all its columns, training and validation rows."""
+        """Rows of a party for a model alone: all its columns, training and validation rows."""
         parts = [self.train, *([] if self.validation is None else [self.validation])]
         tables = [part.tables[BLOCK] for part in parts]
         encoder = TableEncoder.fit(
@@ -130,7 +130,7 @@ class ChflData(MemberData):
     def prepare(
         self, common: Sequence[str], agreed: str, device: torch.device | None = None
     ) -> Prepared:
-        """Its rows, common columns first.
+        """Rows of the member, common columns first.
 
         Raises:
             MessageError: columns that it does not offer, or an encoding that is none of these.
@@ -185,7 +185,7 @@ class ChflData(MemberData):
     def model(
         self, network: nn.Module, spec: ColumnsSpec, prepared: Prepared, about: Mapping[str, Any]
     ) -> Model:
-        """What predicts alone from all of this party's features."""
+        """Model that predicts alone from all of this party's features."""
         return Model(
             party=self.name,
             task=self.task,

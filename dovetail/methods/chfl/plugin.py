@@ -180,11 +180,11 @@ class ChflVariant(Variant):
         return chfl.Coordinator(settings, seed=seed)
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
-        """What trains the parties of this process side by side."""
+        """Engine that trains the parties of this process side by side."""
         return training.in_process(parties, DRIVER, StackedInProcess)
 
     def model(self, party: Party, local_data: chfl.ChflData, name: str = "") -> Model:
-        """What a party can use alone, as it is now."""
+        """Model that a party can use alone, as it is now."""
         assert isinstance(party, chfl.Member)
         return trained_model(party, name)
 
@@ -214,10 +214,10 @@ class ChflVariant(Variant):
 
 
 class ChflProposed(Proposed):
-    """What a member does."""
+    """Facet of proposals: what a member does."""
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
+        """Sentences on what the party will do, of what its policy agrees to."""
         if "chfl" in agreed and isinstance(site.table.x, dd.Table):
             section = site.settings("chfl", MemberSection)
             num_offered = len(site.table.x.select(section.common))
@@ -283,11 +283,11 @@ class Chfl(ChflRecord, Method):
         return {name: data_of_site(site, task) for name, site in sites.items()}
 
     def local_data(self, site: Site) -> chfl.ChflData:
-        """What a party has by its own file."""
+        """Data of a party by its own file."""
         return data_of_site(site)
 
     def variant(self, variant: str) -> Variant:
-        """What a variant is."""
+        """Variant of this name."""
         return LocalBaseline() if variant in BASELINES else ChflVariant()
 
     def dealt(self, run: Run, loaded: Loaded) -> Mapping[str, chfl.ChflData]:

@@ -22,7 +22,7 @@ from dovetail.network import Engine
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting of a search.
+    """Trial of a search: one setting.
 
     Attributes:
         config: the whole setting.

@@ -43,7 +43,8 @@ POOLED = "pooled"
 
 
 def variant_config(config: chfl.Config, variant: str, settings: Mapping[str, Any]) -> chfl.Config:
-    """What a variant is trained with: the settings of all, less what it has none of, and its own.
+    """Settings that a variant is trained with: those of all without what it has none of, and its
+    own.
 
     Raises:
         ValidationError: settings that cannot be.
@@ -73,7 +74,7 @@ def chosen(
     fixed: Collection[str],
     best_by_variant: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """What a search chose for a variant; each trial is told before the first round.
+    """Settings that a search chose for a variant; each trial is printed before the first round.
 
     Args:
         training: the run.
@@ -133,7 +134,7 @@ def chosen(
 
 
 def local_best(trials: Sequence[Trial], apart: Collection[str] = LOCAL_SETTINGS) -> dict[str, Any]:
-    """What each party would take of these, by its own rows (V-A3); all others by the mean."""
+    """Settings that each party would take by its own rows (V-A3); others by the mean."""
     first, *_ = trials
     shared = {name: v for name, v in first.changed.items() if name not in apart}
     alike = [trial for trial in trials if shared.items() <= trial.changed.items()]
@@ -157,7 +158,7 @@ def trained_model(member: chfl.Member, variant: str = "") -> Model:
 
 
 def _stored(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """What an earlier process chose, from the file that the run goes on from."""
+    """Settings that an earlier process chose, from the file that the run goes on from."""
     if checkpoint.folder is None:
         return None
     state, _ = load_state(checkpoint.folder / "driver.safetensors")

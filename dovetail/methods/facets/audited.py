@@ -1,4 +1,4 @@
-"""What an audit asks of a method."""
+"""Facet that an audit asks of a method."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Audited:
     tried: ClassVar[tuple[str, ...]] = ()
 
     def scene(self, training: Training) -> Scene:
-        """Who has what in a run, and what reads its messages."""
+        """Scene of a run: which party has what, and what reads its messages."""
         raise NotImplementedError
 
     def decrypted(self, driver: Any) -> Iterable[Seen]:
-        """What crossed encrypted, as the one who drove the run reads it when it is over."""
+        """Messages that crossed encrypted, as the driver of the run reads them when it is over."""
         return ()
 
     def grid(self, training: Training) -> Grid:
@@ -37,5 +37,5 @@ class Audited:
     def steered(
         self, training: Training, scene: Scene, variant: str, seed: int, limits: Limits
     ) -> Iterator[Steered | Poisoned]:
-        """What one gets who breaks the protocol, as far as these limits of a partner let it."""
+        """Findings of a peer that breaks the protocol, within these limits of a partner."""
         return iter(())

@@ -21,7 +21,7 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True)
 class Defence:
-    """One cell of the grid: what is set at whom.
+    """Defence: a cell of the grid, and whose settings it changes.
 
     Attributes:
         name: as it is told.

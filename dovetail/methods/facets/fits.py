@@ -45,7 +45,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class MessageSize:
-    """What one party exchanges with another, in bytes of tensors; headers add a few hundred.
+    """Size of a message between two parties, in bytes of tensors; headers add a few hundred.
 
     Attributes:
         party, partner: who with whom; "coordinator" runs methods that no party drives.
@@ -118,8 +118,8 @@ class Situation:
 
     @property
     def num_outputs(self) -> int:
-        """One per class that any party labels, or that it says there are; one for a number, and for
-        each of several labels."""
+        """Number of outputs: one per class that any party labels or names; one for a number, and
+        for each of several labels."""
         present: set[str] = set()
         declared = 0
         for name, classes in self.classes.items():
@@ -153,7 +153,7 @@ class Situation:
         return tuple(str(name) for name in self.parts[owner].classes) or present
 
     def mixed_labels(self) -> str | None:
-        """What is wrong if some parties label classes and others numbers."""
+        """Error text if some parties label classes and others numbers."""
         numbers = [name for name, classes in self.classes.items() if classes is None]
         if numbers and len(numbers) < len(self.owners):
             named = [name for name in self.owners if name not in numbers]
@@ -218,7 +218,7 @@ def samples_text(overlaps: Overlaps, count: int) -> str:
 
 
 def everyone_labels(situation: Situation, title: str) -> list[str]:
-    """What keeps a method from working in which every party trains on its own labels."""
+    """Reasons why a method does not work in which every party trains on its own labels."""
     if len(situation.names) < 2:
         return [f"{situation.names[0]} is the only party; {title} needs two or more"]
     if not situation.owners:

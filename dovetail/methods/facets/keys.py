@@ -1,4 +1,5 @@
-"""What a run file's keys of a method are to a search, and to parties with files of their own."""
+"""Facet of keys: a method's keys of a run file for a search, and for parties with files of their
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a proposal of a run, and a party that joins one, say of its method."""
+"""Facet of proposals: what a proposal of a run, and a party that joins one, print of its method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.network.quota import Quota
 
 
 class Proposed:
-    """What parties are asked to agree to, in their policies' words.
+    """Facet of proposals: what parties must agree to, in their policies' words.
 
     Attributes:
         aligns: whether their rows are aligned first.
@@ -20,7 +20,8 @@ class Proposed:
     aligns: ClassVar[bool] = False
 
     def asks(self, run: Run, policies: Sequence[str]) -> tuple[str, ...]:
-        """What policies must agree to for a run's variants; ``policies`` are all of the method."""
+        """Algorithms that policies must agree to for a run's variants; ``policies`` are all of the
+        method."""
         return (*(("align",) if self.aligns else ()), *policies)
 
     def numbers(self, run: Run) -> int:

@@ -1,4 +1,4 @@
-"""What is told of a variant before it is trained: what was measured, what bounds it, letters."""
+"""Reported figures of a variant: what was measured, what bounds it, letters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Reported:
-    """One variant; what nobody has measured is left out.
+    """Reported figures of one variant; what nobody has measured is left out.
 
     Attributes:
         shows: what receivers learn by default settings, and the verdict, as audits found.

@@ -1,4 +1,4 @@
-"""Who has what in a run that is audited: the truth that attacks are scored against."""
+"""Scene of a run that is audited: the truth that attacks are scored against."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.methods.facets.seen import Reading
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What a party has.
+    """Data of a party in a scene.
 
     Attributes:
         x_NF: its columns as its network reads them, flattened; None: it has none.
@@ -102,7 +102,7 @@ def names_of(given: Input | None, x: Tensor) -> tuple[str, ...]:
 
 
 def holding(data: PartyData, given: Input | None = None) -> Holding:
-    """What a party of a federation has."""
+    """Data of a party of a federation."""
     if not data.blocks:
         return Holding(None, (), data.labels)
     x = data.joined()

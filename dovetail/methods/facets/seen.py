@@ -1,4 +1,4 @@
-"""What one side is shown of the other: what a method's messages say, as an audit reads them."""
+"""Views of one side on the other: what a method's messages reveal, as an audit reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ What = Literal[
 
 @dataclass(frozen=True, order=True)
 class Channel:
-    """One kind of thing that one side is shown of another.
+    """Channel: a kind of thing that one side is shown of another.
 
     Attributes:
         observer: who is shown it.
@@ -41,7 +41,7 @@ class Channel:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What one message says of some samples; ``samples_B`` are places in the channel's order."""
+    """Content of a message about some samples; ``samples_B`` are places in the channel's order."""
 
     channel: Channel
     samples_B: Tensor

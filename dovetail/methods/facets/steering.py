@@ -15,7 +15,7 @@ KNOWN = 100
 
 @dataclass(frozen=True)
 class Threat:
-    """What an attack assumes.
+    """Assumptions of an attack.
 
     Attributes:
         attack: its name.
@@ -34,7 +34,7 @@ class Threat:
 
 @dataclass(frozen=True, eq=False)
 class Steered:
-    """What one who drives got by sending what it likes.
+    """Result of a driver that sends what it likes.
 
     Attributes:
         observer, owner: who steers, and whose columns are looked for.

@@ -14,7 +14,7 @@ class Together(Protocol):
     """Of a method with such models."""
 
     def __call__(self, spec: Any, keys: Callable[[], Mapping[str, Tensor]], /) -> Question | None:
-        """What parties are asked for, for a model of this spec; None: it is none of the method's.
+        """Question to parties for a model of this spec; None: it is none of the method's.
 
         Args:
             spec: of the model.

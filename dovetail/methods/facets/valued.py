@@ -41,17 +41,17 @@ class Game:
 
     @property
     def partners(self) -> tuple[str, ...]:
-        """Who may."""
+        """Names of the parties that may take part."""
         raise NotImplementedError
 
     @property
     def owners(self) -> tuple[str, ...]:
-        """Who has labels, and is scored."""
+        """Names of the parties that have labels and are scored."""
         raise NotImplementedError
 
     @property
     def task(self) -> Task:
-        """What the labels say."""
+        """Task that fits the labels."""
         raise NotImplementedError
 
     @property
@@ -90,7 +90,7 @@ class Valued:
     game: ClassVar[type[Game]]  # a run, seen as partners who may or may not take part
 
     def joint(self, method: str) -> str | None:
-        """What is trained besides to say what partners are worth while they are there."""
+        """Variant that is trained besides, for the partners' value while they are there."""
         return None
 
 

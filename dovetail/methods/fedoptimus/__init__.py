@@ -228,13 +228,13 @@ class LabelOwner(LabelParty):
 
     @handles
     def draw(self, ask: Draw) -> Batch:
-        """Its next batch."""
+        """Draw the next batch."""
         self.batch = next(self.batches) if self.batch is None else self.batch
         return Batch(self.number, self.batch)
 
     @handles
     def learn(self, ask: Learn) -> Learned:
-        """One step of its top on h_n (line 7)."""
+        """Make a step of the top on h_n (line 7)."""
         mean_BE = self.mean(ask)
         loss, held_out = self.loss(mean_BE)
         self.follow(loss)
@@ -260,7 +260,7 @@ class Coordinator(RunDriver):
     """Drives a run, and has no data: means of embeddings, the global top, who takes part."""
 
     def round(self, number: int, network: Engine) -> Averaging:
-        """One round of Algorithm 1.
+        """Play a round of Algorithm 1.
 
         Raises:
             ConfigError: a choice of nobody, or of somebody who is no data owner.

@@ -1,4 +1,4 @@
-"""What an audit asks of FedOptimus: who has what, and the defences it tries."""
+"""Facet of FedOptimus for audits: scenes, and the defences to try."""
 
 from __future__ import annotations
 

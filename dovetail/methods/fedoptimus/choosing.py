@@ -1,4 +1,5 @@
-"""Who takes part in a round: the most relevant data owners, or those that gain most together.
+"""Choice of who takes part in a round: the most relevant data owners, or those that gain most
+together.
 
 An owner alone may tell much about the labels and nothing that the chosen ones have not told: a copy
 of the best owner is as relevant as the best. Forward selection (Whitney 1971; over mutual
@@ -82,7 +83,7 @@ def forward(
 
 
 class _Search:
-    """One search, over parties none of whom has failed yet."""
+    """Search over parties none of whom has failed yet."""
 
     def __init__(self, sessions: Sequence[Session], owners: Sequence[str]) -> None:
         self.sessions = sessions

@@ -47,13 +47,13 @@ _log = logging.getLogger(__name__)
 
 
 class Choose(Protocol):
-    """Who takes part in each round (lines 4 and 5), if that is no random share."""
+    """Choice of who takes part in each round (lines 4 and 5), if that is no random share."""
 
     def __call__(self, number: int, network: Engine, /) -> Sequence[str]:
         """Names of the data owners of a round."""
 
     def report(self) -> Mapping[str, Any]:
-        """What the last choice was made by, for its round's line; {} if nothing is new."""
+        """Report on the last choice, for its round's line; {} if nothing is new."""
 
     def state(self) -> State: ...
     def restore(self, state: State) -> None: ...
@@ -211,7 +211,7 @@ class RunDriver(Driver):
     # --- Begin, resume, finish ---------------------------------------------------------------
 
     def begin_data(self) -> BeginData:
-        """What every data owner is told, when the label owners are ready."""
+        """Message to every data owner, when the label owners are ready."""
         ready = [self.ready[owner] for owner in self.label_owners]
         return BeginData(
             self.config.model_dump_json(),
@@ -222,7 +222,7 @@ class RunDriver(Driver):
         )
 
     def begin_labels(self) -> BeginLabels:
-        """What every label owner is told."""
+        """Message to every label owner."""
         return BeginLabels(self.config.model_dump_json(), self.seed, self._top_start)
 
     def start(self, num_outputs: int) -> None:
@@ -261,7 +261,7 @@ class RunDriver(Driver):
         self.start(_num_outputs(first, self.ready[first].task))
 
     def agree(self, ready: Mapping[str, LabelsReady], network: Engine) -> dict[str, LabelsReady]:
-        """What label owners said, with the intervals of times that they then agreed on."""
+        """Replies of label owners, with the intervals of times that they then agreed on."""
         offered = {owner: _ends(each.task) for owner, each in ready.items()}
         if not all(offered.values()):
             return dict(ready)
@@ -301,7 +301,7 @@ class RunDriver(Driver):
         end(network, data, Finished, timeout_s=timeout_s)
 
     def state(self) -> State:
-        """What the next round depends on."""
+        """State that the next round depends on."""
         return {
             "owners": [list(self.data_owners), list(self.label_owners)],
             "participants": list(self.participants),
@@ -365,7 +365,8 @@ class RunDriver(Driver):
     def check_learned(
         self, means: Mapping[str, Tensor], give_top: bool
     ) -> Callable[[str, Any], None]:
-        """What refuses a ``Learned`` that cannot be learned from, of a label owner's name and it.
+        """Function of a label owner's name and its ``Learned`` that refuses one that cannot be
+        learned from.
 
         Args:
             means: label owner -> the mean embedding that it was sent.
@@ -410,7 +411,7 @@ class RunDriver(Driver):
     def played(
         self, requests: Requests, participants: tuple[str, ...], judged: Mapping[str, float]
     ) -> Averaging:
-        """What the round did."""
+        """Result of the round."""
         means = {owner: sum(each) / len(each) for owner, each in requests.losses.items()}
         metrics: dict[str, Any] = {
             "step": self.step,

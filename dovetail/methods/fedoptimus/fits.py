@@ -137,7 +137,7 @@ def _fit(situation: Situation) -> Fit:
 def _shards(
     groups: Groups, owners: Sequence[str], data_owners: Sequence[str]
 ) -> tuple[list[str], str]:
-    """What keeps label owners from training with all data owners; and what of their samples."""
+    """Reasons why label owners cannot train with all data owners; text on their samples."""
     index = {name: p for p, name in enumerate(groups.parties)}
     counts_G, labelled_GP = groups.counts_G, groups.labelled_GP
     everywhere_G = groups.held_GP[:, [index[name] for name in data_owners]].all(axis=1)

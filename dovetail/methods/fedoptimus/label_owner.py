@@ -157,14 +157,14 @@ class LabelParty(Party):
         return batches
 
     def described(self) -> str:
-        """What its labels say, as all label owners must, as JSON."""
+        """Description of its labels, which must be equal at all label owners, as JSON."""
         if isinstance(self.task, Survival):
             ends = rounded_up(np.array(self.task.cuts)).tolist()
             return json.dumps({"kind": "survival", "ends": ends})
         return json.dumps(shared_json(self.task))
 
     def ready(self) -> LabelsReady:
-        """What the coordinator is told."""
+        """Reply to the coordinator."""
         self.has_begun, self.times = True, ()
         num_test = len(self.test_labels)
         return LabelsReady(len(self.samples), len(self.labels_S), num_test, self.described())
@@ -241,7 +241,7 @@ class LabelParty(Party):
         return self._loss(self.top, mean_BE, labels_B, due_B)
 
     def follow(self, loss: Tensor) -> None:
-        """One step along the gradient of a loss.
+        """Make a step along the gradient of a loss.
 
         Raises:
             TrainingError: the loss is not finite.
@@ -336,7 +336,7 @@ class LabelParty(Party):
         return Finished()
 
     def state(self) -> State:
-        """What its next answer depends on."""
+        """State that its next answer depends on."""
         return {**super().state(), **({"times": list(self.times)} if self.times else {})}
 
     def restore(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""What owners bring to a run: columns or labels."""
+"""Data of owners in a run: columns or labels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SELECTED = "what [fedoptimus.selection] asks for"
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What a data owner has.
+    """Data of a data owner.
 
     Attributes:
         name: the party's.
@@ -68,7 +68,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What a label owner has.
+    """Data of a label owner.
 
     Attributes:
         name: the party's.

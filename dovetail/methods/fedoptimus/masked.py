@@ -85,7 +85,7 @@ class Summing(Lasting):
         return Embeddings(embedding_BE.new_empty(0, embedding_BE.shape[1]).cpu())
 
     def summed(self, number: int) -> tuple[Tensor, str]:
-        """What it embedded last."""
+        """Embeddings that it computed last, to be summed."""
         if self._due is None or self._number not in (None, number):
             raise PartyError(
                 self.name, f"has no embeddings for sum {number}: each is in one sum and no other"

@@ -54,7 +54,7 @@ class BeginLabels(OfFedOptimus):
     start: str
 
     def secret(self) -> bytes | None:
-        """What is mixed into w_0 of the tops.
+        """Bytes that are mixed into w_0 of the tops.
 
         Raises:
             MessageError: no hexadecimal digits.

@@ -1,4 +1,4 @@
-"""What owners' own files give: a label owner's labels, a data owner's columns."""
+"""Data from owners' files: a label owner's labels, a data owner's columns."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ from dovetail.settings.section import narrowed
 
 
 class OwnersProposed(Proposed):
-    """What an owner does."""
+    """Facet of proposals: what an owner does."""
 
     aligns = True
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
+        """Sentences on what the party will do, of what its policy agrees to."""
         if "fedoptimus" not in agreed:
             return
         if is_label_owner(site):
@@ -197,7 +197,7 @@ class FedOptimus(FedOptimusRecord, Method):
         return members_of(site, allowed)
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Loaded:
-        """What a coordinator has, once its parties are here and aligned: their names.
+        """Data of a coordinator, once its parties are here and aligned: their names.
 
         Raises:
             ConfigError: no owner of a kind.
@@ -232,7 +232,7 @@ class FedOptimus(FedOptimusRecord, Method):
         return data.holdings
 
     def variant(self, variant: str) -> Variant:
-        """What a variant is."""
+        """Variant of this name."""
         return OwnersAlone() if variant in BASELINES else OwnersVariant(variant)
 
     def party(self, local_data: OwnerData, local: Local) -> Party:

@@ -171,5 +171,5 @@ class EmbeddingsOf:
 
 
 def question(spec: Any, keys: Callable[[], Mapping[str, Tensor]]) -> Question | None:
-    """What data owners of a top are asked for; None: it is none."""
+    """Question to data owners of a top; None: it is none."""
     return EmbeddingsOf(spec.embedding) if isinstance(spec, TopSpec) else None

@@ -1,4 +1,4 @@
-"""What FedOptimus' messages say of whom, for an audit."""
+"""Reader of FedOptimus' messages, for an audit."""
 
 from __future__ import annotations
 

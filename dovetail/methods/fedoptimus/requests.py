@@ -142,7 +142,7 @@ class Requests:
 
 @dataclass(frozen=True, kw_only=True)
 class Round(Played):
-    """What one round did.
+    """Result of one round.
 
     Attributes:
         missed: party -> how many times it was left out.
@@ -173,5 +173,5 @@ class Averaging(Round):
 
 
 def num_bytes(network: Engine) -> int:
-    """What left all parties and the coordinator so far."""
+    """Number of bytes that left all parties and the coordinator so far."""
     return sum(each["sent"] for each in network.ledger.bytes_by_party().values())

@@ -1,4 +1,4 @@
-"""What owners bring to a simulation: of a partition, and of a baseline with all in one place."""
+"""Data of owners in a simulation: of a partition, and of a baseline with all in one place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POOLED = "pooled"
 
 
 def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, OwnerData]:
-    """What data owners and label owners have, of a partition for simulation."""
+    """Data of data owners and label owners, of a partition for simulation."""
     pool = data.train[data.data_owners[0]].ids  # of all data owners, in one order
     order = np.argsort(pool, kind="stable")
 
@@ -85,7 +85,8 @@ def separate(party_data: Mapping[str, OwnerData]) -> dict[str, OwnerData]:
 
 
 def together(party_data: Mapping[str, OwnerData]) -> dict[str, OwnerData]:
-    """One label owner with everybody's labels; test rows are the first's, whom others share."""
+    """Data of a single label owner with everybody's labels; test rows are the first's, whom others
+    share."""
     columns, labels = columns_in(party_data), labels_in(party_data)
     names = list(labels)
 
@@ -120,7 +121,7 @@ def together(party_data: Mapping[str, OwnerData]) -> dict[str, OwnerData]:
 
 
 def side_by_side(columns: Mapping[str, Columns], axis: int) -> dict[str, Columns]:
-    """One data owner with everybody's columns; rows are in one order at all of them."""
+    """Data of one data owner with everybody's columns; all have one order of rows."""
     every = list(columns.values())
     made: dict[int, Tensor] = {}  # rows that several parts share are joined once
 

@@ -139,7 +139,7 @@ class _Live:
         self._trained: dict[tuple[str, str], fedoptimus.DataOwner] = {}
 
     def held(self, asked: Asked) -> OwnerData:
-        """What the party brings to this run.
+        """Data that the party brings to this run.
 
         Raises:
             AlignmentError: it keeps no rows of the run's alignment.
@@ -228,7 +228,8 @@ def _predicts(site: Site) -> Maker:
             )
 
         def fits(bottom: Bottom) -> bool:
-            """What was learned for some label owners' labels tells no other driver about them."""
+            """Whether a bottom was learned for this driver's labels, as it reveals other owners' to
+            no other driver."""
             return asked.driver in bottom.about.get("label_owners", (asked.driver,))
 
         rows_S, kept = asked.rows_S(), kept_at(site, asked, fits)

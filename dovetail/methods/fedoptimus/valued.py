@@ -1,4 +1,4 @@
-"""What data owners of FedOptimus are worth, by the models that need them."""
+"""Values of FedOptimus' data owners, by the models that need them."""
 
 from __future__ import annotations
 

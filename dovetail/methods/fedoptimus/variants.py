@@ -49,7 +49,8 @@ KEPT = ("fedoptimus", "classic")
 def variant_config(
     config: fedoptimus.Config, variant: str, settings: Mapping[str, Any]
 ) -> fedoptimus.Config:
-    """What a variant is trained with: the settings of all, less what it has none of, and its own.
+    """Settings that a variant is trained with: those of all without what it has none of, and its
+    own.
 
     With one label owner an average changes nothing, so that how often there is one does not matter;
     momentum and SlowMo would.
@@ -121,7 +122,7 @@ class _Joint:
         }
 
     def outputs(self, part: Part) -> Tensor:
-        """What it says of them."""
+        """Outputs of the joint model for these rows."""
         model = predicting.joint(self._top, self._owners)
         return model.outputs(
             {name: shared.x[shared.rows_S] for name, shared in self.rows(part).items()}

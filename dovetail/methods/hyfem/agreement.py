@@ -1,4 +1,4 @@
-"""What is agreed before round 1: who holds what, how columns are encoded, and p_m.
+"""Agreement before round 1: which party holds what, how columns are encoded, and p_m.
 
 server                         party
 Hello            -------->
@@ -145,7 +145,7 @@ class Holder(Party):
 
     @handles(before_begin=True)
     def hold(self, hello: Hello) -> Holding:
-        """What it has."""
+        """Data of a holder."""
         labels = self.labels[self.labelled.to(self.device)].cpu()
         counts = known_counts(self.task, labels)
         if isinstance(self.task, Classification):
@@ -165,7 +165,7 @@ class Holder(Party):
         )
 
     def batch(self, rows_B: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Its blocks and labels of these rows."""
+        """Blocks and labels of these rows."""
         x = {name: network_input(block[rows_B], self.device) for name, block in self.blocks.items()}
         return x, self.labels[rows_B.to(self.device)]
 
@@ -285,7 +285,7 @@ def _whole(value: Any) -> list[int]:
 
 @dataclass(eq=False)
 class Agreement:
-    """Who holds what, and what is agreed of it.
+    """Agreement on which party holds what, and what follows from it.
 
     Args:
         task: what the parties' labels say; its classes are all that any party has.
@@ -361,7 +361,7 @@ class Agreement:
         return extractors, encodings, task_text(self.task)
 
     def spec(self, blocks: Iterable[str], widths: tuple[int, ...]) -> BlocksSpec:
-        """What a network of these blocks is built from."""
+        """Spec of a network of these blocks."""
         blocks = tuple(blocks)
         return BlocksSpec(
             blocks,
@@ -475,7 +475,7 @@ class Agreement:
         return shape
 
     def state(self) -> State:
-        """What it was made of."""
+        """State that it was made of."""
         return {
             "holdings": {party: asdict(holding) for party, holding in self.holdings.items()},
             "encodings": {
@@ -530,7 +530,7 @@ class Agreeing(Driver):
         raise NotImplementedError
 
     def hello(self) -> Hello:
-        """What parties are asked first."""
+        """First question to parties."""
         return Hello(count_classes=False)
 
     def hold(self, holdings: Mapping[str, Holding]) -> None:
@@ -566,7 +566,7 @@ class Agreeing(Driver):
         return federation.ask(asked, Ready)
 
     def begin_again(self, behind: Mapping[str, int], federation: Federation) -> None:
-        """Who has nothing begins anew, and goes on from its slice."""
+        """Start a party without state again, which goes on from its slice."""
         lost = [party for party, step in behind.items() if not step]
         if lost:
             for failure in self.ask_to_begin(federation, lost).failures.values():
@@ -584,8 +584,8 @@ def counted_names(task: Task) -> tuple[str | int, ...]:
 
 
 def task_text(task: Task) -> str:
-    """What must be the same at all: the classes or several labels in their order, the intervals of
-    times to an event, or what kind of number it is."""
+    """Text that must be equal at all parties: the classes or several labels in their order, the
+    intervals of times to an event, or what kind of number it is."""
     if isinstance(task, Survival):
         return json.dumps({"kind": "survival", "times": task.cuts})
     return "a number" if isinstance(task, Regression) else json.dumps(shared_json(task))

@@ -1,4 +1,4 @@
-"""What an audit asks of HyFEM: what its messages say of whom, who has what, and its defences."""
+"""Facet of HyFEM for audits: reader of its messages, scenes, and defences."""
 
 from __future__ import annotations
 

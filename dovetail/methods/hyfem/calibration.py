@@ -138,7 +138,7 @@ class Member(best_round.Member):
     @handles(most=3)  # once; a driver that falls as it finishes asks again
     @torch.no_grad()
     def moments(self, message: GiveMoments) -> Moments:
-        """Its features' first two moments, class by class."""
+        """First two moments of its features, class by class."""
         if not self.config.calibrate:
             raise ConfigError("is asked for moments in a run without hyfem.calibrate")
         network = copy.deepcopy(self.network).eval()

@@ -173,7 +173,7 @@ class Member(Holder):
 
     @torch.no_grad()
     def take(self, sent: Train | Finish, *, load: bool) -> None:
-        """What was sent pulls from here on, and becomes its weights if ``load``."""
+        """Take what was sent: it pulls from here on, and is loaded if ``load``."""
         kept = weights_of(self.network)
         load_weights(self.network, sent.extractors, sent.classifier)
         self.theta_0 = [each.detach().clone() for each in self.network.extractors.parameters()]
@@ -267,7 +267,7 @@ class Coordinator(Agreeing):
 
 @dataclass(frozen=True, kw_only=True)
 class Round(BaseRound):
-    """What one round did.
+    """Result of one round.
 
     Attributes:
         losses: party -> mean of f_m over its steps, of those that answered.

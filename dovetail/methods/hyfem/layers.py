@@ -1,4 +1,4 @@
-"""What a run of HyFEM has beside its paper: each part is off by default, and then is the paper.
+"""Layers around HyFEM's page: each is off by default, and then the page is the paper.
 
     start, classifier   "own" begins with classifiers of the parties' own, matched in round 1; "own"
                         shares extractors only (FedPer), "frozen" trains extractors only
@@ -393,7 +393,7 @@ class Coordinator(hyfem.Coordinator):
         return self._model(party, spec, *self.slice(party))
 
     def about(self) -> dict[str, Any]:
-        """What a model keeps of how it came about."""
+        """Description of how a model came about, which is kept with it."""
         return {"method": "hyfem", "seed": self.seed}
 
     def _check_has_classifier(self) -> None:

@@ -1,4 +1,4 @@
-"""What parties of HyFEM have: by their own files, or as a partition splits a table."""
+"""Data of HyFEM's parties: by their files, or as a partition splits a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a party of HyFEM has: blocks of some samples, and their labels."""
+"""Data of a party of HyFEM: blocks of some samples, and their labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dovetail.privacy import Budget
 
 @dataclass(frozen=True, eq=False)
 class HyfemData(MemberData):
-    """What a party has; blocks of raw columns are encoded as all agree when training begins.
+    """Data of a party; blocks of raw columns are encoded as all agree when training starts.
 
     Attributes:
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
@@ -45,13 +45,13 @@ class HyfemData(MemberData):
             raise ConfigError(f"party {self.name!r} has no block; give it one, or leave it out")
 
     def tested(self, model: Model) -> tuple[Tensor, Tensor] | None:
-        """What a model says of its test rows, and their labels; None without any."""
+        """Outputs of a model for its test rows, and their labels; None without any."""
         if self.test is None or self.test.labels is None or not self.test.num_rows:
             return None
         return outputs_of(model, self.test), self.test.labels
 
     def local_rows(self) -> LocalRows:
-        """What a party has for a model alone: all its blocks side by side."""
+        """Rows of a party for a model alone: all its blocks side by side."""
         encoders = {
             name: TableEncoder.fit(
                 table,
@@ -86,7 +86,7 @@ class HyfemData(MemberData):
         return replace(self, train=replace(self.train, blocks=encoded, tables=tables))
 
     def summary(self, block: str) -> str:
-        """What its rows add to how all encode this block of raw columns, in JSON."""
+        """Summary of its rows for the common encoding of this block of raw columns, as JSON."""
         table = self.train.tables[block]
         summaries = summarise(table, table.names, categorical=self.categorical, party=self.name)
         return json.dumps({name: asdict(summary) for name, summary in summaries.items()})

@@ -37,10 +37,10 @@ OVER_A_NETWORK = ("hyfem", "fedper", "fedma", "lg-fedavg")
 
 
 class HyfemProposed(Proposed):
-    """What a party shares."""
+    """Facet of proposals: what a party shares."""
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """What the party will do, of what its policy agrees to."""
+        """Sentences on what the party will do, of what its policy agrees to."""
         if "hyfem" in agreed:
             columns = any(names for names in site.table.blocks.values())
             clause = ", of whose columns it tells mean and spread" if columns else ""
@@ -149,15 +149,15 @@ class Hyfem(HyfemRecord, Method):
         return {name: data_of_site(site, task) for name, site in sites.items()}
 
     def local_data(self, site: Site) -> hyfem.HyfemData:
-        """What a party has by its own file."""
+        """Data of a party by its own file."""
         return data_of_site(site)
 
     def variant(self, variant: str) -> Variant:
-        """What a variant is."""
+        """Variant of this name."""
         return LocalBaseline() if variant in BASELINES else HyfemVariant(variant)
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Loaded:
-        """What a coordinator has, once its parties are here: no row, but all classes."""
+        """Data of a coordinator, once its parties are here: no row, but all classes."""
         driver.wait()
         section = run.settings("hyfem", HyfemSection)
         task: dd.Task = dd.Classification(section.classes)

@@ -1,4 +1,4 @@
-"""What sections of HyFEM name: extractors of blocks, and widths of classifiers."""
+"""Objects that HyFEM's sections name: extractors of blocks, and widths of classifiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the methods are that HyFEM contains (Remark 3): its settings, less what they have not."""
+"""Settings of the methods that HyFEM contains (Remark 3): its own without what they have not."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ POOLED = "pooled"
 def variant_config(
     config: hyfem.Settings, variant: str, settings: Mapping[str, Any], *, proximal: float
 ) -> hyfem.Settings:
-    """What a variant is trained with: the settings of all, less what it has none of, and its own.
+    """Settings that a variant is trained with: those of all without what it has none of, and its
+    own.
 
     Raises:
         ValidationError: settings that cannot be.
@@ -183,11 +184,11 @@ class HyfemVariant(Variant):
         return server(common_blocks(party_data) if of_common else extractors)
 
     def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
-        """What reaches the parties of this process."""
+        """Engine that reaches the parties of this process."""
         return training.in_process(parties, SERVER)
 
     def model(self, party: Party, local_data: hyfem.HyfemData, name: str = "") -> Model:
-        """What a party can use alone, as it is now."""
+        """Model that a party can use alone, as it is now."""
         assert isinstance(party, hyfem.Member)
         method = name or ("fedper" if party.config.classifier == "own" else "hyfem")
         model = with_inputs(party.model(), local_data.train.inputs)

@@ -1,4 +1,4 @@
-"""What files say of each method, which is read without torch: the table of their settings."""
+"""Sections of files for each method, read without torch: the table of their settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What files say of APFed: [apfed] is the active party's in a run file, a partner's in its own.
+"""Sections of files about APFed: [apfed] is the active party's in a run file, a partner's in its
+own.
 
 The paper's are ``Config`` and ``PassiveConfig``, its layers' ``Layers`` and ``PassiveLayers``,
 those of APFed-D ``DistilConfig`` and ``PartnerConfig``; sections have a user's defaults.
@@ -88,7 +89,7 @@ class Layers(TargetSettings, EpochSettings, HeadConfig):
 
 
 class PassiveLayers(OptimizerConfig):
-    """What a passive party's answers have besides the paper."""
+    """Settings of a passive party that the paper has not."""
 
     gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
     codes: Release | None = None  # of classic vertical learning: how its codes leave
@@ -209,7 +210,7 @@ class ApfedSection(Config):
 
 
 class PassiveFields(PassiveConfig):
-    """One passive party: its settings and network, by default as the active party's."""
+    """Settings and network of one passive party, by default as the active party's."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
     learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # alpha

@@ -1,4 +1,5 @@
-"""What files say of CHFL: [chfl] of a run file, for the coordinator and all; and of a party file.
+"""Sections of files about CHFL: [chfl] of a run file, for the coordinator and all; and of a party
+file.
 
 The paper's is ``Config``; ``RunConfig`` has its layers', which are off; the section has a user's
 defaults.
@@ -111,7 +112,7 @@ class RunConfig(Config):
         return self.method != "local" and not self.secure
 
     def of(self, member: str) -> RunConfig:
-        """What this member is told: no other's settings."""
+        """Settings for this member: no other's are in them."""
         values = self.model_dump(exclude={"by_party"})
         return RunConfig(**{**values, **self.by_party.get(member, {})})
 

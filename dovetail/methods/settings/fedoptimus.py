@@ -1,4 +1,5 @@
-"""What files say of FedOptimus: [fedoptimus] of a run file, and of a party file; bottoms in both.
+"""Sections of files about FedOptimus: [fedoptimus] of a run file and of a party file; bottoms in
+both.
 
 ``Config`` has the paper's symbols, and the other settings of a run, which are off; the section has
 a user's defaults.
@@ -104,7 +105,7 @@ class Config(OptimizerConfig):
 
 
 class StripCnnSection(Section):
-    """One convolution and two fully connected layers."""
+    """A convolution and two fully connected layers."""
 
     kind: Literal["strip-cnn"]  # which network
     channels: int = 16  # of the convolution
@@ -222,7 +223,8 @@ class FedOptimusSection(Config):
     @model_validator(mode="before")
     @classmethod
     def _networks_as_given(cls, values: Any) -> Any:
-        """Who describes networks, as the paper's recipes do, gets these and nothing beside them."""
+        """Settings with networks as the paper's recipes describe them, and nothing beside them, if
+        a file names any."""
         if not isinstance(values, Mapping):
             return values
         if not {"bottom", "top"}.isdisjoint(values):
@@ -243,7 +245,7 @@ class FedOptimusSection(Config):
     @model_validator(mode="before")
     @classmethod
     def _parts_of_the_variant(cls, values: Any) -> Any:
-        """What the variant has on, unless a key says otherwise."""
+        """Settings that the variant has on, unless a key says otherwise."""
         parts = VARIANTS.get(str(values.get("variant"))) if isinstance(values, Mapping) else None
         if not parts:
             return values

@@ -1,4 +1,5 @@
-"""What files say of HyFEM: [hyfem] of a run file, for the server and all; and of a party file.
+"""Sections of files about HyFEM: [hyfem] of a run file, for the server and all; and of a party
+file.
 
 The paper's is ``Config``; ``Settings`` has its layers', which are off; the section has a user's
 defaults.
@@ -64,7 +65,7 @@ class Config(ScheduledConfig, MatchingConfig):
 
 
 class Settings(Config):
-    """One setting for all parties."""
+    """Settings that hold for all parties."""
 
     average_last: int = Field(default=1, ge=1)  # the model is the mean over so many last rounds
     # Which round's model is kept, by rows that parties keep out of training: the least loss, the

@@ -110,13 +110,13 @@ class PartySection(Section):
         return tuple(map(match_key, self.match))
 
     def matching(self) -> dict[str, str]:
-        """What keys call a column -> the column."""
+        """Columns by the name that keys have for them."""
         every = (name for key in self.match_keys() for name in key.columns)
         return {name: self.match_columns.get(name, name) for name in every}
 
 
 class PrivacySection(Section):
-    """What one of its samples may cost in one run, towards one driver."""
+    """Limits on what one of its samples may cost in one run, towards one driver."""
 
     epsilon: float = Field(gt=0, allow_inf_nan=False)  # of one row, towards one driver
     delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
@@ -127,7 +127,7 @@ _COUNTED = ("align", "apfed-mixed", "tvfl", "fedoptimus", "chfl", "hyfem", "surv
 
 
 class PolicySection(Section):
-    """What the party agrees to."""
+    """Rules on what the party agrees to."""
 
     # What it takes part in. "apfed" is APFed-S; "apfed-mixed" the paper's, -R and -C too, by the
     # party's own loss. "tvfl" (the classic baseline) sends codes of its rows; of "chfl", "hyfem"

@@ -1,4 +1,4 @@
-"""What files say of a method: the part of its record that is read without a library."""
+"""Record of a method in files: the part that is read without a library."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class EpochSettings(Section):
 
 
 class TargetSettings(Section):
-    """What is done with labels before and beside the loss."""
+    """Settings of what is done with labels before and beside the loss."""
 
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
@@ -63,7 +63,7 @@ class SelectionConfig(Section):
 
 
 class SealedLimits(Section):
-    """What APFed-S may give one driver about each row."""
+    """Limits on what APFed-S may give one driver about each row."""
 
     # numbers about one row, over all runs; a run takes one, of C classes C - 1
     numbers_per_row: int = Field(default=1, ge=0)
@@ -75,7 +75,7 @@ class SealedLimits(Section):
     ridge: float = Field(default=1.0, ge=0.1, le=10)
 
     def bits_of(self, numbers: int) -> int:
-        """What each reveals at the most, where a question takes so many of a row.
+        """Bits that each number reveals at the most, if a question takes so many of a row.
 
         Fewer cost help where there are many classes; with more, a single number shows who owes
         what of a credit table's rows beyond guessing (docs/sealed.md).

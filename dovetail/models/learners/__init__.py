@@ -1,4 +1,4 @@
-"""What the label owner can learn with from his own columns, alone or from soft targets."""
+"""Learners of the label owner's columns, alone or from soft targets."""
 
 from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.boosting import Boosting, Trees

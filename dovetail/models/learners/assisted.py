@@ -52,7 +52,7 @@ def all_columns(z_RT: Tensor, *, regression: bool) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Assisted:
-    """One teacher.
+    """Teacher of APFed-S.
 
     Attributes:
         weights_KCF: of [own outputs, z], as ``inputs`` has them.
@@ -69,7 +69,7 @@ class Assisted:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What own outputs and z are divided by, and what stands for a z that is not there.
+    """Scales of own outputs and z, and what replaces a z that is not there.
 
     Attributes:
         spread: spread of the own outputs.

@@ -49,7 +49,7 @@ class Answers(Saved):
 
 
 class AssistedJoint(WithPartners):
-    """What APFed-S keeps.
+    """Joint model that APFed-S keeps.
 
     Args:
         spec: the sizes.

@@ -30,7 +30,7 @@ from dovetail.models.learners.distil import MOST_ROWS_ALIGNED, Owner, Teacher, c
 
 @dataclass(frozen=True, eq=False)
 class JointTeacher:
-    """What partners' numbers and the own model say together.
+    """Joint teacher: partners' numbers and the own model together.
 
     Attributes:
         joint: of the rows of which a partner said something, as the joint model does.

@@ -1,4 +1,4 @@
-"""What every learner gives back, and the one method that makes it a learner."""
+"""Result of every learner, and the one method that makes it a learner."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Fitted:
 
 
 class Learner(Protocol):
-    """One way to learn from a party's own columns."""
+    """Learner: a way to learn from a party's own columns."""
 
     name: ClassVar[str]
 

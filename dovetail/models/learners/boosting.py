@@ -83,7 +83,7 @@ class Boosting:
         return self._fit(rows, seed=seed, refit=refit)
 
     def _fit(self, rows: Rows, given_up: Event | None = None, *, seed: int, refit: bool) -> Fitted:
-        """What ``fit`` gives; ends early where it is given up."""
+        """Result of ``fit``; ends early if it is given up."""
         candidates = self.trees or (FEW_ROWS if len(rows.x_NF) < _MANY else MANY_ROWS)
         rounds = max(20, min(self.max_rounds, self.max_trees // max(1, rows.num_outputs)))
         grown_TK = _at_once(
@@ -276,7 +276,7 @@ class _Grown:
 def _at_once(
     rows: Rows, calls: Sequence[Callable[[Event], T]], given_up: Event | None = None
 ) -> list[T]:
-    """What each gives: side by side where tables of these rows are small beside a machine."""
+    """Results of the calls: side by side if tables of these rows are small beside a machine."""
     if rows.x_NF.numel() > _MOST_AT_ONCE:
         return [call(given_up or Event()) for call in calls]
     return side_by_side(calls, given_up)

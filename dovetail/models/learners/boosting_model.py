@@ -188,13 +188,13 @@ class BoostedTrees(nn.Module):
             ) from None
 
     def spec(self) -> BoostingSpec:
-        """What it is rebuilt from."""
+        """Spec that it is rebuilt from."""
         usual = len(self.start_S) == _num_scores(self.num_outputs)
         scores = None if usual else len(self.start_S)
         return BoostingSpec(self.num_features, self.num_outputs, len(self.text_T), scores)
 
     def forest(self) -> _Forest:
-        """What the text says; read once.
+        """Trees in the text; read once.
 
         Raises:
             ModelError: a text that no learner here wrote.

@@ -84,7 +84,7 @@ def fit_each(
     seeds: Sequence[int],
     encode_on: Tensor | None = None,
 ) -> list[Fitted]:
-    """One model of each of these rows, which have one fold each; none is trained once more."""
+    """Models of each of these rows, which have one fold each; none is trained once more."""
     if isinstance(learner, Network) and len(many) > 1:
         return learner.fit_each(many, seed=seeds[0], encode_on=encode_on)
     if isinstance(learner, Boosting):
@@ -160,7 +160,7 @@ def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[list[float]]:
 
 
 def mean_of(fitted: Sequence[Fitted], rows: Rows, *, weights: Weights | None = None) -> Fitted:
-    """One model that says the mean of what these say, calibrated on held-out rows.
+    """Model whose outputs are the mean of these, calibrated on held-out rows.
 
     Args:
         fitted: two or more.

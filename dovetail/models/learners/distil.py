@@ -97,7 +97,7 @@ class StudentConfig:
 
 @dataclass(frozen=True, eq=False)
 class Owner:
-    """What the label owner has.
+    """Data of the label owner.
 
     Attributes:
         x_RF: features of all rows, labelled or not, shared or not.
@@ -146,7 +146,7 @@ class Owner:
         return int(self.folds_R.max()) + 1
 
     def labelled_rows(self) -> Rows:
-        """What a model alone learns from; of many labels, one fold is enough to choose by."""
+        """Rows that a model alone learns from; of many labels, one fold is enough to choose by."""
         chosen = self.labelled
         folds = self.folds_R[chosen]
         return Rows(
@@ -160,7 +160,7 @@ class Owner:
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """What a joint model says of the rows it knows.
+    """Outputs of a joint model for the rows it knows.
 
     Attributes:
         name: which one.
@@ -223,7 +223,7 @@ class Gate:
 
 @dataclass(frozen=True, eq=False)
 class Distilled:
-    """What came of it.
+    """Result of distilling.
 
     Attributes:
         solo: the model that needs no partner: a student, its mean with the own model, or the own
@@ -261,7 +261,7 @@ class Distilled:
         return _least(self.settings["students"])
 
     def report(self, teacher: Teacher, owner: Owner, labels: Sequence[str] = ()) -> dict[str, Any]:
-        """What is told of how it went; JSON-ready.
+        """Report on how it went; JSON-ready.
 
         Args:
             teacher: of the joint model, whose rows are counted.
@@ -352,7 +352,7 @@ def student_rows(
     fold: int | None = None,
     most: int | None = None,
 ) -> Rows:
-    """What a student learns from.
+    """Rows that a student learns from.
 
     Args:
         owner, teacher, config: see there.

@@ -100,7 +100,7 @@ class InContext:
         return self
 
     def _taught(self, rows: Rows, known_N: Tensor, extra_MF: Tensor, seed: int) -> Rows:
-        """What a student learns from that may see these labelled rows."""
+        """Rows that a student learns from that may see these labelled rows."""
         context = rows.x_NF[known_N], rows.targets_NC[known_N]
         x_NF = torch.cat([context[0], extra_MF])
         targets_NC = self._said(rows, *context, x_NF, seed)

@@ -24,7 +24,7 @@ from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
 
 
 class Bottoms(nn.Module):
-    """One party's encodings and bottoms of every stack: (B, ...) -> (B, E)."""
+    """Encodings and bottoms of a party for every stack: (B, ...) -> (B, E)."""
 
     def __init__(self, encodings: Sequence[PiecewiseLinear], bottoms: Sequence[Bottom]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Part(Saved):
 
     @property
     def embedding(self) -> int:
-        """Its share of E."""
+        """Width of its part of E."""
         return self.members * (self.code_width + self.num_outputs)
 
     def build(self, num_features: int) -> tuple[PiecewiseLinear, Bottom]:
@@ -151,7 +151,7 @@ class WithPartners(nn.Module):
 
 
 class Joint(WithPartners):
-    """What APFed-D keeps.
+    """Joint model that APFed-D keeps.
 
     Args:
         spec: the sizes.
@@ -211,7 +211,7 @@ def blended(outputs: Sequence[Tensor], *, regression: bool) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class JointSpec(Saved):
-    """What a model that predicts with partners is rebuilt from.
+    """Spec of a model that predicts with partners.
 
     Attributes:
         block: the label owner's own.

@@ -12,7 +12,7 @@ from dovetail.models.learners.member import MemberSpec
 
 @dataclass(frozen=True)
 class LinearSpec(MemberSpec):
-    """One weight a feature and output, and an intercept an output."""
+    """Linear model: a weight a feature and output, and an intercept an output."""
 
     kind: ClassVar[str] = "linear"
 

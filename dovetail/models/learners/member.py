@@ -1,4 +1,4 @@
-"""What one member of an ensemble is rebuilt from."""
+"""Spec of one member of an ensemble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every learner learns from: encoded rows, soft targets, folds.
+"""Data of every learner: encoded rows, soft targets, folds.
 
 A learner sees encoded rows and soft targets; hard labels are targets of zeros and ones. It is
 trained fold by fold, so that each row that is in a fold gets outputs of models that did not see
@@ -26,7 +26,7 @@ NO_FOLD = -1
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What is learnt from.
+    """Rows to learn from.
 
     Attributes:
         x_NF: features.

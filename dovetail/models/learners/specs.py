@@ -1,4 +1,4 @@
-"""What a learner's model is rebuilt from: members, and the (weighted) mean of what they say."""
+"""Spec of a learner's model: members, and the (weighted) mean of their outputs."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Stack(nn.Module):
 
 
 class Bottom(nn.Module):
-    """One party's part: (B, F) or (K, B, F) encoded rows -> (K, B, D + C) code and linear part."""
+    """Part of one party: (B, F) or (K, B, F) encoded rows -> (K, B, D + C) code and linear part."""
 
     def __init__(
         self, members: int, num_features: int, widths: Sequence[int], num_outputs: int

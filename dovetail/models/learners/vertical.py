@@ -237,7 +237,7 @@ class EncodedTable:
 
 
 class PartySide:
-    """One party's networks of all members, and their optimizer.
+    """Networks of all members at one party, and their optimizer.
 
     Args:
         x_NF: features of its rows.
