@@ -409,7 +409,7 @@ def tasks_at(address: str | None, key: str = "--ray") -> Iterator[Tasks]:
 def _set_token() -> None:
     """Have a cluster that this process starts ask who connects for a token that nobody else has.
 
-    Ray's ports listen on all addresses. What it is told here it reads once, when it is imported; a
+    Ray's ports listen on all addresses. These settings it reads once, when it is imported; a
     cluster that runs already has its own way.
     """
     runs = "RAY_ADDRESS" in os.environ or _CURRENT_CLUSTER.exists()

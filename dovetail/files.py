@@ -1,7 +1,7 @@
 """The files that a user writes, as tables: TOML, and grids of run files.
 
-Imports nothing that takes time, so that what is wrong with a file is told at once. A grid file has
-the run files of a paper's table in one; each cell is a run file.
+Imports nothing that takes time, so that what is wrong with a file is reported at once. A grid file
+has the run files of a paper's table in one; each cell is a run file.
 
     [[grid]]                          # cells are called DATA-METHOD: mnist-alone, mnist-apfed-c
     data = ["mnist"]

@@ -7,7 +7,7 @@
     cross_val_score(SoloClassifier(partners=[lab], id="patient"), clinic_df, diagnosis)
 
 The rows given to ``fit`` are the label owner's. Partners' rows follow by id, so that a fold of a
-cross-validation trains with the partners' rows of its own samples alone. Without partners the
+cross-validation trains with the partners' rows of its samples alone. Without partners the
 estimator is the best local model: linear, boosted trees and network, weighted by held-out rows.
 """
 

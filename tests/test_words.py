@@ -33,6 +33,24 @@ def test_every_page_keeps_the_rules(words: ModuleType) -> None:
     assert not found
 
 
+def test_every_docstring_keeps_the_rules(words: ModuleType) -> None:
+    assert len(words.modules()) > 300
+    found = [str(each) for module in words.modules() for each in words.of_docstrings(module)]
+    assert not found
+
+
+def test_a_docstring_that_is_to_be_rewritten_is_found(words: ModuleType, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    text = '"""Rulers."""\n\n\ndef f():\n    """What comes back.\n\n    Anew.\n    """\n'
+    module.write_text(text)
+    found = [(each.line, each.why) for each in words.of_docstrings(module)]
+    assert found == [
+        (1, "'Rulers'; write baseline"),
+        (5, "begins with 'What'"),
+        (7, "'Anew'; write again"),
+    ]
+
+
 def test_pages_of_reports_and_rooms_keep_the_rules(words: ModuleType, tmp_path: Path) -> None:
     templates = sorted((ROOT / "dovetail").rglob("templates/*.html"))
     assert {each.parts[-3] for each in templates} >= {"report", "room"}

@@ -10,7 +10,7 @@ A point is 32 bytes: its u, little-endian. P and -P have the same u, so "point" 
     u = w if f(w) is a square, else -A - w
 
 u is then on the curve, never on its twist. That matters: multiplication keeps a point on the curve
-or on the twist, so a blinded twist point would tell one bit of its id's hash. Nobody knows the
+or on the twist, so a blinded twist point would reveal one bit of its id's hash. Nobody knows the
 discrete logarithm of u; a hash times a base point would allow a dictionary attack. The map reaches
 half of the curve's u, each from r, -r, 1/(2r) and -1/(2r). A multiplication by 8 follows (below),
 after which no point is more than twice as likely as under a uniform hash.

@@ -1,18 +1,18 @@
 """How often, and with how many ids, a driver may compare: counted in the party's site (``Quota``).
 
 Of each driver, the alignments that began in the last 24 hours are kept, and its last. An alignment
-is on the disk before its first answer leaves: a party that is killed and started anew has forgotten
-none.
+is on the disk before its first answer leaves: a party that is killed and started again has
+forgotten none.
 
 **What no limit can prevent.** Who may align may ask about ids that it guesses, and learns which of
-them are there; the limits bound how many a day. A point tells nothing of its id, by design:
+them are there; the limits bound how many a day. A point reveals nothing of its id, by design:
 random points cannot be told from ids, so that a small set can be padded to any size, nor a guessed
 id from a customer's. Whom a party aligns with is a matter of trust (policy.drivers).
 
-**Two sets that differ little** tell of the ids in which they differ whether they are shared, even
+**Two sets that differ little** reveal whether the ids in which they differ are shared, even
 where only sizes are found out. Points have a fresh secret each time, so sets cannot be compared.
 What is seen are sizes: where a set, or the part of it that is shared, has 1 to ``NEAR`` more or
-fewer ids than one of the same driver before, the party is told, in its terminal and log. Who
+fewer ids than one of the same driver before, the party is warned, in its terminal and log. Who
 exchanges one id for another in counting is not noticed.
 """
 
@@ -65,8 +65,8 @@ class Alignments:
         now: seconds since 1970.
         driver: who asks, as the network has verified it.
         run: the id of its alignment.
-        watched: tell of sets that differ little. Predictions ask for other rows each time, and are
-            told of each which are there; none of them counts, so counts are watched.
+        watched: warns of sets that differ little. Predictions ask for other rows each time, and
+            learn of each which are there; none of them counts, so counts are watched.
     """
 
     quota: Quota

@@ -7,15 +7,16 @@ matches does not enter the next. Each partner has passes of its own, since its m
     Pass       initiator -> responder   which key comes next; both sides resolve it to the same text
     Passing    responder -> initiator   how many rows it has in all
 
-Who learns what, beside what a run of ``psi.py`` tells, of each pass: both sides learn how many rows
-of the other have a usable key and are not matched yet, and of each row that they share by which key
-it was found. A row that is matched by a weak key only (sounds of a name) tells that a stronger one
-differs, is missing or is ambiguous on one side. Of rows that share a key nothing leaves.
+In addition to what a run of ``psi.py`` reveals, of each pass: both sides learn how
+many rows of the other have a usable key and are not matched yet, and of each row that they share by
+which key it was found. A row that is matched by a weak key only (sounds of a name) shows that a
+stronger one differs, is missing or is ambiguous on one side. Of rows that share a key nothing
+leaves.
 
 Counting (``count_by_keys``) has the same passes in mode cardinality, over all rows of both sides in
 each: where a row has no key of its own, a random point stands for it. Both sides keep the order of
 their rows over all passes of a count: the responder that of its points, and that in which it gives
-back what it has multiplied, both drawn anew for each count. So the initiator sees rows without
+back what it has multiplied, both drawn again for each count. So the initiator sees rows without
 knowing whose they are, and which of them share which key; what one pass matched it leaves out of
 the next by itself. Of each partner it learns how many rows that has, and how many of its own were
 matched by each key, and nobody learns which. Beside the numbers it sees which keys one shared row
@@ -61,7 +62,7 @@ def align_by_keys(
     Args:
         engine: reaches ``KeyResponder`` s with the same keys; its driver is the initiator.
         keys: in the order in which they are tried.
-        pace: as of ``psi.align``; its progress begins anew with each pass.
+        pace: as of ``psi.align``; its progress starts again with each pass.
 
     Raises:
         AlignmentError: no key.
@@ -154,7 +155,7 @@ def count_by_keys(
 
 
 def _begun(engine: Engine, party: str, asked: psi.Pass, timeout_s: float | None) -> int:
-    """How many rows a partner says it has, when it begins a pass.
+    """How many rows a partner says it has, when it starts a pass.
 
     Raises:
         PartyError: it refused, or says what cannot be.
@@ -234,7 +235,7 @@ class KeyResponder(Responder):
         return fresh
 
     def _pass(self, message: psi.Pass, sender: str = "the initiator") -> psi.Passing:
-        """A pass begins: its rows are those that are left and have a key of their own."""
+        """A pass starts: its rows are those that are left and have a key of their own."""
         if message.num_passes != len(self._keys):
             raise AlignmentError(
                 f"{sender} has {message.num_passes} match keys, this party {len(self._keys)}: both "

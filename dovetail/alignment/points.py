@@ -1,9 +1,9 @@
 """Points of many ids, and which of two sides' values are the same, a part at a time.
 
 Nothing here is larger in memory than a part of ``many_rows.BUCKET`` rows: what there is of each id
-(its point, its index, what came of it) lies in files without a name (``data/stored.py``). Parts are
+(its point, its index, its result) lies in files without a name (``data/stored.py``). Parts are
 those of a shared prefix of what both sides have multiplied, which is as good as random and known to
-the initiator alone. No message is of a part, so nothing is told by how large parts are.
+the initiator alone. No message is of a part, so the sizes of parts reveal nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Proofs that a point that was sent is a secret times the hash of an id.
 
 Who claims that its point U is an id that both have says U = a H(y), with a secret a that it sent
-all of its points with. Who is told so knows y, and U, and asks:
+all of its points with. The receiver of that knows y, and U, and asks:
 
     c H(y)     -->    a c H(y), to be equal to    c U        for a fresh secret c in each question
 

@@ -20,7 +20,7 @@ drives. The others respond; each has ids Y, and each pair is a run of its own wi
 
     Letters: N ids of the initiator, M of the responder, B of one message (at most ``MAX_IDS``),
     K common ids, S samples of the shared order, Q questions, 32 or 16 bytes of a point.
-    A *place* is where a point stands in the random order its owner sent it in.
+    A *place* is where a point is in the random order its owner sent it in.
 
 Below: the messages, what both sides execute, and the initiator. ``responder.py`` is the responder.
 
@@ -49,7 +49,7 @@ Who learns what, if all follow the protocol (semi-honest):
 
     A responder also sees how the initiator normalised its ids. Neither learns anything else about
     the other's ids, nor the other's row numbers or their order. All N rows are numbered, shared or
-    not, so what a responder receives depends on its own intersection alone: nothing tells it which,
+    not, so what a responder receives depends on its own intersection alone: nothing shows it which,
     or how many, samples another responder
     shares. Responders that pool what they know find their common samples by the numbers; with
     their ids on the table they could do so without them. Whoever only carries the messages learns
@@ -63,11 +63,11 @@ What a party that does not follow the protocol cannot do:
       rows all are proved. Of more, so many or every 50th, drawn at random: of K claims, m of them
       false, all pass with a probability of at most (1 - m/K)^Q, Q = max(512, K/50): 50 false ones
       with at most 37 %, 500 with 0.005 %. Who has none of the ids fails the first. A false proof
-      ends the run without rows, is told to the guard (``limits.py``), and is no mistake that an
+      ends the run without rows, is reported to the guard (``limits.py``), and is no mistake that an
       honest party makes.
     - **Do a phase again, or another one first.** Each batch of each phase is answered once, in
       order, and a phase after the one before.
-    - **Be believed in cardinality mode:** there is nothing to believe. The responder is told
+    - **Be believed in cardinality mode:** there is nothing to believe. The responder learns
       nothing but N, and answers no message of phases 5 to 7. What the initiator counts it cannot
       check: a responder that lies about its points makes the number wrong.
 
@@ -78,8 +78,8 @@ What is not covered:
       guard bound that. Random points cannot be told from ids, so a small list can be padded;
       points that are repeated, also up to a point of low order, are refused.
     - An initiator that stops before phase 6 knows the intersection alone.
-    - Repeated runs: sets that differ in one id tell by their cardinalities whether it is shared.
-    - Training on the result: a message that names samples tells which ones it is about. APFed on
+    - Repeated runs: sets that differ in one id reveal by their cardinalities whether it is shared.
+    - Training on the result: a message that names samples shows which ones it is about. APFed on
       ``overlap = "common"`` names those that all share.
 
 What is checked beside the proofs: batches are as many, as large and in the order announced; points
@@ -155,7 +155,7 @@ class Pace(TypedDict, total=False):
 
 
 class Begin(Message):
-    """Initiator -> responder: a run begins; what the initiator's ids are like. Phase 1."""
+    """Initiator -> responder: a run starts; what the initiator's ids are like. Phase 1."""
 
     initiator: str
     mode: str
@@ -581,7 +581,7 @@ class Initiator:
 
         Args:
             pairs: compared.
-            sample_of_row: own row among those compared -> the sample it is told as.
+            sample_of_row: own row among those compared -> the sample it is reported as.
         """
         shared: dict[str, _Shared] = {}
         matched: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -754,7 +754,7 @@ class Initiator:
             self.engine.ask(requests, Received, timeout_s=self.timeout_s).or_raise()
 
     def prove(self, pairs: Mapping[str, _Pair], num_shared: Mapping[str, int]) -> None:
-        """Phase 7: partners that were told of places have them proved."""
+        """Phase 7: partners that received places have them proved."""
         proving = {
             party: Proving(num, self.batch_size, pairs[party].secret, self.workers)
             for party, num in num_shared.items()

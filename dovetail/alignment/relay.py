@@ -5,7 +5,7 @@ coordinator without data drives, neither party reaches the other, so it carries 
 
     coordinator                initiator (ids X)             responder (ids Y)
     Describe            -----> Description              ---> Description
-    Start               -----> psi begins, with the ids of one part
+    Start               -----> psi starts, with the ids of one part
                         <----- Requests: for each responder
                                the bytes of a psi message
     Carry               -------------------------------------> answers as ``responder.py``
@@ -95,7 +95,7 @@ class Start(Message):
 
 
 class Requests(Message):
-    """Initiator -> coordinator: hand these on; or, once ``done``, what came of it."""
+    """Initiator -> coordinator: hand these on; or, once ``done``, the result."""
 
     done: bool
     responders: tuple[str, ...]
@@ -227,7 +227,7 @@ class Responder:
         return Carried(_tensor_of([_bytes_of(answer)])[1])
 
     def _is_first(self, carried: Message) -> bool:
-        """Whether an alignment begins: of ids with its one run, of match keys with the first."""
+        """Whether an alignment starts: of ids with its one run, of match keys with the first."""
         if isinstance(carried, psi.Pass):
             return carried.place == 0
         return isinstance(carried, psi.Begin) and not self._fresh.has_passes
@@ -252,7 +252,7 @@ class Responder:
         return Narrowed(num)
 
     def state(self) -> State:
-        """Nothing: an alignment that was left begins anew."""
+        """Nothing: an alignment that was left starts again."""
         return {}
 
     def restore(self, state: State) -> None:
@@ -276,7 +276,7 @@ class Initiator:
             that they share.
         aligned: as of ``Responder``.
         id_as: compare ids as text, without regard to case or as digits; all the same.
-        guard: counts what is begun here, too: the coordinator may be the responders itself, and
+        guard: counts what is started here, too: the coordinator may be the responders itself, and
             learns of ids that it guesses whether they are among these.
 
     Raises:
@@ -362,7 +362,7 @@ class Initiator:
         return Requests(False, self._asked, *_tensor_of(list(request.values())), 0, nothing)
 
     def state(self) -> State:
-        """Nothing: an alignment that was left begins anew."""
+        """Nothing: an alignment that was left starts again."""
         return {}
 
     def restore(self, state: State) -> None:
@@ -451,7 +451,7 @@ def align(
         initiators: name -> its parts.
         responders: names.
         timeout_s: seconds until a party that has not answered has failed; None waits.
-        progress: told of each initiator that begins.
+        progress: called with each initiator that starts.
 
     Raises:
         PartyError: one refused, did not answer, or did not follow the protocol.

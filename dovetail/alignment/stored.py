@@ -4,7 +4,7 @@ One safetensors file. Tensors: ``rows_S``, and at the initiator ``has.PARTNER`` 
 Metadata: party, run, ids_sha256, and at a responder the driver it was aligned with.
 
 The run is the alignment's own name: all of its parts have the same one. Over a network it is the
-run id of the alignment's messages, and whatever is trained on it has a run id that begins with it
+run id of the alignment's messages, and whatever is trained on it has a run id that starts with it
 (``alignment_of``). So a party whose part is of another alignment notices before it answers.
 """
 

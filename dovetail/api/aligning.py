@@ -192,7 +192,7 @@ def align(
     Args:
         parties: two parties or party files, or more; with ``partners``, the one that drives.
         count: count what is shared, and keep nothing; nobody learns which.
-        initiator: who begins; None: the one with labels, or the first.
+        initiator: who starts; None: the one with labels, or the first.
         partners: parties on other machines, of ``listen``.
         hide_below: smaller numbers of shared rows are hidden, for handing on.
         workers: processes for the arithmetic.

@@ -149,7 +149,7 @@ def audit(
         limit: the verdict that a recommended defence may have at most.
         recipe: a recipe of the run file.
         overrides: changes of the run file's keys, such as "apfed.epochs=5".
-        quiet: tell nothing on the way.
+        quiet: print nothing on the way.
         ray: train and attack on a Ray cluster: "auto", or its address.
 
     Raises:

@@ -75,11 +75,11 @@ def fit(
         active: who drives, where several parties have labels.
         resume: go on with what was stopped in ``out``; seeds that finished are not run again.
         overwrite: replace a run in ``out``.
-        quiet: show no bars; what must not be missed is told even so.
+        quiet: show no bars; what must not be missed is printed even so.
         device: where to compute: "cpu", "cuda", ...
         compute: "bf16": products of layers in bfloat16, where the processor has it.
         class_weights: how much each class counts in training: "balanced", or class -> weight.
-        threshold: of two classes, what the probability from which the second is said is chosen
+        threshold: of two classes, what the probability from which the second is predicted is chosen
             for on validation rows: "f1", "cost", or a table such as {"goal": "recall",
             "precision": 0.8}.
         calibrate: on validation rows: "temperature" or "isotonic", and with them sets and intervals

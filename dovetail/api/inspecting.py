@@ -82,7 +82,7 @@ class Inspection(Shown):
         overlaps: the samples that they share.
         fits: of each method whether it fits, why, the next command and the messages to come.
         expected: what the label owner's own rows say of help, where APFed fits.
-        variant: what is to be trained, such as "apfed", if that is said.
+        variant: what is to be trained, such as "apfed", if that is known.
         elsewhere: partners on other machines, whose tables cannot be looked at from here.
         settings: method -> its section of the run file, where one says.
     """
@@ -254,7 +254,7 @@ def inspect(
             picture of samples then.
         hide_below: smaller numbers of shared samples are hidden, for handing on.
         overrides: changes of a run file's keys, such as "apfed.epochs=5".
-        quiet: tell of nothing but the result.
+        quiet: print nothing but the result.
 
     Returns:
         What a terminal or a notebook shows; ``to_json()``, ``save("page.html")``, ``recommended``.
@@ -381,7 +381,7 @@ def of_parts(
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
         expecting: what the label owner's own rows say of help, where APFed fits.
         variant_name: what the run file trains, such as "apfed": the next command does not change
-            it, and what its messages tell is its own.
+            it, and what its messages reveal is its own.
         elsewhere: partners on other machines.
         variant: of APFed, which partners' policies allow.
         settings: method -> its section of the run file; None: as by default.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Partners:
-    """Partners who dial in, while the context is open; made by ``listen``.
+    """Partners who connect, while the context is open; made by ``listen``.
 
     The lines open with the first ``fit``, when it is known who drives, and stay open: another
     ``fit`` by the same party need not wait, or align, again.
@@ -89,7 +89,7 @@ def _is_same(before: Site | None, now: Site | None) -> bool:
 
 
 def _forget_other_rows(driver: Driver) -> None:
-    """Align anew where what was kept is of other rows or partners: a notebook's rows change."""
+    """Align again where what was kept is of other rows or partners: a notebook's rows change."""
     path = driver.stored_path
     if not path.exists():
         return
@@ -115,7 +115,7 @@ def listen(
             run = dt.fit(dt.APFed(), [clinic], partners=partners)
 
     Args:
-        address: where they dial in, HOST:PORT.
+        address: where they connect, HOST:PORT.
         partners: their names, as their certificates have them.
         certificates: folder of the driver's own; None: ``certificates/NAME``.
         keys: others of [engine] of a run file. ``name``: of a coordinator without data.

@@ -48,7 +48,7 @@ class Party:
             list; of a time to an event ``{"time": "days", "event": "died"}``; of counts
             ``{"count": "claims", "exposure": "years"}``.
         policy: the section ``[policy]`` of a party file: what it agrees to, and with whom.
-        folder: of the party: what it keeps stands in ``NAME.site`` in it, and certificates
+        folder: of the party: what it keeps is in ``NAME.site`` in it, and certificates
             are looked for in ``certificates/NAME``. None: the working directory.
         settings: its own settings of each method, by the method's name: ``apfed={...}``,
             ``chfl={...}``, ``hyfem={...}``, ``fedoptimus={...}``; and any other key of [party]:

@@ -38,7 +38,7 @@ def print_line(text: str) -> None:
 
 
 class Quiet(Progress):
-    """Tells only what must not be missed: who is lost, and who was left out."""
+    """Prints only what must not be missed: who is lost, and who was left out."""
 
     def warn(self, text: str) -> None:
         print_line(text)

@@ -56,7 +56,7 @@ class Given:
         labels: (N,) raw labels, where the data have them.
         answered: (N,) names of the data owners that each row is predicted with, in one text; None
             where the model needs none.
-        owners: what is said of data owners in JSON.
+        owners: facts about data owners, for JSON.
         refused: row -> why it cannot be used; ``x`` and ``labels`` are without it, ``ids`` are not.
         exposure: (N,) what rates are multiplied by; None: nothing.
     """
@@ -94,7 +94,7 @@ def gather(
         allow_unseen: take categories unseen in training as missing.
         images: pictures of the source's rows, of a model that takes columns and images.
         partial: leave out rows that cannot be used, and say why; else one refuses them all.
-        talk: is told whose part is in the predictions, and whose is not.
+        talk: called with whose part is in the predictions, and whose is not.
 
     Raises:
         ConfigError: half of what it takes to ask others.

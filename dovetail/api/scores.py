@@ -32,7 +32,7 @@ def result_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Title -> scores, of the run's models and of its baselines.
 
     Where several parties have a model of their own: a row for each, and their mean. Baselines are
-    told by the mean over their parties.
+    shown by the mean over their parties.
     """
     method, by_party = result["method"], result["parties"]
     rows: dict[str, Mapping[str, Any]] = {}
@@ -169,7 +169,7 @@ class Scores(Shown, Mapping[str, Mapping[str, Value]]):
     Attributes:
         names: the scores that any row has.
         shown_scores: the one or two of them that are printed.
-        notes: what stands below the table: what of the partners' help stays, and warnings.
+        notes: what is below the table: what of the partners' help stays, and warnings.
     """
 
     def __init__(self, result: Mapping[str, Any]) -> None:
@@ -220,7 +220,7 @@ class Scores(Shown, Mapping[str, Mapping[str, Value]]):
         return self._parts(HEAVY_HEAD)
 
     def _parts(self, box: Box | None) -> Iterator[RenderableType]:
-        """The table, in lines of this kind, and what stands below it."""
+        """The table, in lines of this kind, and what is below it."""
         if self.names:
             table = Table(
                 caption=self._caption or None,

@@ -58,7 +58,7 @@ def terminal_text(words: str, style: str = "") -> Text:
 
 
 class Shown:
-    """A result that says once what it shows."""
+    """A result with one description of what it shows."""
 
     def shown(self) -> Iterator[RenderableType]:
         """Parts to show, from top to bottom."""

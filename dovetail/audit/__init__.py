@@ -2,5 +2,5 @@
 
 A run is trained again, by its own settings and seeds, while what crosses between parties is kept
 (``tape.py``). What was kept is attacked as an honest but curious receiver would, one file an attack
-(``attacks/``); each figure stands beside the same attack without the messages (``verdict.py``).
+(``attacks/``); each figure is beside the same attack without the messages (``verdict.py``).
 """

@@ -2,9 +2,9 @@
 
 Each cell trains the run with one setting changed, is audited with linear attackers, and is scored
 on labelled rows that were held out of its training: what is recommended is not chosen on test rows,
-whose scores stand beside it. Beside them stands what the label owner would have without anybody:
+whose scores are beside it. Beside them stands what the label owner would have without anybody:
 the best local model, of the same rows. Of several seeds a cell is the mean. A cell that does not
-train, as a party refused or its numbers grew without bound, is told and left out.
+train, as a party refused or its numbers grew without bound, is reported and left out.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class _Drawn:
 
 
 def _told(talk: Progress, run: str, cells: Sequence[Defence]) -> Iterator[Defence]:
-    """The cells; each is told as it is begun."""
+    """The cells; each is reported as it starts."""
     for each in cells:
         talk.print(f"{run}: {each.name}")
         yield each

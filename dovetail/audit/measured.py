@@ -9,7 +9,7 @@ NOTHING = Reported()
 
 
 def reported() -> dict[str, Reported]:
-    """Variant -> what is told of it, method by method."""
+    """Variant -> its reported figures, method by method."""
     return {
         variant: each
         for method in methods.every().values()

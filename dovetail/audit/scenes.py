@@ -1,4 +1,4 @@
-"""The scene of a run: its method says who has what; and a run that is listened to."""
+"""The scene of a run: its method says which party holds what; and a run that is listened to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Heard:
     Attributes:
         scene: when training is over.
         tape: what was heard.
-        outcome: what came of it.
+        outcome: the results.
         played: the variant, where it asks others.
     """
 
@@ -73,7 +73,7 @@ def heard(task: Training, scene: Scene, variant: str, seed: int) -> Heard:
 
 
 def _nobody(variant: str, total: int, line: dict[str, Any]) -> None:
-    """Is told of epochs."""
+    """Called with epochs."""
 
 
 def _encoded(scene: Scene, models: Mapping[str, Model]) -> Scene:

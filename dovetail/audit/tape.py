@@ -1,8 +1,8 @@
 """Recording of what one side saw of the other in a run: a bounded sample of messages.
 
 A receiver may keep everything. Kept here are, of at most ``MAX_ROWS`` samples, the first, the last
-and the mean of what was said of each sample; tensors wider than ``MAX_WIDTH`` are projected by one
-random matrix (Johnson and Lindenstrauss 1984), which keeps their geometry; of weights the first
+and the mean of what was sent about each sample; tensors wider than ``MAX_WIDTH`` are projected by
+one random matrix (Johnson and Lindenstrauss 1984), which keeps their geometry; of weights the first
 and the last two rounds. So an audit's figures are lower bounds.
 """
 
@@ -54,7 +54,7 @@ class Table:
         self.count_K.index_add_(0, indices, torch.ones_like(indices))
 
     def views(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The samples that were seen, and view -> (K, D) what was said of them."""
+        """The samples that were seen, and view -> (K, D) what was sent about them."""
         seen = self.count_K > 0
         mean = self.total[seen] / self.count_K[seen].unsqueeze(1)
         views = {"last": self.last[seen]}

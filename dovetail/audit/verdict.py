@@ -1,6 +1,6 @@
 """Verdict on an attack's result, in numbers and in a word.
 
-A figure by itself says little: a partner's columns already tell something. So each attack is made
+A figure by itself says little: a partner's columns already reveal something. So each attack is made
 twice, with what was sent and without, and what counts is the share of the unknown that was gained:
 
     advantage = (attack - baseline) / (1 - baseline)
@@ -106,7 +106,7 @@ class Finding:
 def verdict_of(
     advantage: float, low: float, worst: tuple[str, float, float] | None = None
 ) -> Verdict:
-    """The word for an advantage whose interval begins at ``low``, and for the column worst off.
+    """The word for an advantage whose interval starts at ``low``, and for the column worst off.
 
     >>> verdict_of(0.4, 0.3), verdict_of(0.1, 0.05), verdict_of(0.1, -0.01), verdict_of(0.03, 0.02)
     ('high', 'low', 'none', 'none')

@@ -75,7 +75,7 @@ def certificates(
 
     Args:
         names: parties' names; None: list those in --out.
-        driver: which of them drives, so that the others dial it; repeat for several.
+        driver: which of them drives, so that the others connect to it; repeat for several.
         host: an address the driver listens on, for other tools; repeat for several.
         out: the folder of certificates.
         days: how long they are valid.
@@ -85,7 +85,7 @@ def certificates(
         renew_ca: a new authority, believed beside the old one.
         revoke: their certificates no longer count: a list for all.
         serial: revoke this certificate only, not all of the party's.
-        force: make a new key in the place of the one there is.
+        force: make a new key instead of the one there is.
     """
     from dovetail.network.certificates import host_name
     from dovetail.node import issuing

@@ -1,10 +1,9 @@
 """A command is its annotated Python function: its parameters are the options, its docstring is the
 help.
 
-What a command does for a function of ``api/`` is said there: names, types, defaults and help of its
-options are read from that function's source, as a type checker does, so that ``dovetail audit
---help`` and a mistake import no library.
-"""
+What a command does for a function of ``api/`` is written there: names, types, defaults and help of
+its options are read from that function's source, as a type checker does, so that ``dovetail audit
+--help`` and a mistake import no library."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def command_of(
     """Makes a command of a function, such as "api.auditing:audit", and of what it does beside it.
 
     What is decorated gets first ``call``: it calls the function with what the command line says
-    and shows the result, or prints its JSON. Its own parameters are options, too, in the place of
+    and shows the result, or prints its JSON. Its own parameters are options, too, instead of
     the function's of the same name; what it passes to ``call`` by name replaces what was given.
 
     Args:

@@ -53,7 +53,7 @@ def init(
         task: classification or regression; None: by the label.
         role: owner (has the labels, trains) or partner (helps one who does).
         partners: an owner's partners, by name; None: none.
-        listen: where partners dial in; None: 0.0.0.0:7443.
+        listen: where partners connect; None: 0.0.0.0:7443.
         driver: a partner's: the name of the party that trains.
         address: a partner's: where the driver listens.
         out: the folder of the files.

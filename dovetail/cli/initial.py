@@ -66,7 +66,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     """Ask what is not said, look at the table, write the files, say what comes next.
 
     Raises:
-        ConfigError: something must be said that cannot be asked or proposed, or a file is there.
+        ConfigError: something is missing that cannot be asked or proposed, or a file is there.
         DataError: a table that cannot be read.
     """
     asking = _Asking(answers, not yes and sys.stdin.isatty())

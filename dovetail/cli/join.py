@@ -1,4 +1,4 @@
-"""``dovetail join``: a party goes online, and answers drivers until it is told to stop."""
+"""``dovetail join``: a party goes online, and answers drivers until it is stopped."""
 
 from __future__ import annotations
 

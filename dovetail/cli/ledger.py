@@ -46,7 +46,7 @@ def ledger(
 
     dovetail ledger verify bank.site shop.site   do two ledgers say the same?
 
-    dovetail ledger prove shop.site 57           that line 57 stands in it, for one who has no
+    dovetail ledger prove shop.site 57           that line 57 is in it, for one who has no
     ledger
 
     dovetail ledger check proof.json             what such a proof shows
@@ -66,7 +66,7 @@ def ledger(
         by: with prove: of a party that holds heads; None: the ledger's own.
         out: with prove: where the proof is written.
         record: with verify: a run's record.json; ledgers are held to it.
-        rebuild: count anew what the site has answered (site.sqlite), from its ledger.
+        rebuild: count again what the site has answered (site.sqlite), from its ledger.
     """
     word = files[0] if files[0] in WORDS else ""
     names = files[1:] if word else files
@@ -98,7 +98,7 @@ def ledger(
 
 
 def _rebuild(site_folder: Path) -> None:
-    """Count anew from a site's ledger, and print what was counted."""
+    """Count again from a site's ledger, and print what was counted."""
     from dovetail.node.partyfile import open_site
     from dovetail.node.recount import rebuild
     from dovetail.node.site_folder import SiteFolder

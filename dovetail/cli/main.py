@@ -1,6 +1,6 @@
 """``dovetail``: its commands, each in the file of its name, and those of installed packages.
 
-A command's file is imported when it is run, and what is heavy when its function begins, so that
+A command's file is imported when it is run, and what is heavy when its function starts, so that
 ``dovetail --help`` and ``dovetail train --help`` answer at once.
 """
 
@@ -27,7 +27,7 @@ COMMANDS = {
     "demo": "Train with a partner on built-in data, and predict without it.",
     "init": "Write a first party file and run file, from a table and a few answers.",
     "train": "Train what a run file describes; write the run's folder.",
-    "propose": "Write a run as one page that every party reads and signs, before it begins.",
+    "propose": "Write a run as one page that every party reads and signs, before it starts.",
     "review": "Read a proposal, compare it with your policy and table, and sign or refuse it.",
     "inspect": "Show which party holds what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",

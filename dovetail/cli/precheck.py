@@ -1,8 +1,9 @@
-"""A user's mistakes that are told before libraries are read: settings, files that are not there.
+"""A user's mistakes that are reported before libraries are read: settings, files that are not
+there.
 
-What files say is read by the settings themselves, which import no torch. So are told: files and
+What files say is read by the settings themselves, which import no torch. Reported are files and
 folders that are not there, a column that a .csv table does not have, ids that come twice in one of
-moderate size, and addresses and certificates that will not do. Whatever is not certain here is left
+moderate size, and addresses and certificates that do not fit. Whatever is not certain here is left
 to who reads it next.
 """
 
@@ -66,7 +67,7 @@ def check_party(path: Path, *, table: bool = True) -> PartyFile:
 
 
 def check_certificates(party: Path, file: PartyFile, certificates: Path | None) -> None:
-    """Refuse a party's certificates that will not do.
+    """Refuse a party's certificates that do not fit.
 
     Raises:
         ConfigError, NetworkError: in the words of who goes online.
@@ -123,7 +124,7 @@ def check_runs(paths: Sequence[Path]) -> None:
 
 
 def check_record(path: Path) -> None:
-    """Refuse a run's record that is not there, or is no JSON.
+    """Refuse a run's record that is not there, or is not JSON.
 
     Raises:
         ConfigError: in the words of who reads one.

@@ -90,8 +90,8 @@ def predict(
         images: pictures of the rows, named by --id, of a model that takes both.
         party: a party file, which names the ids; whose --partners are asked.
         partners: the data owners, on other machines.
-        listen: where data owners dial in.
-        mailbox: where letters to them lie, in the place of --listen.
+        listen: where data owners connect.
+        mailbox: where letters to them lie, instead of --listen.
         wait: seconds to wait for data owners, then without; None: 60; by letter: no end.
         timeout: seconds that an answer may take; None: 30; by letter: seven days.
         out: a .csv or .parquet file; None: standard output, as CSV.

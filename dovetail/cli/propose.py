@@ -25,7 +25,7 @@ def propose(
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Write a run as one page that every party reads and signs, before it begins.
+    """Write a run as one page that every party reads and signs, before it starts.
 
     The proposal is canonical JSON, named by its SHA-256; beside it are the same as a page (.md),
     and your signature. Send it to the parties; each reviews it (dovetail review) and sends its
@@ -37,11 +37,11 @@ def propose(
 
     Args:
         run: a run file (TOML) with [engine] kind = "stream".
-        purpose: what the run is for, in a sentence.
+        purpose: what the run is for.
         out: the proposal; its page for people goes beside it.
         days: how long it may be run.
         least_rows: rows that each party brings in, at least.
-        attempts: how often each variant of a seed may be begun.
+        attempts: how often each variant of a seed may be started.
     """
     if out.suffix != ".json":
         raise ConfigError(f"a proposal is a .json file, got --out {out}")

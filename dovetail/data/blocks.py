@@ -86,7 +86,7 @@ def blocks(
         train, test: images or a table.
         blocks: block name -> globs of its columns, or its region of the image; or "quadrants" (4
             blocks) or "quadrants-channels" (4 times the channels).
-        assignment: who has what, or a CSV file that says so.
+        assignment: which party holds what, or a CSV file that says so.
         beside: a second data set about the same samples, a table beside images or the other way
             round; blocks may then be of both kinds.
         disjoint: deal each class's training rows out, in proportion to ``rows``, so that no two

@@ -50,7 +50,7 @@ def by_column(
     max_categories: int = 100,
     kind: Kind = "classification",
 ) -> ByColumn:
-    """A table split by what stands in one of its columns, rows of other values left out.
+    """A table split by what is in one of its columns, rows of other values left out.
 
     A party has the columns of which a share of ``measured`` or more is there in its training rows:
     what a hospital does not measure is no column of its own. What all parties have is common.

@@ -32,7 +32,7 @@ class Part:
         data: its rows.
         columns: block -> the names of its columns; for images, one line that describes the block.
             Columns of one name are the same column at every party; image blocks are the same
-            where block and description are, so a description has to tell two strips apart.
+            where block and description are, so a description has to separate two strips.
         classes: the label's classes, by index; () where only indices are known.
         read: column -> what becomes of it, where that is known.
     """
@@ -371,7 +371,7 @@ def hides(count: int, least: int) -> bool:
 
 
 def shown(count: int, *, least: int = 0) -> str:
-    """A number as a page may say it: one that is hidden is told from none.
+    """A number as a page may say it: one that is hidden is distinguished from none.
 
     >>> shown(2500), shown(0), shown(3, least=10)
     ('2,500', 'none', 'fewer than 10 (hidden)')

@@ -28,7 +28,7 @@ _BATCH_BYTES, _TEXT_BYTES = 64 * 2**20, 32 * 2**10
 
 
 def absolute_url(url: str, folder: Path) -> str:
-    """The URL, whose path, if it is one of this machine, begins at a folder."""
+    """The URL, whose path, if it is one of this machine, starts at a folder."""
     if is_sqlite_url(url):
         return sqlite_url(folder / sqlite_path(url))
     if url[:6].lower() == "delta:" and "://" not in url:
@@ -190,7 +190,7 @@ def _connected(driver: str, address: str) -> Any:
 
 @contextmanager
 def _closing(cursor: Any) -> Iterator[Any]:
-    """A cursor whose end tells nothing: what broke the line has been told."""
+    """A cursor whose end raises nothing: what broke the line has been reported."""
     try:
         yield cursor
     finally:

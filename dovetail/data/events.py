@@ -3,8 +3,8 @@
     count_30d              events in the 30 days before the sample's day
     amount_sum_30d         of a column of numbers: their sum, and ``amount_mean_30d``
     amount_last            its last value before that day
-    kind_web_share_30d     of a column of categories: the share of events of one of the commonest
-    days_since_last        days from the last event to that day
+    kind_web_share_30d     of a column of categories: the share of events of one of the most
+    frequent days_since_last        days from the last event to that day
 
 No event of that day or later counts. What is counted is decided once, by the training rows, and
 kept with the model, so that later events are read alike.

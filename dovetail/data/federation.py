@@ -34,7 +34,7 @@ class Alignment:
         object.__setattr__(self, "rows", MappingProxyType(kept))
 
     def restricted(self, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
-        """An alignment in which this party, of so many rows, has these only, numbered anew."""
+        """An alignment in which this party, of so many rows, has these only, numbered again."""
         index = torch.full((num_rows,), -1)
         index[torch.from_numpy(rows)] = torch.arange(len(rows))
         local_S = self.rows[party]

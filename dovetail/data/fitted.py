@@ -7,7 +7,7 @@ date       the same of days since 1970; two triangle waves of the year, the week
 category   one 0/1 feature per training category; missing: all zeros
 both       a 0/1 feature "is missing", if any training value was
 
-What becomes several numbers without a feature for each value stands in ``vectors.py``.
+What becomes several numbers without a feature for each value is in ``vectors.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cells that a spreadsheet would run: text that begins as a formula does.
+"""Cells that a spreadsheet would run: text that starts as a formula does.
 
 Names of classes may come from another party, and an id from anybody. A program needs them as they
 are, so they are written so, and reported; who opens the file in a spreadsheet asks for it escaped.

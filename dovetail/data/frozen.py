@@ -131,7 +131,7 @@ class Frozen:
         return np.stack([known[keys[text]] for text in texts.tolist()])
 
     def refuses(self, text: str) -> str | None:
-        """Why a value cannot be read; None where it can. A stranger is told of no folder."""
+        """Why a value cannot be read; None where it can. A stranger learns of no folder."""
         if self.reads == "text":
             return None
         try:

@@ -40,7 +40,7 @@ class ImageInput(Saved):
     Attributes:
         channels, height, width: of the whole image.
         axis: the side that is cut.
-        start, stop: where the strip begins and ends on that side; all of it for whole images.
+        start, stop: where the strip starts and ends on that side; all of it for whole images.
     """
 
     channels: int

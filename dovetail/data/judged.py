@@ -1,4 +1,4 @@
-"""Queries that stand in a file, and which files they may open.
+"""Queries that are in a file, and which files they may open.
 
 A run file or party file may come from somebody else. Its ``SELECT`` may open tables in the file's
 own folder and in the folders that it names, and nothing else: DuckDB refuses every file that is not
@@ -38,7 +38,7 @@ def run_judged(run: Callable[[duckdb.DuckDBPyConnection], T], folders: Sequence[
         folders: where relative names are looked for, in this order, after the working directory.
 
     Raises:
-        DataError: a file elsewhere, or one that is no table.
+        DataError: a file elsewhere, or one that is not a table.
         duckdb.Error: what ``run`` raises otherwise.
     """
     real = [Path(os.path.realpath(folder)) for folder in folders]

@@ -1,7 +1,7 @@
 """How a value is read: the kind of a column, decided once, and each value by it.
 
 A column's kind is what the party file says, else what the training table's values say; it is saved
-with the model, and every later value is read by it alone, whatever rows stand beside it.
+with the model, and every later value is read by it alone, whatever rows are beside it.
 
     kind       values that it has                                         becomes
     number     digits, sign, point or declared comma; exponent            float64

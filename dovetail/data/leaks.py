@@ -12,7 +12,7 @@ def leaks(table: PartyTable) -> list[str]:
     """A sentence for each column of dates that are later than the rows' index date.
 
     Columns that no model learns from are looked at, too: a query gives the last day that it looked
-    at as one, and so shows that its counts end in time. Numbers tell of no day.
+    at as one, and so shows that its counts end in time. Numbers name no day.
     """
     if table.index_date is None or not isinstance(table.x, Table):
         return []

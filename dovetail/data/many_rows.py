@@ -26,7 +26,7 @@ class Buckets:
     Attributes:
         rows_N: their numbers, those of a bucket together and rising.
         values_N: what was carried along, in the same order.
-        starts: where each bucket begins, and where the last ends.
+        starts: where each bucket starts, and where the last ends.
     """
 
     rows_N: np.ndarray
@@ -130,7 +130,7 @@ def _shuffled(num: int) -> np.ndarray:
 
 
 def inverse(order_N: np.ndarray, party: str = "") -> np.ndarray:
-    """(N,) int64 where each number stands in a permutation."""
+    """(N,) int64 where each number is in a permutation."""
     num = len(order_N)
     bits = bits_of(num)
     inverse_N = zeros((num,), np.int64, party)

@@ -1,4 +1,4 @@
-"""Batches of rows, shuffled anew in each pass; resumes at the exact next batch."""
+"""Batches of rows, shuffled again in each pass; resumes at the exact next batch."""
 
 from __future__ import annotations
 

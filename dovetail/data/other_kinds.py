@@ -1,4 +1,5 @@
-"""Description of a file that is no table, and the command that makes a table of it."""
+"""Description of a file that cannot be read as a table, and the command that makes a table of
+it."""
 
 from __future__ import annotations
 

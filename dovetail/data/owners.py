@@ -33,7 +33,7 @@ class Owners(Partitioned):
 
     Attributes:
         data_owners: names; each has its columns (block "own") of all training rows.
-        label_owners: names; each has labels of rows of its own, and no column.
+        label_owners: names; each has labels of its rows, and no column.
         validation: label owner -> ids and labels of rows that only choose settings; else None.
         test_labels: (N_test,) labels of the test rows; None where there is no test part.
         axis: the tensor dimension along which the parts of a row, as network inputs, stand side by

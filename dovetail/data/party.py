@@ -47,7 +47,7 @@ class PartyData:
         inputs: block -> how raw columns or images became it, where that is known; a model that
             learned from it predicts raw rows by it.
         label: what the label is called, where that is known.
-        tables: block -> its (N,) rows of raw columns, where they are encoded when training begins.
+        tables: block -> its (N,) rows of raw columns, where they are encoded when training starts.
         weights: (N,) how much a row counts in the party's own models; None: all alike.
 
     Raises:

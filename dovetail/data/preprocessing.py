@@ -64,7 +64,7 @@ class TableEncoder:
         object.__setattr__(self, "fitted", tuple(self.fitted))
 
     def cells(self, table: Table, name: str) -> Column:
-        """A column of a table as this encoder reads it; what does not fit is told of in it."""
+        """A column of a table as this encoder reads it; what does not fit is reported in it."""
         reading = self.schema.get(name)
         if reading is None:
             reading = _reading_of(table, name, self.fitted[self.columns.index(name)])

@@ -18,7 +18,7 @@ class ImageRegion(ImageInput):
     """A strip of the height (``axis``, ``start``, ``stop``) cut along the width and by channel.
 
     Attributes:
-        left, right: where it begins and ends on the width.
+        left, right: where it starts and ends on the width.
         first_channel, end_channel: which channels it has.
     """
 

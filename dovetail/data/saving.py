@@ -23,7 +23,7 @@ class Saved:
     """A frozen dataclass of numbers, names, tuples of these, and other such dataclasses.
 
     Attributes:
-        kind: its name among those that may stand in its place; "": nothing else may.
+        kind: its name among those that may be in its place; "": nothing else may.
         kinds: all of them, of one that has several names.
         unsaid: fields that JSON has at other values than their defaults only.
     """

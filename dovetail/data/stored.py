@@ -270,7 +270,7 @@ class _Keeper:
             self._thread.start()
 
     def file_at(self, address: int) -> tuple[int, int] | None:
-        """Where the map of this address begins, and its file; None if none is watched there."""
+        """Where the map of this address starts, and its file; None if none is watched there."""
         with self._lock:
             for start, stop, file in self._watched.values():
                 if start <= address < stop:

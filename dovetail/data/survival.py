@@ -32,7 +32,7 @@ class Survival(Saved):
     """When an event comes, in discrete times (Gensheimer & Narasimhan 2019).
 
     Attributes:
-        cuts: (K,) where the intervals end, in the label's own unit; the first begins at 0.
+        cuts: (K,) where the intervals end, in the label's own unit; the first starts at 0.
         base: (K,) log odds of the event in each interval, of all training rows at risk in it; of
             "log" the logarithm of the hazard, as Cox' model has it.
         link: of the hazards, which the outputs shift.

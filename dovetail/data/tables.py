@@ -354,11 +354,11 @@ def read_table(
     Parquet columns are read from the file when asked for. CSV files and queries are run once,
     into DuckDB's memory: a second run of a query need not give the same order of rows. A query
     reads, and can do nothing else: it writes no file and fetches no extension. Of a query that
-    stands in a file, ``folders`` bound what it opens (``judged.py``); the caller's own opens any.
+    is in a file, ``folders`` bound what it opens (``judged.py``); the caller's own opens any.
 
     Args:
         source: the path or query, one ``SELECT``.
-        folders: of a query that stands in a file: the file's own and those it names, whose tables
+        folders: of a query that is in a file: the file's own and those it names, whose tables
             alone it may open; it looks in the first after the working directory. Paths are taken
             as they are.
         cursor: of the database that a file is read in; None for the one all files share.

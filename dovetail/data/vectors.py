@@ -125,7 +125,7 @@ class Frequency:
     """How often the training rows have a value: log(1 + rows), standardised; unseen: log(1).
 
     Attributes:
-        rows: a value's hash -> rows that have it; no value stands in the model.
+        rows: a value's hash -> rows that have it; no value is in the model.
         mean, scale: of the logarithm over the training rows.
     """
 

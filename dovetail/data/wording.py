@@ -46,7 +46,7 @@ FEW_OF_CLASS = 30
 
 
 def class_shares(counts: Mapping[str, int], at_most: int = 6) -> str:
-    """Shares of classes, the commonest first, and a word on rare ones; "" of fewer than two.
+    """Shares of classes, the most frequent first, and a word on rare ones; "" of fewer than two.
 
     >>> class_shares({"yes": 12, "no": 388})
     'no 97.0 %, yes 3.0 % (12 rows: too few to learn or score it well; label more of it)'

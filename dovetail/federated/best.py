@@ -124,7 +124,7 @@ class Snapshots:
         self.latest = number, {name: value.clone() for name, value in network.state_dict().items()}
 
     def keep(self, number: int) -> None:
-        """The round of this number was the best; 0: nothing is said."""
+        """The round of this number was the best; 0: nothing is printed."""
         if number and self.latest is not None and self.latest[0] == number:
             self.best = self.latest
 

@@ -79,7 +79,7 @@ class Epoch(Played):
 
     @property
     def loss(self) -> Any:
-        """Mean training loss over its steps; None where it tells none."""
+        """Mean training loss over its steps; None where it gives none."""
         return self.metrics.get("loss")
 
     def line(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Driver:
 
     Attributes:
         saved: names of attributes that its next round depends on, as of ``Party``.
-        num_rounds: how many there are; known when training has begun.
+        num_rounds: how many there are; known when training has started.
         tolerate_missing: it goes on without a party that does not save or restore.
         rounds_per_save: a checkpoint that is saved so often is saved once in so many rounds.
         timeout_s: how long a question waits for answers; None: as long as it takes.
@@ -136,10 +136,10 @@ class Driver:
         raise NotImplementedError(f"{type(self).__name__} has no round")
 
     def finish(self, federation: Federation, /) -> None:
-        """Tell the parties that training is over."""
+        """Let the parties know that training is over."""
 
     def begin_again(self, behind: Mapping[str, int], federation: Federation, /) -> None:
-        """The run goes on: party -> the older step that it goes on from; 0: it begins anew.
+        """The run goes on: party -> the older step that it goes on from; 0: it starts again.
 
         Left out, such parties go on as they are.
         """
@@ -162,7 +162,7 @@ class Driver:
         return is_due(number, self.num_rounds, every)
 
     def scores(self) -> Mapping[str, Mapping[str, float]]:
-        """Party -> scores that it has told of itself."""
+        """Party -> scores that it has reported of itself."""
         if self.best_round is None:
             return {}
         return {

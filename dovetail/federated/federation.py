@@ -147,7 +147,7 @@ class Federation(Engine):
             raise TrainingError(f"no party finished round {self.number} ({reasons})")
 
     def end(self, message: Message, reply: type[R]) -> None:
-        """Tell every party that training is over; who does not hear it keeps no model, and is
+        """Let every party know that training is over; who does not hear it keeps no model, and is
         named."""
         end(self.engine, dict.fromkeys(self.parties, message), reply, timeout_s=self.timeout_s)
 

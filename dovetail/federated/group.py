@@ -117,12 +117,12 @@ class Group:
         variant: str,
         seed: int,
     ) -> tuple[Mapping[str, Any], Mapping[str, StatefulParty]]:
-        """Rank 0: the parties of a variant, and what answers for each and tells the others."""
+        """Rank 0: the parties of a variant, and what answers for each and passes it on."""
         self.tell(_BEGIN, json.dumps([variant, seed]))
         return parties, {name: _Leading(self, name, side) for name, side in sides.items()}
 
     def follow(self, made: Callable[[str, int], Mapping[str, StatefulParty]]) -> None:
-        """The others: do as rank 0 tells, until it ends.
+        """The others: do as rank 0 does, until it ends.
 
         Args:
             made: variant and seed -> what answers for each party.
@@ -147,7 +147,7 @@ class Group:
                     continue
 
     def close(self, *, failed: bool = False) -> None:
-        """Rank 0 tells the others that nothing more comes; all leave the group.
+        """Rank 0 lets the others know that nothing more comes; all leave the group.
 
         Args:
             failed: this process ends with an error, and waits for nobody.

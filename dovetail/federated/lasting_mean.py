@@ -121,7 +121,7 @@ Messages = tuple[
 
 
 def messages(family: str, module: str) -> Messages:
-    """The eight as a method's, to stand in its module under the same names."""
+    """The eight as a method's, for its module under the same names."""
     first, last = (GiveKeys, PublicKeys, GiveParts, Parts), (GiveMasked, Masked, GiveOpened, Opened)
     return cast(Messages, tuple(kind.named(family, module) for kind in (*first, *last)))
 
@@ -156,7 +156,7 @@ class Lasting(Summing):
         """Share of the party in the sum, under masks.
 
         Raises:
-            MessageError: a sum that could tell one party's values.
+            MessageError: a sum that could reveal one party's values.
         """
         values_P, bound_to = self.summed(ask.number)
         if len(set(ask.going_on)) != len(ask.going_on):

@@ -47,7 +47,7 @@ class Local:
     Args:
         name: the party's.
         device: where it computes.
-        secret: what its site mixes into random numbers, asked anew whenever training begins; None
+        secret: what its site mixes into random numbers, asked again whenever training starts; None
             in simulation, whose numbers follow from the run's seed.
         lasting: the same in all runs of its site; None in simulation.
         budget: of its policy; None: nothing that leaves is capped.
@@ -86,7 +86,7 @@ class Local:
         self._unbounded: set[str] = set()  # releases that leave as they are, by its own file
 
     def begin(self, seed: int) -> None:
-        """Training begins, or begins again; called before the party's own ``begin``.
+        """Training starts, or starts again; called before the party's own ``begin``.
 
         What was counted stays counted.
         """
@@ -227,7 +227,7 @@ class Local:
 
     @property
     def is_capped(self) -> bool:
-        """Whether exact losses and scores stay here: they would tell what noise is to hide."""
+        """Whether exact losses and scores stay here: they would reveal what noise is to hide."""
         return self.is_private or self.budget is not None
 
     def visit(self, times: int, *, steps: int) -> None:

@@ -14,13 +14,13 @@ _log = logging.getLogger(__name__)
 
 
 class LeftOut:
-    """Tells of the 1st, 10th, 100th, ... step or round that a party is left out of."""
+    """Reports the 1st, 10th, 100th, ... step or round that a party is left out of."""
 
     def __init__(self) -> None:
         self._counted: dict[str, Counted] = {}  # a name with a number in it is no kind of another
 
     def warn(self, party: str, reason: str, network: Engine | None = None) -> None:
-        """Once more; the reason begins with where: "epoch 3, step 12: its disk is full".
+        """Once more; the reason starts with where: "epoch 3, step 12: its disk is full".
 
         With the engine, whoever watches that party hears of it, too.
         """
@@ -68,7 +68,7 @@ def end(
     *,
     timeout_s: float | None = None,
 ) -> None:
-    """Tell parties that training is over; who does not hear it has no model, and is named."""
+    """Let parties know that training is over; who does not hear it has no model, and is named."""
     for failure in network.ask(over, reply, timeout_s=timeout_s).failures.values():
         missing = "was not there when training ended and keeps no model of this run"
         _log.warning("%s; it %s: train again with it there", failure, missing)

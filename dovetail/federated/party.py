@@ -71,13 +71,13 @@ class Party:
             generators, tensors, numbers, or what has ``state`` and ``restore``. What the context
             counts is saved with them.
         accepts: the messages that it answers, in the order of its handlers.
-        begins: those with which training begins: a policy limits how often a run may.
+        starts: those with which training starts: a policy limits how often a run may.
         few: message -> how often it is answered in one run; see ``handles``.
         goes_on: whether its driver goes on where a party is at an older step than it was, with a
             state that is the party's own, or told by the number of the round. Who would go on with
             weights of no run has its driver say the step with ``Restore``.
         predicts: whether it answers of an alignment that was made for a prediction; what trains is
-            of one that its party keeps, and tells of.
+            of one that its party keeps, and reports.
         finish_with: the message, or any of several, after which its model is whole: that of
             ``finish``, unless it says another; None: there is none.
         finished: called with it when its model is whole, to keep that at its site; None: nobody
@@ -187,7 +187,7 @@ class Party:
         return answer
 
     def sizes(self) -> Mapping[str, int]:
-        """Letters of shapes -> sizes that messages must have, once it has begun."""
+        """Letters of shapes -> sizes that messages must have, once it has started."""
         return {}
 
     def model(self) -> Model | None:
@@ -198,7 +198,7 @@ class Party:
         """State that its next answer depends on.
 
         Raises:
-            TrainingError: training has not begun.
+            TrainingError: training has not started.
         """
         begun = self._begun
         if begun is None and "begin" in self._handlers.values():

@@ -79,7 +79,7 @@ Messages = tuple[type[GiveKey], type[PublicKey], type[GiveShare], type[Share]]
 
 
 def messages(family: str, module: str) -> Messages:
-    """The four as a method's, to stand in its module under the same names."""
+    """The four as a method's, for its module under the same names."""
     kinds = GiveKey, PublicKey, GiveShare, Share
     return cast(Messages, tuple(kind.named(family, module) for kind in kinds))
 
@@ -119,7 +119,7 @@ class Sharing(Summing):
         """Share of the party: its weight times its values, under masks.
 
         Raises:
-            MessageError: a sum that could tell one party's values, or a key that is not proved.
+            MessageError: a sum that could reveal one party's values, or a key that is not proved.
         """
         values_P, bound_to = self.summed(ask.number)
         keys, proofs = list_of(ask.keys_K32), list_of(ask.proofs.split(list(ask.proof_bytes)))
@@ -176,7 +176,7 @@ class MaskedFederation(Federation):
         """The keys of those of these parties that answer, and their shares of the sum.
 
         Raises:
-            TrainingError: fewer than share in a sum, or weights that would tell a party's values.
+            TrainingError: fewer than share in a sum, or weights that would reveal a party's values.
         """
         keys = self.ask(ask, reply, to=parties)
         if len(keys) < MIN_MEMBERS:

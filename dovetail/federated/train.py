@@ -45,7 +45,7 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
 
     Raises:
         PartyError: a party cannot begin.
-        TrainingError: what a round tells is not finite.
+        TrainingError: a metric of a round is not finite.
     """
     saved = checkpoint or Checkpoint.none()
     left_out = LeftOut()

@@ -39,11 +39,11 @@ Waiting = Callable[[Iterable[str], Iterable[str]], None]
 
 
 def _silent(*_: object) -> None:
-    """Tells nobody."""
+    """Reports nothing."""
 
 
 class Progress:
-    """Tells whoever watches; this one tells nobody."""
+    """Reports to whoever watches; this one reports nothing."""
 
     def print(self, text: str) -> None:
         """Print a line that belongs to the work as it goes on."""
@@ -98,7 +98,7 @@ SILENT = Progress()
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Asked:
-    """A run that a driver begins with a party at its site.
+    """A run that a driver starts with a party at its site.
 
     Attributes:
         local: the party's context in this run, new each time.
@@ -106,7 +106,7 @@ class Asked:
             it has none of the alignment that the run is of.
         keep: saves what the party can use, and says how it scores on its own test rows; to be
             called when it has finished (``Party.finished``).
-        kept: id of a run -> the folder where ``keep`` saved what came of it.
+        kept: id of a run -> the folder where ``keep`` saved its result.
         run: its id.
         driver: who asks.
         quota: counts what is answered.
@@ -265,7 +265,7 @@ class CarryingDriver(Driver, Protocol):
         """Engine that reaches the partners while they align by way of this driver."""
 
     def print(self, text: str) -> None:
-        """Tell whoever watches."""
+        """Report to whoever watches."""
 
 
 class Hosts(Protocol):

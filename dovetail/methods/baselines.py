@@ -1,7 +1,7 @@
 """Baselines that a party can train alone on its own columns, beside any method.
 
 "best-alone" is the best of the learners, or the mean of several, by held-out rows; "linear",
-"boosting" and "network" are each of them; "majority" says the commonest class of the labelled
+"boosting" and "network" are each of them; "majority" says the most frequent class of the labelled
 rows, or their mean. Nothing is chosen on test rows, which are scored when all is chosen.
 """
 
@@ -85,7 +85,7 @@ def judged_rows(rows: Rows) -> Rows:
 
 
 def majority_of(rows: Rows) -> Tensor:
-    """(1, C) outputs that say the commonest class, or the mean."""
+    """(1, C) outputs that say the most frequent class, or the mean."""
     return rows.loss.start(rows.targets_NC.mean(dim=0))[None]
 
 
@@ -115,7 +115,7 @@ def train_baselines(
     """Train and score one of ``TITLES`` at every party that has test rows.
 
     Raises:
-        ConfigError: no party with columns and test rows of its own, or one with a single labelled
+        ConfigError: no party with its columns and test rows, or one with a single labelled
             row.
     """
     tested = {

@@ -18,7 +18,7 @@ Step = Callable[[Engine], tuple[float, Mapping[str, PartyError]]]
 
 
 class Epochs:
-    """Plays epochs of steps, and tells of parties that are left out of them.
+    """Plays epochs of steps, and reports parties that are left out of them.
 
     Args:
         party: who drives.
@@ -57,6 +57,6 @@ class Epochs:
 
 
 def warn_of(failures: Mapping[str, PartyError]) -> None:
-    """Say which parties lost their state and do not begin anew."""
+    """Say which parties lost their state and do not begin again."""
     for failure in failures.values():
         _log.warning("it does not begin anew: %s", failure)

@@ -1,7 +1,7 @@
 """How often, and about how many samples at a time, a party answers in one run.
 
 A driver that asks about one sample at a time, or about the same one again and again, learns of that
-sample what no run that trains needs to know. A party that has limits says so when training begins,
+sample what no run that trains needs to know. A party that has limits says so when training starts,
 and refuses what exceeds them; a driver that keeps its word draws its batches accordingly.
 """
 
@@ -53,7 +53,7 @@ class Limits:
         return cls(policy.min_rows, policy.max_uses, policy.max_begins, policy.max_codes)
 
     def write_into(self, reply: Message) -> Message:
-        """The reply, with these limits in it if it is one that tells them."""
+        """The reply, with these limits in it if it is one that has them."""
         names = {each.name for each in fields(reply)}
         if not {"min_rows", "max_uses"} <= names:
             return reply
@@ -97,7 +97,7 @@ NO_LIMITS = Limits()
 
 
 def limits_of(replies: Mapping[str, Message]) -> dict[str, Limits]:
-    """Party -> the limits that its reply tells."""
+    """Party -> the limits in its reply."""
     return {
         party: Limits(
             **{
@@ -302,7 +302,7 @@ class Uses:
         )
 
     def forget(self) -> None:
-        """The run begins anew, with other networks."""
+        """The run starts again, with other networks."""
         self.used = {}
 
 

@@ -36,7 +36,7 @@ DRIVER = "coordinator"
 
 @dataclass(frozen=True, eq=False)
 class Holdings(dd.Partitioned, Generic[H]):
-    """Party files of one process: each encodes its own rows when training begins.
+    """Party files of one process: each encodes its own rows when training starts.
 
     Attributes:
         holdings: party -> its rows; none of those that are elsewhere.

@@ -51,7 +51,7 @@ class Method(Kind):
 
     One whose parties all have labels, while a coordinator has no data, has a ``Side`` and a
     ``driver``. From these come simulation, party files, gRPC and jobs of NVFlare, with
-    ``--resume``, ledger and policy: a party's site is the same whoever dealt its rows, and
+    ``--resume``, ledger and policy: a party's site is the same whoever split the rows, and
     ``party`` serves it.
     Other methods have a ``setup``, ``load_sites``, ``load_driver`` and ``members`` of their own.
 
@@ -61,13 +61,13 @@ class Method(Kind):
         coordinator: what a coordinator is called in policies and ledgers.
         algorithms: the part of its messages' wire names before the dot -> what a policy calls it;
             those of its ``Side`` where it says none.
-        models: who keeps which model after a run, in a sentence or two.
+        models: who keeps which model after a run, in words.
         decides: whether it minds a run's class_weights and threshold.
         keys: what keys of a run file are to a search, and to party files.
         proposed: what a proposal, and a party that joins, say of it.
         invited: what a new party takes of a finished run; None: nothing.
-        fits: which federations it fits; None: ``dovetail inspect`` does not tell of it.
-        reported: variant -> what was measured of it, and what bounds what it tells.
+        fits: which federations it fits; None: ``dovetail inspect`` does not report it.
+        reported: variant -> what was measured of it, and the bounds on what it reveals.
         audited: what an audit asks of it; None: nobody can attack its messages yet.
         valued: what its partners are worth; None: it has none.
         together: its models that predict together with parties; None: all predict alone.
@@ -176,7 +176,7 @@ class Method(Kind):
     def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
         """Algorithm (a message's prefix) -> what makes a party's side of its runs.
 
-        Of its own algorithms, those among ``allowed``. Mistakes in the table are told now.
+        Of its own algorithms, those among ``allowed``. Mistakes in the table are reported now.
         """
         prefixes = [prefix for prefix in protocols(self) if prefix in allowed]
         if not prefixes or self.Side is None:

@@ -61,7 +61,8 @@ class DecisionSettings:
 
     Attributes:
         class_weights: how much each class counts in training.
-        threshold: what the probability from which the second of two classes is said is chosen for.
+        threshold: what the probability from which the second of two classes is predicted is chosen
+            for.
         calibrate: how probabilities are made to mean what they say.
     """
 
@@ -139,7 +140,7 @@ class Outcome:
 
 
 def number(line: Mapping[str, Any]) -> int:
-    """Which epoch or round a line tells of; 0 for a line before the first."""
+    """Which epoch or round a line is of; 0 for a line before the first."""
     return int(line.get("epoch", line.get("round", 0)))
 
 
@@ -166,7 +167,7 @@ def score_party(
     decision: FittedThreshold | None = None,
     relied: Callable[[], Mapping[str, Any] | None] | None = None,
 ) -> dict[str, Any]:
-    """A party's scores on its test rows: the few that are told as training goes on, or, of the
+    """A party's scores on its test rows: the few that are shown as training goes on, or, of the
     last, all of them and their details.
 
     Args:
@@ -199,7 +200,8 @@ def score_party(
 def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
     """Share that is classified rightly; of numbers 1 / (1 + mean squared error, in squares of
     their scale): 1 where all are right, and of counts, amounts and quantiles the same of their
-    deviance or pinball loss; of several labels the share that is said rightly, of those that rows
+    deviance or pinball loss; of several labels the share that is predicted rightly, of those that
+    rows
     have; of times to an event Harrell's C, 0.5 without a pair."""
     if isinstance(task, Classification):
         return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)

@@ -52,7 +52,7 @@ class Algorithm:
         policy: its name in a policy.
         messages: the wire names that it comes in.
         goes_on, predicts: as of ``Party``.
-        begins: wire names of the messages with which training begins.
+        starts: wire names of the messages with which training starts.
         samples: whether its messages name samples whose number and uses the policy limits.
         few: wire name -> how often such a message is answered in one run; see ``handles``.
     """
@@ -172,7 +172,7 @@ class Site:
     """A party file that was read, and its table.
 
     Attributes:
-        path: the file; what it names is relative to it, and its site stands beside it.
+        path: the file; what it names is relative to it, and its site is beside it.
         party: whose table it is.
         policy: what it agrees to.
         sections: method -> the party's settings of it.

@@ -6,7 +6,7 @@ P are the first ``width`` principal components, scaled so that the usual row has
 noise bound what a code says of its row, and are counted: one release of a row, however often it is
 asked for. Directions and scale come from the whole table and are not counted.
 
-Answers that are made of these columns tell no more of a row than the code, whatever is asked.
+Answers that are made of these columns reveal no more of a row than the code, whatever is asked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def released_columns(
 ) -> tuple[Tensor, Release]:
     """A party's rows as its answers may know them: what it releases once, in its columns' place.
 
-    Whatever is asked, and however often, tells no more of a row than this one release. At a site
+    Whatever is asked, and however often, reveals no more of a row than this one release. At a site
     it is the same for all runs and drivers, as long as table and setting are.
 
     Args:

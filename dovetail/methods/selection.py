@@ -1,4 +1,4 @@
-"""VF-PS: which data owners tell something about the labels, found before anything is trained.
+"""VF-PS: which data owners reveal something about the labels, found before anything is trained.
 
 Jiang, Burkhalter, Fu, Ding, Du, Hithnawi, Li, Zhang: "VF-PS: How to Select Important Participants
 in Vertical Federated Learning, Efficiently and Securely?", NeurIPS 2022; FedOptimus (Shrivastava,
@@ -30,7 +30,7 @@ The search, for each query and group, with P owners at depth t:
     1. Each owner names the t rows nearest to the query in its own columns (sorted access).
     2. Of rows not named before, each owner gives its partial distance (random access).
     3. A row that nobody named is at least as far as T = sum_p d_p(its t-th row). So all rows with
-       d_S < T are known, and in order: the label owner is told that order, and says whether the
+       d_S < T are known, and in order: the label owner gets that order, and says whether the
        k-th row of the query's class is among them. If not, t grows.
 
 Who learns what. Rows are places in an order that the parties agreed on when they aligned; the
@@ -41,15 +41,15 @@ coordinator has no ids to go with them. Nobody's columns and no label leave thei
         group named (masked: only their sums over the group, but the orders all the same, and from
         an order alone much of a geometry can be rebuilt; and where several groups measured a pair,
         their sums can be solved for each owner's part); how deep each query had to go, which
-        tells how pure its neighbourhood is in its class; I(S); how many rows a shard has; and a
+        shows how pure its neighbourhood is in its class; I(S); how many rows a shard has; and a
         power of two above each owner's largest distance.
     A data owner: which rows are drawn, and which of them others in the group named near a query.
-        How deep a query went tells it what it tells the coordinator, and no class.
+        How deep a query went shows it what it shows the coordinator, and no class.
     A label owner: for each query and group the order of the nearest rows by the sum, and which are
         equally far. No distance.
 
 Masks (privacy.masks) protect against a coordinator that follows the protocol; in a group of two
-owners, each can subtract its own share if it is told the sum, which it is not.
+owners, each can subtract its own share if it gets the sum, which it does not.
 
 Departures:
     - VF-PS uses Fagin's first algorithm, which goes on until k rows were named by all owners; the
@@ -517,7 +517,7 @@ def score(
 ) -> Scores:
     """Score of each data owner: what it reveals about the labels.
 
-    A data owner that fails is left out and its label owner's search begun again; so is a label
+    A data owner that fails is left out and its label owner's search started again; so is a label
     owner.
 
     Args:
@@ -631,7 +631,7 @@ class Session:
 
     def open(self) -> None:
         """Begin, or go on after another label owner's session: data owners measure one at a time,
-        and what they told of this one stays known."""
+        and what they reported of this one stays known."""
         if self._request is None:
             self._open()
         else:
@@ -810,7 +810,7 @@ class Session:
     def _send_order(
         self, number: int, queries_B: np.ndarray, sums_BN: np.ndarray, sure_BN: np.ndarray
     ) -> np.ndarray:
-        """Tell the label owner the order of the sure rows; which queries need more."""
+        """Send the label owner the order of the sure rows; which queries need more."""
         length = int(sure_BN.sum(axis=1).max())
         key_BN = np.where(sure_BN, sums_BN, np.iinfo(np.int64).max)
         near_BL = np.argpartition(key_BN, length - 1, axis=1)[:, :length]

@@ -520,8 +520,8 @@ class VariantRun:
 
         Args:
             name: of what is scored; "": the variant.
-            rows: the model and these rows, if the columns that it relies on are told; else None.
-                They are told of the run's own method, and of the parties that a report shows.
+            rows: the model and these rows, if the columns that it relies on are reported;
+                else None. They are of the run's own method, and of the parties that a report shows.
         """
         what, relied = name or self.name, None
         told = what == self.training.run.method and party in [*self.party_data][:_RELIED]

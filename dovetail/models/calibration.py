@@ -43,7 +43,7 @@ _MOST_SCORES = 5000
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How outputs become those that are said.
+    """How outputs become those that are shown.
 
     Attributes:
         kind: which.

@@ -1,8 +1,8 @@
 """A model's card: what it is, what it was trained on, how good it is and for whom.
 
 ``card.json`` for programs and ``card.md`` for people, beside the model. What is in the model's own
-description is told; what a run's folder around it says (scores, baselines, ledger, audit) is added
-where it is there; scores of groups come from rows that are given.
+description is repeated; what a run's folder around it says (scores, baselines, ledger, audit) is
+added where it is there; scores of groups come from rows that are given.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def card(
 
 
 def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
-    """Write the card anew, with what the run's folder says now; scores on given rows stay.
+    """Write the card again, with what the run's folder says now; scores on given rows stay.
 
     Raises:
         ModelError: no model there.
@@ -260,7 +260,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
 
 
 def _baselines(result: Mapping[str, Any], party: str) -> dict[str, dict[str, float]]:
-    """Baseline -> its scores of this party; of one that has none of it the mean, which is said."""
+    """Baseline -> its scores of this party; of one that has none of it the mean, which is noted."""
     by_party: dict[str, Mapping[str, Any]] = {}
     for variant in result.get("variants", {}).values():
         by_party |= variant.get("scores", {})

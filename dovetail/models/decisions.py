@@ -1,4 +1,4 @@
-"""How much each class counts in training, and from which probability on one is said.
+"""How much each class counts in training, and from which probability on one is predicted.
 
 Both answer what mistakes cost: weights change what is learned, a threshold what is made of it. A
 threshold is chosen on rows that nothing was trained on, and kept with the model.
@@ -35,7 +35,7 @@ _BY_NAME: Mapping[str, CostGoal | F1Goal] = {"f1": F1Goal(), "cost": CostGoal(go
 
 @dataclass(frozen=True)
 class Decision:
-    """From which probability on the second of two classes is said.
+    """From which probability on the second of two classes is predicted.
 
     Attributes:
         threshold: 0 to 1.
@@ -86,7 +86,7 @@ class FittedThreshold:
 
     @property
     def threshold(self) -> float | None:
-        """On probabilities as they are said."""
+        """On probabilities as they are shown."""
         decision = decision_after_calibration(self.about)
         return None if decision is None else decision.threshold
 

@@ -1,12 +1,12 @@
-"""Which raw columns a model leans on: for all rows, for one row, and along one column.
+"""Which raw columns a model relies on: for all rows, for one row, and along one column.
 
     importance   how much worse the score gets where a column's values are permuted among the
                  rows (Breiman 2001, Sec. 10), with intervals over draws of rows and of deals
-    shares       s(x) = s_0 + sum_c phi_c: what each column adds to what is said of a row, by
+    shares       s(x) = s_0 + sum_c phi_c: what each column adds to the output for a row, by
                  TreeSHAP of boosted trees (Lundberg et al. 2020), integrated gradients of networks
                  and linear models (Sundararajan et al. 2017), and drawn orders of columns of
                  anything else (Strumbelj and Kononenko 2014)
-    dependence   the mean of what is said where one column has this value in every row
+    dependence   the mean output where one column has this value in every row
                  (Friedman 2001, Sec. 8.2)
 
 s is the log-odds of the second of two classes, the logarithm of the said class's probability where
@@ -91,8 +91,8 @@ class Explanation:
         shares: (N, K) what each adds to s of each row; ``start`` is s_0 of each row.
         outputs: (N,) s of each row.
         how: by which method ``shares`` were found.
-        dependence: column -> (value, mean of what is told) along it.
-        along: what that is: "p(yes)" of the second of two classes or of the commonest of more;
+        dependence: column -> (value, mean of the output) along it.
+        along: what that is: "p(yes)" of the second of two classes or of the most frequent of more;
             "value" of a number.
     """
 
@@ -108,7 +108,7 @@ class Explanation:
     along: str = "value"
 
     def of_row(self, row: int) -> dict[str, float]:
-        """Column -> what it adds to what is said of this row, the most first."""
+        """Column -> what it adds to the output for this row, the most first."""
         order = np.argsort(-np.abs(self.shares[row]), kind="stable")
         return {self.columns[each]: float(self.shares[row, each]) for each in order}
 
@@ -331,7 +331,7 @@ def importance_of(
 
 
 def _explained_outputs(task: Task, outputs_NC: Tensor, outputs_N: Tensor | None = None) -> Tensor:
-    """(N,) s, of the class that is said where there are more than two."""
+    """(N,) s, of the predicted class where there are more than two."""
     if not isinstance(task, Classification):
         return outputs_NC[:, 0] * task.scale + task.mean
     if task.num_outputs == 2:
@@ -421,7 +421,7 @@ def _gradients(
     """Integrated gradients from the mean row.
 
     Where a narrow bin makes the path steep, few steps miss it: as Sundararajan et al. (2017, Sec.
-    5) advise, the shares' sum is held against what is said. Here this is done piece by piece of the
+    5) advise, the shares' sum is held against the output. Here this is done piece by piece of the
     path, and pieces that do not sum are halved until they do: a step costs where it is steep only.
     """
     mean = {block: values.float().mean(dim=0, keepdim=True) for block, values in background.items()}
@@ -540,7 +540,7 @@ def _some(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _class_along(model: Explained, x: Mapping[str, Tensor]) -> int:
-    """The class whose probability is told along a column: the second of two, the commonest of
+    """The class whose probability is shown along a column: the second of two, the most frequent of
     more; 0 of a value."""
     if model.task.num_outputs == 2:
         return 1
@@ -550,7 +550,7 @@ def _class_along(model: Explained, x: Mapping[str, Tensor]) -> int:
 def _along(
     model: Explained, groups: Groups, x: Mapping[str, Tensor], column: str, which: int
 ) -> list[tuple[str, float]]:
-    """Value -> the mean of what is told: this class's probability, or the value."""
+    """Value -> the mean of the output: this class's probability, or the value."""
     fitted = groups.fitted[column]
     block, span = groups.parts[column][0]
     some = _some(x)

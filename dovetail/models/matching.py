@@ -99,7 +99,7 @@ def match(
     rng: np.random.Generator,
     start: Assignments | None = None,
 ) -> list[Assignment]:
-    """Alg. 3 lines 3-8: each party in turn is matched anew to what the others make.
+    """Alg. 3 lines 3-8: each party in turn is matched again to what the others make.
 
     Args:
         classifiers: of all parties; they differ in blocks and widths, not in depth.

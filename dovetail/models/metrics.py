@@ -100,7 +100,7 @@ def drawn_headline(
 
 
 def score(task: dd.Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The few scores of a model's outputs on labelled rows that are told as training goes on.
+    """The few scores of a model's outputs on labelled rows that are shown as training goes on.
 
     A row of a class that training rows do not have (``UNSEEN``) counts as wrong, and has no part in
     the scores of probabilities.
@@ -159,7 +159,7 @@ def all_scores(
 
     Args:
         task, outputs, labels: as of ``score``.
-        threshold: of two classes, the probability from which the second is said; None: a half.
+        threshold: of two classes, the probability from which the second is predicted; None: a half.
 
     Returns:
         Beside those of ``score``, of classes: macro_f1, balanced_accuracy (means over the classes
@@ -218,10 +218,11 @@ def details(
     Returns:
         "rows"; "intervals": score -> the middle 95 % over draws of the rows with replacement;
         of values "mean" (scores of always saying the mean of these rows); of classes "classes",
-        "commonest" (the share of the commonest class), "confusion" (a row a class as it is, a
-        column a class as it is said; absent above 40 classes) and "reliability" (of each bin: how
-        many rows, the mean that was said, the share that was so); of two classes "threshold",
-        "roc" (false positives, true positives) and "precision_recall" (recall, precision).
+        "most frequent" (the share of the most frequent class), "confusion" (a row a class as it is,
+        a column a class as it is predicted; absent above 40 classes) and "reliability" (of each
+        bin: how many rows, the mean that was predicted, the share that was so); of two classes
+        "threshold", "roc" (false positives, true positives) and "precision_recall" (recall,
+        precision).
     """
     report: dict[str, Any] = {
         "rows": len(labels),
@@ -260,8 +261,9 @@ def _f1(is_N: np.ndarray, said_N: np.ndarray) -> float:
 
 
 def reliability(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> list[dict[str, float]]:
-    """Bins of what was said, as ``details`` has them: of two classes the second's probability, of
-    more that of the class that is said."""
+    """Bins of what was predicted, as ``details`` has them: of two classes the second's probability,
+    of
+    more that of the predicted class."""
     if probabilities_NC.shape[1] == 2:
         predicted, is_so = probabilities_NC[:, 1], truth_N == 1
     else:
@@ -286,7 +288,7 @@ def calibration_error(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> floa
 
 
 def _predicted(probabilities_NC: np.ndarray, threshold: float | None) -> np.ndarray:
-    """(N,) the class that is said."""
+    """(N,) the predicted class."""
     if threshold is not None and probabilities_NC.shape[1] == 2:
         return (probabilities_NC[:, 1] >= threshold).astype(np.int64)
     best: np.ndarray = probabilities_NC.argmax(axis=1)

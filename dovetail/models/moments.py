@@ -1,7 +1,7 @@
 """Classes' features as means and covariances, and a classifier that is refitted on draws of them.
 
 Luo, Chen, Hu, Zhang, Liang, Feng: "No Fear of Heterogeneity: Classifier Calibration for Federated
-Learning with Non-IID Data", NeurIPS 2021 (CCVR): each party tells the mean and covariance of each
+Learning with Non-IID Data", NeurIPS 2021 (CCVR): each party sends the mean and covariance of each
 class's features, rows are drawn from the normal distributions that all of these make, and the
 classifier is trained on the draws. Here parties hold some blocks each: what two blocks that nobody
 holds together have in common is not known and counts as nothing, and draws are also shown without

@@ -99,7 +99,7 @@ class Optimizer:
             each.grad = None
 
     def reset(self) -> None:
-        """Begin anew: forget all steps so far."""
+        """Begin again: forget all steps so far."""
         self.state.clear()
 
     @torch.no_grad()

@@ -123,7 +123,7 @@ class Prediction:
         return self._each(lambda values, _: values[rows])
 
     def _each(self, change: Callable[[np.ndarray, object], np.ndarray]) -> Prediction:
-        """With other rows of all that is said; ``change`` is told what stands for nothing, too."""
+        """With other rows of all values; ``change`` gets what is for nothing, too."""
         nothing = np.nan if self.probabilities is None else None
         empty = {"values": nothing, "probabilities": np.nan, "within": False}
         said: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Each party's own random numbers: a function of the run's seed and of its site's secret.
 
 The seed travels: whoever knows it and a party's widths could compute what that party draws. So a
-site mixes in a secret that never leaves it, and no other can tell its weights, masks, dropout or
+site mixes in a secret that never leaves it, and no other can compute its weights, masks, dropout or
 order of batches. PyTorch's CPU generator takes 32 bits of a seed and no more, few enough to try
 them all; with a secret its whole state is drawn from it.
 
@@ -74,7 +74,7 @@ def generator(seed: int, *purpose: str, secret: bytes | None = None) -> torch.Ge
 
 
 def derive_key(secret: bytes, *purpose: str, num_bytes: int = 16) -> bytes:
-    """Bytes for one purpose; nobody can tell them from random ones who has not the secret."""
+    """Bytes for one purpose; nobody without the secret can distinguish them from random ones."""
     head = len(secret).to_bytes(4, "little") + secret
     return hashlib.shake_256(head + "\0".join(purpose).encode()).digest(num_bytes)
 

@@ -167,7 +167,7 @@ def warnings_of(
         name: what the model is called.
         scores: its own.
         alone: those of the best model that its owner can train alone.
-        majority: those of always saying the commonest class, or the mean.
+        majority: those of always saying the most frequent class, or the mean.
         intervals: of its own scores over draws of the test rows, as far as they are known.
     """
     sentences = []

@@ -173,7 +173,7 @@ class Model:
 
     @property
     def decision(self) -> Decision | None:
-        """From which probability on the second of two classes is said; None: from a half."""
+        """From which probability on the second of two classes is predicted; None: from a half."""
         return decision_after_calibration(self.about)
 
     @property
@@ -308,13 +308,13 @@ class Model:
         allow_unseen: bool = False,
         to: Literal["shap"] | None = None,
     ) -> Explanation | Any:
-        """Which columns it leans on: importance, what each adds to a row, and along the first few.
+        """Which columns it relies on: importance, what each adds to a row, and along the first few.
 
         Args:
             x: raw columns; with the label's, how important each is as well.
             label: its column; None: what it was called in training. Of several, the one that is
                 explained.
-            shared_rows: the first so many rows are told of one by one.
+            shared_rows: the first so many rows are reported one by one.
             seed: of the draws.
             allow_unseen: take categories unseen in training as missing.
             to: "shap": a ``shap.Explanation`` of what each column adds to a row, for shap's plots.

@@ -61,7 +61,7 @@ class Concordance:
 
 
 def c_index(time_N: np.ndarray, event_N: np.ndarray, risk_N: np.ndarray) -> float:
-    """Harrell's C: the share of comparable pairs whose risks stand in the order of their events."""
+    """Harrell's C: the share of comparable pairs whose risks are in the order of their events."""
     right = total = 0.0
     first = np.flatnonzero(event_N)
     for part in np.array_split(first, max(1, len(first) * len(time_N) // 4_000_000)):
@@ -93,8 +93,8 @@ def all_scores(task: Survival, outputs: Tensor, labels: Tensor) -> dict[str, flo
 
     ``c_uno`` and ``brier_integrated`` look at times between the tenth and the ninetieth per cent of
     the events; weights are by the censoring of these rows. ``calibration_at_times`` is the mean
-    distance of what was said and Kaplan and Meier's estimate in fifths of the rows, at horizons of
-    a quarter, half and three quarters of the events.
+    distance of what was predicted and Kaplan and Meier's estimate in fifths of the rows, at
+    horizons of a quarter, half and three quarters of the events.
     """
     from sksurv import metrics
     from sksurv.util import Surv
@@ -139,7 +139,8 @@ def details(task: Survival, outputs: Tensor, labels: Tensor) -> dict[str, Any]:
 
 
 def at_ends(task: Survival, outputs: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Of a card: at the ends of intervals the mean share without event that was said, and Kaplan
+    """Of a card: at the ends of intervals the mean share without event that was predicted, and
+    Kaplan
     and Meier's; and calibration at horizons."""
     time, event = split(labels)
     said, ends = task.survival(outputs.numpy()), np.array(task.cuts)
@@ -153,7 +154,8 @@ def at_ends(task: Survival, outputs: Tensor, labels: Tensor) -> dict[str, Any]:
 def calibration(
     task: Survival, survival_NK: np.ndarray, time_N: np.ndarray, event_N: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Of each horizon groups of rows: how many, the mean share without event that was said, and
+    """Of each horizon groups of rows: how many, the mean share without event that was predicted,
+    and
     Kaplan and Meier's."""
     found = []
     ends = _quantiles(time_N, event_N, _HORIZONS)

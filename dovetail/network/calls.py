@@ -66,7 +66,7 @@ class Call(Protocol):
     """Calls one party.
 
     It may have a ``process``, of whoever answered last: where that changes between two answers,
-    books tell them as of two connections.
+    ledgers have them as of two connections.
     """
 
     def __call__(self, data: bytes, timeout_s: float, /) -> Data:

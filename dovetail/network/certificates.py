@@ -10,7 +10,8 @@
 Keys are on the curve P-256. A certificate names its party twice: as common name, and as the DNS
 name that the other side of TLS compares, ``tls_name``, which no host can have. A driver's names the
 hosts it listens on, too, for other tools: Dovetail compares none of them. A driver's certificate
-may serve and dial, a site's may only dial: neither a site nor another driver can pass for a driver.
+may serve and connect, a site's may only connect: neither a site nor another driver can pass for a
+driver.
 
 A certificate says who somebody is. What they may ask is each party's own policy.
 """
@@ -425,7 +426,7 @@ class Authority:
             public_key: the party's.
             now: when it is made.
             days: how long it is valid.
-            listens: a driver's, that may serve; else it may only dial.
+            listens: a driver's, that may serve; else it may only connect.
             hosts: names and addresses it listens on.
 
         Raises:

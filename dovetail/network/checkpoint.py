@@ -5,7 +5,7 @@
                            <--------    Saved(7)
     writes driver.safetensors (7)
 
-The driver writes last and tells the parties which step its own file has. So whatever is killed
+The driver writes last and sends the parties which step its own file has. So whatever is killed
 when, every party has the step that the driver will ask for, or, where it missed that save and the
 driver went on without it, the newest one before. Each file is written whole or not at all, and
 holds tensors and JSON: nothing in it can be executed.
@@ -99,7 +99,7 @@ class Saved(Message):
 class Restore(Message):
     """Driver -> party: go on from the state of this step; 0 forgets all that was saved.
 
-    If not ``exactly``, the newest state that is no newer will do.
+    If not ``exactly``, the newest state that is no newer is enough.
     """
 
     algorithm: str
@@ -108,7 +108,7 @@ class Restore(Message):
 
 
 class Restored(Message):
-    """Party -> driver: the step it goes on from; 0 if it has nothing and must begin anew."""
+    """Party -> driver: the step it goes on from; 0 if it has nothing and must begin again."""
 
     done: int
 
@@ -132,7 +132,7 @@ class Checkpointed:
         folder: where its states lie; one folder for one run and algorithm.
         allow: told before a state is written how many bytes its tensors have; raises to refuse.
         about: what the party's states are of, as name -> digest; none is used where one differs.
-        restored: told of the party whenever it has gone back to a state.
+        restored: called with the party whenever it has gone back to a state.
 
     Attributes:
         more: what ``park`` kept beside the state that it has gone on from.
@@ -181,8 +181,8 @@ class Checkpointed:
         Returns its step, or None if there is none.
 
         Raises:
-            ChangedError: the party is not what it was; it answers nothing until it is told to
-                forget its states.
+            ChangedError: the party is not what it was; it answers nothing until it is asked
+                to forget its states.
             CheckpointError: the state does not fit the party as it is now.
         """
         try:
@@ -291,7 +291,7 @@ class Checkpointed:
         self._restored(self.party)
 
     def _check_same(self, about: State, where: str = "its last letter") -> None:
-        """Refuse a state of other rows or settings; one that does not say of which will do.
+        """Refuse a state of other rows or settings; one that does not say of which is enough.
 
         Raises:
             ChangedError: naming what differs.
@@ -359,7 +359,8 @@ class Checkpoint:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Parties that have no state any more, after a lenient ``resume``; they must begin anew."""
+        """Parties that have no state any more, after a lenient ``resume``; they must begin
+        again."""
         return tuple(name for name, step in self.behind.items() if step == 0)
 
     @classmethod
@@ -389,7 +390,7 @@ class Checkpoint:
         return self._checked(path, read_about(path))
 
     def resume(self, driver: Stateful, network: Engine, *, tolerate_missing: bool = False) -> int:
-        """Put driver, parties and ledger back to the last save; gives its step, 0 to begin anew.
+        """Put driver, parties and ledger back to the last save; gives its step, 0 to begin again.
 
         Args:
             driver: made with the same arguments as the one that was saved.
@@ -424,7 +425,7 @@ class Checkpoint:
     def begin_anew(self, driver: Stateful, network: Engine) -> None:
         """Have parties forget what a process before this one began, where there may be one.
 
-        For what saves nothing while it asks: a party counts what begins, and would refuse it twice.
+        For what saves nothing while it asks: a party counts what starts, and would refuse it twice.
         """
         path = self._path()
         if path is None:
@@ -440,7 +441,7 @@ class Checkpoint:
         """Save this step, at the parties first; ``failures`` has those that did not.
 
         Step 0 is saved by the parties alone: one that falls in the first step returns as it began,
-        while a driver that falls begins anew. Where no party can be spared, the driver keeps its
+        while a driver that falls starts again. Where no party can be spared, the driver keeps its
         older file until all have saved. A file that cannot be written ends no training: the older
         one is still there, and the log has a warning.
         """
@@ -512,7 +513,7 @@ def algorithm_of(driver: Stateful) -> str:
 
 @contextmanager
 def _fitting(path: Path) -> Iterator[None]:
-    """Tells of a state that is not of this object, which torch does in several ways."""
+    """Reports a state that is not of this object, which torch does in several ways."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -601,7 +602,7 @@ def read_state(data: bytes) -> State:
 
 
 def read_about(path: str | Path) -> State:
-    """The description alone; reads no tensor, and so cannot tell whether they are damaged.
+    """The description alone; reads no tensor, and so cannot know whether they are damaged.
 
     Raises:
         CheckpointError: no such file, one that is damaged, or one of another format.

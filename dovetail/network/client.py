@@ -1,4 +1,4 @@
-"""A party's end of a ``Stream``: dials out, answers, and dials again when the line is lost."""
+"""A party's end of a ``Stream``: connects, answers, and connects again when the line is lost."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Event:
     """Event on a party's connection to its driver.
 
     ``kind`` is "connected"; "lost", of a line that was there; "waiting", for a driver that is not
-    there yet; "refused", which takes a person to put right; or "warned", of what will. Dialling
-    goes on in any case.
+    there yet; "refused", which takes a person to put right; or "warned", of what will. Attempts
+    go on in any case.
     """
 
     kind: Literal["connected", "lost", "waiting", "refused", "warned"]
@@ -89,7 +89,7 @@ def serve(
         driver: the name that the driver's certificate must have, whatever the host is called.
         stop: ends it, once the message in hand is answered.
         way: how the driver is reached.
-        on_event: told of connections, losses and refusals; not twice the same in a row.
+        on_event: called with connections, losses and refusals; not twice the same in a row.
         silence_s: a driver that is silent for so long counts as gone.
 
     Raises:

@@ -225,7 +225,8 @@ class Link:
         self._announce()
 
     def renumber(self, connection: Connection) -> None:
-        """Another process of the party answers on it from here on: in books, another connection."""
+        """Another process of the party answers on it from here on: in ledgers, another
+        connection."""
         with self._condition:
             self._num_connections += 1
             connection.number = self._num_connections
@@ -299,7 +300,7 @@ class Link:
         return None
 
     def bar(self, connection: Connection, cause: str) -> None:
-        """Cut a line that must not be: nothing more comes of it, and nobody waits for its return.
+        """Cut a line that must not be: nothing more comes on it, and nobody waits for its return.
 
         What is on the wire fails: who is barred is not asked it again.
         """

@@ -129,5 +129,5 @@ class Engine(ABC):
     def notify(self, party: str, why: str) -> None:  # noqa: B027 - who needs it has it
         """Have whoever watches a party told that its answer did not count; waits for nothing.
 
-        Nobody is told where driver and party are one process: the driver's user is told.
+        Nobody is notified where driver and party are one process: the driver's user is.
         """

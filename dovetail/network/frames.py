@@ -3,7 +3,7 @@
     frame   16 bytes, little-endian: "DVTL", kind (1 byte), 3 zero bytes, number (8 bytes); a piece
     HELLO   number = bytes of the piece, JSON: who speaks; the first frame of either side
     MESSAGE number = bytes of the whole message; its first piece
-    MORE    number = where this piece begins in its message
+    MORE    number = where this piece starts in its message
     REFUSED number = bytes of the piece, text: party -> driver, why it will not read a message
 
 A length is believed only as far as bytes have come: nothing is allocated for those announced.
@@ -145,7 +145,7 @@ class Hello:
 
     @classmethod
     def decode(cls, kind: int, data: Data) -> Hello:
-        """The hello that a stream begins with.
+        """The hello that a stream starts with.
 
         Raises:
             MessageError: something else, or another protocol.

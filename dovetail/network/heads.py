@@ -1,9 +1,9 @@
-"""Heads of ledgers, exchanged: who rewrites its book is found out by what others hold of it.
+"""Heads of ledgers, exchanged: who rewrites its ledger is found out by what others hold of it.
 
-The chain of a ledger shows every change but two: lines cut off at its end, and a file written anew
-as a whole. So at each save of a run, and when the driver leaves, driver and party tell each other
+The chain of a ledger shows every change but two: lines cut off at its end, and a file written again
+as a whole. So at each save of a run, and when the driver leaves, driver and party send each other
 the hash of their ledger's last line and the root of its tree, signed with their certificates' keys
-where they have one. Each keeps what it is told, and what it has told itself:
+where they have one. Each keeps what it received, and what it has sent:
 
     STEM.site/heads/PARTY.jsonl   heads of that party's ledger: ``of``, ``lines``, ``hash``,
                                   ``size`` and ``root`` of the tree, ``time``, ``proof`` (hex; ""
@@ -12,7 +12,7 @@ where they have one. Each keeps what it is told, and what it has told itself:
 A head that is no hash of the party's ledger proves that the ledger is not the one it was, and the
 signature that this party said so itself (``compare``). At most one head a minute is kept of each
 party, beside the newest: all lines before it are in its hash. A ledger's lines are on the disk
-before its head is told.
+before its head is sent.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _read(party: str, text: str) -> Head:
 
 
 def _write(path: Path, head: Head, *, for_good: bool) -> None:
-    """Append it, or put it in the place of the last, which was not to stay."""
+    """Append it, or put it instead of the last, which was not to stay."""
     make_folder(path.parent)
     fields = {**vars(head), "stays": for_good}
     older = path.read_bytes().splitlines(keepends=True) if path.exists() else []

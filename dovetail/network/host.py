@@ -73,10 +73,10 @@ class Host:
             about: ``apfed.Save``, ``apfed.Restore``.
         ledger: where it is written down what comes to this party and leaves it; None writes
             nothing.
-        on_refusal: told of every request that is refused, beside the log.
+        on_refusal: called with every request that is refused, beside the log.
         max_bytes: the largest request.
         identity: signs the heads of its ledger, and checks those of drivers'; None: no certificate.
-        on_restart: told of a driver whose process is another than before, or the first.
+        on_restart: called with a driver whose process is another than before, or the first.
         account: what the party says of a driver's runs, when that leaves: (run, driver) -> text.
         on_notice: told that what it answered did not count: (driver, run, why).
     """
@@ -197,7 +197,7 @@ class Host:
             return cause
 
     def refuse(self, driver: str, cause: str, *, kind: str = "", run: str = "") -> None:
-        """Log what is not answered as asked, and tell whoever keeps count."""
+        """Log what is not answered as asked, and report to whoever keeps count."""
         kind, run, cause = printable(kind)[:100], printable(run), printable(cause)
         count = self._counted.once_more("refused", driver, kind, cause)
         if count:

@@ -107,7 +107,7 @@ class Process:
 
 @dataclass
 class Part:
-    """Parties of one variant that one process has, and what makes them anew.
+    """Parties of one variant that one process has, and what makes them again.
 
     Attributes:
         variant: its number.
@@ -269,7 +269,7 @@ class Hosted(Mapping[str, Any]):
         return noted(decode(data, (kind,), max_bytes=2**62), cost)
 
     def state(self, name: str) -> checkpoint.State | None:
-        """A party's, which tells all that its next answer depends on; None where none does."""
+        """A party's, which has all that its next answer depends on; None where none does."""
         if name in self._stale:
             self._fetch()
         part = self._parts[self._actor[name]]
@@ -357,7 +357,7 @@ class Remote:
         """As of the party there.
 
         Raises:
-            TrainingError: training has not begun, or a state does not tell all.
+            TrainingError: training has not started, or a state does not have all.
         """
         state = self.hosted.state(self.name)
         if state is None:

@@ -55,7 +55,7 @@ def check_proof(
     """Refuse words that are not of this party; give the certificate that they are signed with.
 
     Args:
-        party: whose they are said to be.
+        party: whose they are.
         statement: the words.
         proof: a certificate and a signature.
         authorities: who may have issued the certificate; none: anybody.

@@ -23,7 +23,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def overheard(by: Listener) -> Iterator[None]:
-    """Engines of one process that are made in this context tell of what they carry.
+    """Engines of one process that are made in this context report what they carry.
 
     For an audit, which asks what each side could learn. Without it nothing is kept or computed.
     """

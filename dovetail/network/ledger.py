@@ -159,12 +159,12 @@ class LedgerFile:
     lines (its full parts' roots). All are one ledger.
 
     A request or answer that goes out again under its number, because a line was lost, has one line
-    and is counted once. Of many failures in a row that a party tells one driver, a line stands for
+    and is counted once. Of many failures in a row that a party sends one driver, a line stands for
     ``count`` at most, written before the first of them leaves, and one for the requests that they
     answer: refused requests cannot fill the disk.
 
     A line that was changed, removed, inserted or moved shows (``verify``). Two things do not show
-    from the file alone: lines missing at its end, and a file written anew as a whole. Who wants to
+    from the file alone: lines missing at its end, and a file written again as a whole. Who wants to
     see those notes the last hash elsewhere from time to time, and looks for it later; what parties
     hold of each other's ledgers is just that (``heads.py``).
 
@@ -301,7 +301,7 @@ class LedgerFile:
         )
 
     def sync(self) -> None:
-        """Forces all lines to the disk, so that what is told of them holds after a power cut.
+        """Forces all lines to the disk, so that what is reported of them holds after a power cut.
 
         Raises:
             NetworkError: it cannot be done.

@@ -211,7 +211,7 @@ class Message(_Frozen):
 
     @classmethod
     def wire_name(cls) -> str:
-        """``<file>.<class>``, for example ``apfed.Codes``; a class attribute ``family`` stands in
+        """``<file>.<class>``, for example ``apfed.Codes``; a class attribute ``family`` is in
         for the file, where a method's messages are in several."""
         return _wire_name(cls)
 
@@ -480,8 +480,8 @@ class _About:
 
     Attributes:
         header: with the number of the first message that had it.
-        metadata: as it stands there.
-        entries: tensor name -> its dtype, shape and place, as they stand there, unchecked.
+        metadata: as it is there.
+        entries: tensor name -> its dtype, shape and place, as they are there, unchecked.
         plans: message type -> how such a message is read, once one was.
     """
 

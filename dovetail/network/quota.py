@@ -1,7 +1,7 @@
 """Counts of what a party's site has answered, in one file that no message reaches: ``site.sqlite``.
 
     alignments      when which driver aligned, with how many ids   alignment/limits.py
-    begins          when a run began                               node/limits.py
+    starts          when a run began                               node/limits.py
     answers         of a kind that a run needs few of
     uses            samples of each answer, or how often each      (``counts``: of all before)
     releases        of one sample with noise, at most

@@ -10,7 +10,7 @@ differ, and each leaves its trace in both:
                     other is of a later connection or start, or there is none; so is the
                     receiver's; and neither ledger has an answer to it.
     received again  A request that came, whose answer was lost with the receiver's process, comes
-                    again under its number once that has begun anew.
+                    again under its number once that has started again.
     refused         Of many failures in a row a line stands for several (``recording.py``): as many
                     requests and failures may have no line of their own.
 
@@ -298,7 +298,7 @@ class _Walk:
         self.i, self.j = self.i + 1, self.j + 1
 
     def _is_again(self, got: Entry) -> bool:
-        """A request that goes out again to a process that has begun anew."""
+        """A request that goes out again to a process that has started again."""
         before = self.came[self.j - 1] if self.j else None
         return before is not None and before.digest == got.digest and before.start != got.start
 
@@ -363,7 +363,7 @@ class _Walk:
 
 
 def prove(ledger: Path, line: int, *, by: Path | None = None) -> dict[str, Any]:
-    """That this line stands in the ledger: its text, and the hashes from it to a signed head.
+    """That this line is in the ledger: its text, and the hashes from it to a signed head.
 
     Args:
         ledger: the file.

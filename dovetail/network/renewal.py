@@ -1,7 +1,8 @@
 """Certificates that are replaced while a process runs: their files are read again when they change.
 
-A process of years outlives its certificate. So whoever listens or dials asks ``Certified`` what to
-show now, and whom to believe; its files are looked at every ``LOOK_S`` seconds. Files that do not
+A process of years outlives its certificate. So whoever listens or connects asks ``Certified`` what
+to show now, and whom to believe; its files are looked at every ``LOOK_S`` seconds. Files that do
+not
 fit together, as halfway through being replaced, change nothing: what was read last still counts.
 """
 

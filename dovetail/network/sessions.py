@@ -84,7 +84,7 @@ class Lines:
         return tuple(name for name, link in self.links.items() if link.is_connected)
 
     def strangers(self) -> list[str]:
-        """Addresses that dial in again and again, and whose certificates do not fit."""
+        """Addresses that connect again and again, and whose certificates do not fit."""
         return []
 
     def wait(self, timeout_s: float | None = None, on_change: OnChange | None = None) -> None:

@@ -1,8 +1,8 @@
-"""``Stream``: the driver listens, each party dials out and keeps one bidirectional stream open.
+"""``Stream``: the driver listens, each party connects and keeps one bidirectional stream open.
 
 Who speaks is the common name of the certificate, checked by mutual TLS before any byte is read.
 Of two connections with one name the newer counts and the older is closed: a party that lost its
-line must get back in. If another process held the older, it is told to stop.
+line must get back in. If another process held the older, it is asked to stop.
 
 Whoever can reach the port can open connections that never show a certificate. Their number has a
 cap and their time one, kept by gRPC below Python: idle ones cannot use up this process's

@@ -12,7 +12,7 @@ checked against the authority that this party believes, so the driver cannot sig
 
 What a party can check of a run is what reaches it: who drives, what it is asked for, the variant
 and the seed in the run's id, the settings of a first message, its own number of rows, and how often
-a run begins. Settings that stay with the driver (APFed's rate, say) are the driver's word: it
+a run starts. Settings that stay with the driver (APFed's rate, say) are the driver's word: it
 signed them, its ledger and this party's name the same proposal, and an auditor can hold it to that.
 """
 
@@ -254,7 +254,7 @@ class Agreements:
     def approve(
         self, run: str, agreed: str, policy: str, driver: str, *, samples: Callable[[], str]
     ) -> Approved:
-        """Refuse a run that was not agreed on, or write down that it begins.
+        """Refuse a run that was not agreed on, or write down that it starts.
 
         Args:
             run: its id, without the proposal's name.
@@ -341,7 +341,7 @@ class Agreements:
     def _begin(
         self, proposal: Proposal, run: str, variant: str, driver: str, samples: Callable[[], str]
     ) -> None:
-        """Write down a run that begins, unless it is known.
+        """Write down a run that starts, unless it is known.
 
         Raises:
             ConfigError: it began as often as was agreed on.

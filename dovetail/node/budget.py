@@ -157,7 +157,7 @@ class Budgeted:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Networks made in here are this party's, in the place of those that it had."""
+        """Networks made in here are this party's, instead of those that it had."""
         self.num_bytes = 0
 
         def take(num_bytes: int) -> None:
@@ -173,7 +173,7 @@ class Budgeted:
 
 
 class _Counting(TorchFunctionMode):
-    """Tells how large each tensor will be that is about to be made on this machine."""
+    """Reports how large each tensor will be that is about to be made on this machine."""
 
     def __init__(self, take: Callable[[int], None]) -> None:
         super().__init__()

@@ -139,7 +139,7 @@ class Listener:
             self._stack.close()
 
     def exchange_heads(self) -> dict[str, Account]:
-        """Tell partners that are here where its ledger stands, and hear where theirs do.
+        """Send partners that are here the head of its ledger, and hear where theirs do.
 
         Gives what each says of the runs that it took part in, where a proposal was agreed on.
         """
@@ -190,7 +190,7 @@ class Listener:
         return site_secret(self.site_folder)
 
     def wait(self) -> None:
-        """Wait until all partners are here; from then on it is told when one is lost, or back.
+        """Wait until all partners are here; from then on it learns when one is lost, or back.
 
         Raises:
             NetworkError: some did not come in time.
@@ -218,7 +218,7 @@ class Listener:
         engine.ask(dict.fromkeys(self.partners, message), Seen).or_raise()
 
     def heads(self) -> dict[str, dict[str, Any]]:
-        """Where its ledger stands, and what partners have told of theirs: lines and hash."""
+        """Where its ledger stands, and what partners have sent of theirs: lines and hash."""
         heads = self._lines.heads
         return {} if heads is None else heads.report((self.name, *self.partners))
 
@@ -284,7 +284,7 @@ class Coordinator(Listener):
         return run
 
     def print(self, text: str) -> None:
-        """Tell whoever watches."""
+        """Report to whoever watches."""
         self._talk.print(text)
 
     def carry(self, run: str) -> Engine:
@@ -341,9 +341,9 @@ class Driver(Listener):
         return stored.digest(ids[local_S[local_S >= 0].numpy()])
 
     def align(self, *, workers: int = 1) -> psi.Aligned:
-        """Align with all partners, and keep what came of it; each partner keeps its own rows.
+        """Align with all partners, and keep the result; each partner keeps its own rows.
 
-        A partner that was started again in the middle has lost its secret: all begin anew.
+        A partner that was started again in the middle has lost its secret: all begin again.
         """
         self.wait()
         with psi.Workers(workers) as shared:
@@ -416,7 +416,7 @@ class Driver(Listener):
 
         Args:
             seed: the run's.
-            run: its id as a run folder keeps it: new for a run that begins, with the alignment in
+            run: its id as a run folder keeps it: new for a run that starts, with the alignment in
                 front for one that is resumed.
 
         Raises:
@@ -479,7 +479,7 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
 
 @contextmanager
 def _hinted(lines: Lines, talk: Progress) -> Iterator[None]:
-    """Says who dials in and is not let in, and in a while where to look."""
+    """Says who connects and is not let in, and in a while where to look."""
     ended = threading.Event()
 
     def look() -> None:

@@ -44,7 +44,7 @@ class Opened:
     Attributes:
         path: the folder.
         host: answers.
-        teller: tells whoever watches.
+        teller: reports to whoever watches.
         refusals: what was refused.
         shown: what the party shows.
     """

@@ -66,7 +66,7 @@ class Terms:
         drivers: who may listen.
         hosts: where they do, for other tools.
         days: how long they are valid.
-        force: make a new key in the place of the one there is, or sign it.
+        force: make a new key instead of the one there is, or sign it.
         now: since when they are valid.
     """
 
@@ -159,7 +159,7 @@ def revoke(
 ) -> dict[str, Any]:
     """No certificate counts that these parties were given until now; the list for everybody.
 
-    Without names the list is made anew, with a later date until which it is good.
+    Without names the list is made again, with a later date until which it is good.
 
     Raises:
         ConfigError: a party that was given none, or a serial number that it does not have.

@@ -1,4 +1,4 @@
-"""A party goes online, and answers drivers until it is told to stop."""
+"""A party goes online, and answers drivers until it is stopped."""
 
 from __future__ import annotations
 

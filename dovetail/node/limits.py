@@ -3,8 +3,8 @@
 
 All is counted before the work that it asks for, and given back where that comes to nothing.
 
-A run begins ``policy.max_begins`` times. A driver that fell before anything was saved may begin it
-anew: its new process says ``Restore`` first, is told that there is nothing, and that counts as one
+A run starts ``policy.max_begins`` times. A driver that fell before anything was saved may start it
+again: its new process says ``Restore`` first, learns that there is nothing, and that counts as one
 more run of the day. ``Restore`` in the middle of a run is refused: it would let a driver ask
 another question of a network that it has asked already.
 """
@@ -55,7 +55,7 @@ class RunLimits:
         quota: of the party's site.
         policy: what it agrees to.
         clock: seconds since the epoch.
-        print_line: tells whoever watches.
+        print_line: reports to whoever watches.
         letter: driver -> the letter that is being answered; "" where messages come on a line. One
             that was counted, and not answered as its process was killed, is not counted again.
     """
@@ -146,7 +146,7 @@ class RunLimits:
         self.admit_day(driver)
 
     def look_at_clock(self) -> None:
-        """Have what is later than now count as of now, and tell of it.
+        """Have what is later than now count as of now, and report it.
 
         Raises:
             QuotaError: it can neither be read nor written.
@@ -178,7 +178,7 @@ class RunLimits:
             )
 
     def begun(self, key: Key) -> None:
-        """A run has begun, and says which it is no more."""
+        """A run has started, and says which it is no more."""
         self._beginning.pop(key[:2], None)
 
     def _has_begun_by_letter(self, key: Key) -> bool:
@@ -188,7 +188,7 @@ class RunLimits:
         return bool(letter) and bool(self.quota.read(sql, *key, letter))
 
     def number(self, driver: str, run: str) -> int:
-        """Which run of this driver's it is that begins now, or that will be next, from 1."""
+        """Which run of this driver's it is that starts now, or that will be next, from 1."""
         last, letter = self._last(driver)
         is_again = bool(letter) and letter == self.letter(driver)
         return self._beginning.get((driver, run), last + (not is_again))
@@ -270,11 +270,11 @@ class RunLimits:
         return len(written)
 
     def anew(self, key: Key) -> None:
-        """The run has begun with other networks, which nobody was asked about."""
+        """The run has started with other networks, which nobody was asked about."""
         self.quota.write(f"DELETE FROM uses {_OF_RUN}", *key)
 
     def shorten(self, key: Key) -> None:
-        """How often each was asked about, in the place of who was in each answer."""
+        """How often each was asked about, instead of who was in each answer."""
         counts = self.used(key).astype("<i4").tobytes()
         self.quota.write_all(
             (f"DELETE FROM uses {_OF_RUN}", [key]),

@@ -10,7 +10,7 @@ MARK is that of the mailbox's journal; a file whose mark is not in the journal y
 that has not left, and is not gone on from. Some of what a party may be in the middle of is written
 nowhere: a key of one secret sum, codes whose gradient is due. While there is such a thing the
 party is *busy*, and its process stays for the next letter. So it does in an alignment, which is
-written after each letter, too, if it is not large, and when the process is told to end: encrypted
+written after each letter, too, if it is not large, and when the process is asked to end: encrypted
 under a key of the site's secret, until the alignment is over.
 
     shop.site/mailbox/DRIVER.aligning-MARK
@@ -161,7 +161,7 @@ class Parked:
     def park(self, driver: str, mark: int) -> None:
         """Write what has changed since the last call, as that of this mark.
 
-        What cannot be written is told in the log, and this process must not end before its run.
+        What cannot be written is reported in the log, and this process must not end before its run.
         """
         committed, self._marks[driver] = self._marks.get(driver, 0), mark
         for each in self._of(driver):

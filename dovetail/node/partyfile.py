@@ -121,7 +121,7 @@ def make_site(
 
     Args:
         values: the tables of a party file.
-        path: the file; from Python, where it would be: the party's site stands beside it.
+        path: the file; from Python, where it would be: the party's site is beside it.
         where: what errors call it.
         folder: what the paths in it are relative to; None: the working directory.
         table: rows that are here already, whatever ``party.table`` says.

@@ -1,6 +1,6 @@
 """Sections of a party file: [party], [policy], and the party's own settings of each method.
 
-Read without torch, so that a mistake is told at once; ``partyfile.py`` opens what it names.
+Read without torch, so that a mistake is reported at once; ``partyfile.py`` opens what it names.
 """
 
 from __future__ import annotations

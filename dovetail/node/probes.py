@@ -41,7 +41,7 @@ class Probes:
     Args:
         address: "HOST:PORT".
         why_not_ready: "" if the process can do its work now, else what it waits for.
-        metrics: read anew for each scrape.
+        metrics: read again for each scrape.
 
     Raises:
         ConfigError: on entering, if nothing can listen there.

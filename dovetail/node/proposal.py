@@ -5,7 +5,7 @@
     proposal.shop.json     what the shop says of it: signed, or refused and why
 
 Two files with one byte of difference are two proposals. No code travels: what a run may do is what
-its method does, with the settings that stand in the proposal, so that it fits a page.
+its method does, with the settings that are in the proposal, so that it fits a page.
 
 The name is part of the id of every message that belongs to the run (``agreed_run``), and so it is
 in both sides' ledgers and in the models that come of it.
@@ -73,13 +73,13 @@ class Proposal(Section):
         method: what is trained.
         variants: the method, and the baselines that are trained beside it.
         seeds: each is trained once.
-        attempts: how often each may be begun, as what is stopped early must begin anew.
+        attempts: how often each may be started, as what is stopped early must begin again.
         algorithms: what parties are asked for, as policies name it.
         messages: everything that crosses a boundary.
         least_rows: rows that every party is to bring in, at least.
         settings: the run file, but for addresses and files of the driver.
-        stage_settings: variant -> the settings that its first message carries, where parties are
-            told any.
+        stage_settings: variant -> the settings that its first message carries, if parties get
+            any.
         models: who keeps which model.
         created, expires: when it was made, and until when it may be run.
         dovetail: the version it was made with.
@@ -137,7 +137,7 @@ class Proposal(Section):
         """Refuse settings of a variant's first message that are not those agreed on.
 
         Args:
-            variant: what is begun.
+            variant: what is started.
             settings: JSON, as messages carry it.
 
         Raises:
@@ -164,7 +164,7 @@ class Signed(Section):
     """Statement that a party signs.
 
     Attributes:
-        opening: what is signed begins with it, so that it cannot pass for anything else.
+        opening: what is signed starts with it, so that it cannot pass for anything else.
         proof: of ``identity.Certified``, base64: certificate and signature; "" where the party has
             no certificate.
     """
@@ -196,7 +196,7 @@ class Signature(Signed):
         party: who says so.
         decision: whether it takes part.
         why: of a refusal.
-        time: when it was said.
+        time: when it was signed.
     """
 
     opening: ClassVar[bytes] = _STATEMENT
@@ -222,7 +222,7 @@ class Signature(Signed):
         is valid now, too.
 
         Args:
-            proposal: what it is said of.
+            proposal: what it is about.
             authorities: who may have issued the certificate; none: anybody.
             is_new: whether this is the first time that it is seen here.
             revocations: which certificates no longer count.
@@ -317,7 +317,7 @@ def signature_path(path: Path, party: str) -> Path:
 
 
 def read_signatures(path: Path, proposal: Proposal) -> dict[str, Signature]:
-    """Party -> what it says of the proposal, of those whose file stands beside it.
+    """Party -> what it says of the proposal, of those whose file is beside it.
 
     Raises:
         ConfigError: a file that is no signature, or is one of another party or proposal.

@@ -1,4 +1,5 @@
-"""How a driver reaches its partners: they dial it, or letters lie in a place that both reach."""
+"""How a driver reaches its partners: they connect to it, or letters lie in a place that both
+reach."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def _reach(section: ElsewhereSection, shown: Certified | None, talk: Progress) -
 
 
 def listening(section: StreamSection, shown: Certified, talk: Progress) -> Reach:
-    """Lines that partners dial."""
+    """Connections that partners make."""
 
     @contextmanager
     def listen(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
@@ -99,7 +100,7 @@ def _credentials(folder: Path, name: str, revoked: str | Path | None) -> Certifi
 
     Raises:
         ConfigError: files that are missing or do not belong together, or a certificate that is for
-            those who dial.
+            those who connect.
     """
     found = Certified.load(folder, name, revoked=None if revoked is None else Path(revoked))
     leaf = read_certificates(found.credentials.certificate, where="the certificate")[0]

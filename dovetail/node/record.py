@@ -4,7 +4,7 @@
     RUN/cohort.json     what opens the driver's own cohort digest; it stays with the driver
 
 Years later it shows, with the run's folder and nothing else: the proposal and who signed it, the
-weights that came of it, the heads of all ledgers at its end, each signed by its party, and what
+resulting weights, the heads of all ledgers at its end, each signed by its party, and what
 each party says of the runs that it took part in (``Account``). With the ledgers, too, that they are
 still the ones they were.
 
@@ -85,7 +85,7 @@ class Account(Signed):
         driver: whose runs.
         proposal: on which they began.
         runs: all of them so far.
-        time: when it was said.
+        time: when it was signed.
     """
 
     opening: ClassVar[bytes] = b"dovetail account 1\n"

@@ -1,4 +1,4 @@
-"""Counts of a site (``site.sqlite``) held to its ledger, and made anew from it.
+"""Counts of a site (``site.sqlite``) held to its ledger, and made again from it.
 
 Both say what was answered. A store that is deleted, or put back from a backup, lacks runs and
 alignments that the ledger has: then nothing is answered until they are counted again. What the
@@ -97,10 +97,10 @@ def check_counts(quota: Quota, ledger: Path, algorithms: Mapping[str, Algorithm]
 
 
 def rebuild(site: Site, site_folder: Path) -> dict[str, int]:
-    """Count anew from the ledger; what was counted, by kind.
+    """Count again from the ledger; what was counted, by kind.
 
     The store that was there is kept beside it. States of runs that were under way go: how often
-    their samples were asked about stands in no ledger.
+    their samples were asked about is in no ledger.
 
     Raises:
         ConfigError: no ledger.

@@ -1,12 +1,12 @@
 """The runs that a party answers in from its site: its side of each, as its policy allows.
 
 **Which alignment a run uses.** An alignment has a name, which is the run id of its messages. When
-it is complete, each responder keeps its rows under that name (``alignment/stored.py``), in the
-place of those it had with that driver; the driver keeps its own. The id of every run that trains on
-them is ``NAME/...`` (``stored.training_run``). A party opens such a run only if the rows it keeps
-are of alignment NAME, with this driver, and its table is still the one that was aligned. So two
-sides that remember different alignments find out before the first code is sent, and neither can
-go on with numbers of samples that mean other people.
+it is complete, each responder keeps its rows under that name (``alignment/stored.py``), instead of
+those it had with that driver; the driver keeps its own. The id of every run that trains on them is
+``NAME/...`` (``stored.training_run``). A party opens such a run only if the rows it keeps are of
+alignment NAME, with this driver, and its table is still the one that was aligned. So two sides that
+remember different alignments find out before the first code is sent, and neither can go on with
+numbers of samples that mean other people.
 
 **What a driver can set.** It sends messages, and a message has no field for a network, a loss, a
 rate, a table or a policy: these come from the party file, which is read once, when ``join`` starts.
@@ -251,8 +251,8 @@ class Runs:
     Args:
         site: the party file and its table; inputs are fitted to all of its rows, once.
         site_folder: where rows and states are kept.
-        refusals: told of what a host lets pass and the policy does not.
-        teller: told of runs that begin.
+        refusals: called with what a host lets pass and the policy does not.
+        teller: called with runs that start.
         device: where it computes.
         identity: signs what it says to other parties, and checks what they say; None: who carries
             the messages is trusted with that.
@@ -400,7 +400,8 @@ class Runs:
         self._notices.pop(driver, None)
 
     def noticed(self, driver: str, run: str, why: str) -> None:
-        """A driver says what it does with what this party answers; told of each kind at times."""
+        """A driver says what it does with what this party answers; called with each kind at
+        times."""
         count = self._notices.setdefault(driver, Counted()).once_more(run, why)
         if count:
             self._teller.print(f"run {run}: {driver!r} {why}{times(count)}")

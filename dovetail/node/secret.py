@@ -3,8 +3,8 @@
     shop.site/secret    32 hexadecimal digits, drawn from the system when the site is first used
 
 The seed of a run travels; with the secret nobody who knows it, the code and all settings can
-compute what this site draws. Each time that a run begins here it has a key of its own, derived from
-the secret: a driver that begins twice does not meet the same network again.
+compute what this site draws. Each time that a run starts here it has a key of its own, derived from
+the secret: a driver that starts twice does not meet the same network again.
 """
 
 from __future__ import annotations

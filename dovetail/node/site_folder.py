@@ -1,4 +1,4 @@
-"""A party's site: what it keeps there, and what it tells of it.
+"""A party's site: what it keeps there, and what it reports of it.
 
     shop.toml                          the party file
     shop.site/                         what the party keeps; only its owner may enter

@@ -49,7 +49,7 @@ class Activity:
 
 
 class StatusLine:
-    """Tells whoever watches: lines, and on a terminal a status line below them.
+    """Reports to whoever watches: lines, and on a terminal a status line below them.
 
     Args:
         drivers: their names.
@@ -106,7 +106,7 @@ class StatusLine:
         self._last[driver] = event
 
     def run(self, run: str, algorithm: str, driver: str) -> Activity:
-        """A run begins, or is taken up again."""
+        """A run starts, or is taken up again."""
         activity = Activity(driver)
         with self._lock:
             self._num_runs[driver] += 1
@@ -170,7 +170,8 @@ class StatusLine:
                 self.print(f"run {run}: {activity}{', idle' if is_idle else ''}")
 
     def stopped(self, last_hash: str) -> None:
-        """The end; whoever notes the hash can tell later whether the ledger lost its last lines."""
+        """The end; whoever notes the hash can check later whether the ledger lost its last
+        lines."""
         with self._lock:
             runs = dict(self._runs)
         for (run, _), activity in runs.items():

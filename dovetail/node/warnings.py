@@ -8,12 +8,12 @@ from types import ModuleType
 
 
 class Warned(logging.Handler):
-    """While open, tells what these modules warn of.
+    """While open, reports what these modules warn of.
 
     Args:
         modules: whose loggers are listened to.
-        warn: told of each.
-        once: tell what has the same words, and the same cause in the end, once.
+        warn: called with each.
+        once: report what has the same words, and the same cause in the end, once.
     """
 
     def __init__(

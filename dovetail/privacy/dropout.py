@@ -194,7 +194,7 @@ def unmasked(
         parts: holder -> owner -> the part that the holder gave.
         threshold: parts that are needed.
         members: all who gave keys (U1), in the order that numbers the parts.
-        contexts: party -> what it was told of this sum, as it says.
+        contexts: party -> what it received of this sum, as it says.
 
     Raises:
         TrainingError: too few parts, or too many that are wrong; naming whose secret it was.

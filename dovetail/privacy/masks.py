@@ -8,7 +8,7 @@ pair). ``dropout.py`` adds the second mask and the secret shares of 4.0.2, which
     sum_u y_u = sum_u x_u                                       mod 2^64
 
     s_uv     X25519 of u's and v's keys of this attempt, through HKDF-SHA256 with all that u and v
-             were told of the sum: who takes part, with which key, and the caller's context
+             received about the sum: who takes part, with which key, and the caller's context
     PRG      the ChaCha20 key stream
     x_u      the values in fixed point: round(value * 2^32), so that the sum is exact
 
@@ -21,7 +21,7 @@ Who learns what:
     can subtract its own share: with two, only the driver is kept from reading.
 
 What is assumed: that the public keys are the parties' own. They travel through the driver, and one
-that puts its own in their place reads everything: ``sums.py`` has them signed. A party cannot tell
+that puts its own in their place reads everything: ``sums.py`` has them signed. A party cannot know
 whether another's share is honest, and nor can the driver: masked values cannot be checked one by
 one.
 

@@ -1,4 +1,4 @@
-"""Secrets in parts: any ``threshold`` of them give the secret back, and fewer tell nothing of it.
+"""Secrets in parts: any ``threshold`` of them give the secret back, and fewer reveal nothing of it.
 
 Shamir: "How to share a secret", Communications of the ACM 22(11), 1979.
 
@@ -8,7 +8,7 @@ Shamir: "How to share a secret", Communications of the ACM 22(11), 1979.
 
     p = 2^521 - 1, the smallest Mersenne prime above 2^256: keys and seeds have 256 bits
 
-A part that its holder changed gives another secret. ``joined`` is told how to know the right one,
+A part that its holder changed gives another secret. ``joined`` gets how to know the right one,
 and finds it as long as ``threshold`` parts are right.
 """
 

@@ -1,7 +1,7 @@
 """Side of one party in secret sums: what it checks before its share leaves.
 
 Masks (``masks.py``) hide a share among those of one sum. They do not help where the sum itself
-tells a single party's values. So a party shares only
+reveals a single party's values. So a party shares only
 
     among three or more, itself one of them, and none of them the driver
     at weights that are above 0, add up to 1, are at most MAX_WEIGHT each and MAX_PAIR for any two:
@@ -11,10 +11,10 @@ tells a single party's values. So a party shares only
         (a driver that fell and repeats the round). A round whose sum fails has none
     under keys that the others have signed with their certificates, for this run and round
 
-and what each party was told of all this (run, round, members, weights, keys, what its values follow
-from) goes into the masks: a driver that tells two parties different things gets a sum in which
+and what each party received of all this (run, round, members, weights, keys, what its values follow
+from) goes into the masks: a driver that sends two parties different things gets a sum in which
 masks do not cancel. Else it would send all but one of them weights that no row moves, and the sum
-would tell the one's values (Pasquini, Francati, Ateniese, CCS 2022).
+would reveal the one's values (Pasquini, Francati, Ateniese, CCS 2022).
 
 What it does not prevent: the driver and all parties of a sum but two know the sum of the two; a
 driver may run twice, or go from round to round, with other members, and compare; and weights that
@@ -146,7 +146,7 @@ class SecretSums:
             bound_to: what its values follow from, of all that the driver said; the same at all.
 
         Raises:
-            MessageError: a sum that could tell one party's values, or a key that is not proved.
+            MessageError: a sum that could reveal one party's values, or a key that is not proved.
             TrainingError: values that are not finite, or too large.
         """
         if self._keys is None or self._keys[0] != number:
@@ -230,7 +230,7 @@ class SecretSums:
             bound_to: as of ``share``.
 
         Raises:
-            MessageError: a sum that could tell one party's values, or parts that were changed.
+            MessageError: a sum that could reveal one party's values, or parts that were changed.
             TrainingError: values that are not finite, or too large.
         """
         lasting = self._of(number)
@@ -257,7 +257,7 @@ class SecretSums:
         """Member -> its part of that one's seed, or of its key where its values were lost.
 
         Raises:
-            MessageError: so few that the sum tells one party's values, or another choice of them
+            MessageError: so few that the sum reveals one party's values, or another choice of them
                 than this round's sum was opened for before.
         """
         lasting = self._of(number)
@@ -278,7 +278,7 @@ class SecretSums:
     def _check_left(
         self, left: Collection[str], shares: Mapping[str, float], threshold: int
     ) -> None:
-        """Refuse a sum over so few that it tells one party's values.
+        """Refuse a sum over so few that it reveals one party's values.
 
         Raises:
             MessageError: how many there are, and may be.
@@ -340,7 +340,7 @@ class SecretSums:
 
 
 def check_weights(weights: Sequence[float]) -> None:
-    """Refuse weights at which a sum tells one party's values.
+    """Refuse weights at which a sum reveals one party's values.
 
     Raises:
         MessageError: what they are and may be.

@@ -221,7 +221,7 @@ _SECTIONS = {
 
 
 def defences(run: Mapping[str, Any]) -> dict[str, str]:
-    """Settings of a resolved run that bound what messages tell -> value, "off" where not set."""
+    """Settings of a resolved run that bound what messages reveal -> value, "off" where not set."""
     method = str(run.get("method", ""))
     sections = [each for each in _SECTIONS.get(method, ()) if each in run]
     keys = [key for each in sections or [method] for key in reported_of(each).bounds]

@@ -37,7 +37,7 @@ class Series:
     """Line of a chart.
 
     Attributes:
-        name: what stands beside it.
+        name: what is beside it.
         points: in order.
         style: its place among the colours and patterns.
         is_main: whether it is what the run is about.
@@ -321,7 +321,7 @@ class Spread:
         colour: its place among the colours.
         is_main: whether it is what the run is about.
         each: every seed's.
-        interval: where its bar begins and ends, in place of ``std``.
+        interval: where its bar starts and ends, in place of ``std``.
     """
 
     name: str
@@ -335,7 +335,7 @@ class Spread:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Where its bar begins and ends."""
+        """Where its bar starts and ends."""
         return self.interval or (self.mean - self.std, self.mean + self.std)
 
 

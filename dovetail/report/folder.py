@@ -46,7 +46,7 @@ class Missed(_Read):
 
 
 class Bin(_Read):
-    """Rows of about the same probability: what was said of them, and how many were so."""
+    """Rows of about the same probability: what was predicted of them, and how many were so."""
 
     rows: int
     said: float
@@ -95,7 +95,7 @@ class Judged(_Read):
 
 
 class Done(_Read):
-    """A variant that is done, as ``result.json`` and a checkpoint's ``outcome.json`` tell it."""
+    """A variant that is done, as ``result.json`` and a checkpoint's ``outcome.json`` have it."""
 
     seconds: float = 0.0
     missed: dict[str, Missed] = {}
@@ -257,7 +257,7 @@ class Seed:
     def scores(self) -> dict[str, dict[str, dict[str, float]]]:
         """Name -> party -> scores; of a variant that is not done, the last that were told.
 
-        A party "" stands for all of them, where a line tells no names.
+        A party "" stands for all of them, where a line has no names.
         """
         by_variant: dict[str, dict[str, dict[str, float]]] = {}
         for variant in self.variants:
@@ -279,7 +279,7 @@ class Seed:
 
 
 def scores_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The scores among what a line tells."""
+    """The scores in a line."""
     return {
         name: float(value)
         for name, value in line.items()
@@ -296,7 +296,7 @@ class Run:
         path: the folder.
         seeds: at least one.
         value: what partners were worth, where that was computed.
-        audit: what its messages tell, where that was tried.
+        audit: what its messages reveal, where that was tried.
         notes: what is missing or damaged, a sentence each.
     """
 
@@ -477,7 +477,7 @@ def _counted(digits: str) -> float:
 
 
 def number_of(line: Mapping[str, Any]) -> int:
-    """Which epoch or round a line tells of; 0 for any other line."""
+    """Which epoch or round a line is of; 0 for any other line."""
     try:
         return number(line)
     except (TypeError, ValueError, OverflowError):
@@ -485,7 +485,7 @@ def number_of(line: Mapping[str, Any]) -> int:
 
 
 def _of_one_run(seeds: list[Seed], notes: list[str]) -> list[Seed]:
-    """The seeds whose settings are those of the one that was begun last."""
+    """The seeds whose settings are those of the one that was started last."""
     latest = max(seeds, key=lambda seed: _begun(seed.path))
 
     def of(seed: Seed) -> dict[str, Any]:

@@ -28,8 +28,9 @@ class Coverage:
     Attributes:
         parts: the parties; none where they are not known.
         note: what to say of it; why there is no picture, or what may have changed since.
-        least: smaller numbers of shared samples are hidden, and the picture, which would tell them.
-        withheld: party -> why nothing is told of it.
+        least: smaller numbers of shared samples are hidden, and the picture, which would reveal
+            them.
+        withheld: party -> why nothing is shown of it.
     """
 
     parts: Sequence[Part] = ()
@@ -187,7 +188,7 @@ def _position(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _charts(runs: Sequence[Run], names: tables.Names) -> Iterator[charts.Chart]:
-    """The first score and the loss by epoch or round; validation where no score is told."""
+    """The first score and the loss by epoch or round; validation where no score is shown."""
     curves = _curves(runs, names)
     units = {
         unit
@@ -232,7 +233,7 @@ _OF_TRAINING = {
 
 
 def _by_teachers(curve: _Curve) -> list[_Curve]:
-    """A line for each set of networks whose mean loss lines tell: it jumps where one has ended."""
+    """A line for each set of networks whose mean loss lines have: it jumps where one has ended."""
     kinds = dict.fromkeys(
         tuple(line["held_out_loss"])
         for lines in curve.seeds

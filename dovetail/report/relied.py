@@ -16,7 +16,7 @@ def relied(run: Run) -> list[Dots]:
 
 
 def _models(run: Run) -> Iterator[tuple[str, Relied]]:
-    """What the run's own method gave at each party, then the model with its partners."""
+    """Results of the run's own method at each party, then the model with its partners."""
     seed = run.seeds[0]
     done = seed.done.get(run.method)
     details = {} if done is None else done.details

@@ -48,7 +48,7 @@ class Titles:
         return self.known.get(variant, variant)
 
     def short(self, variant: str) -> str:
-        """A title without what stands in brackets, or says who predicts.
+        """A title without what is in brackets, or says who predicts.
 
         >>> Titles({"pooled": "pooled (all columns in one place)"}).short("pooled")
         'pooled'

@@ -1,7 +1,7 @@
 """Files of a run folder that travel, if a seed is trained on a cluster's machine and not beside it.
 
 The machines of a cluster need no disk in common: a seed is trained in a folder that is gone
-afterwards, and its files come back with the result. So a seed that is stopped there begins again.
+afterwards, and its files come back with the result. So a seed that is stopped there starts again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def packed(folder: Path) -> Files:
 
 
 def unpack(files: Files, folder: Path) -> None:
-    """Put them into the folder, in the place of what it has."""
+    """Put them into the folder, instead of what it has."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, mode, contents in files:

@@ -32,7 +32,7 @@ def run(
     Args:
         training: what to train.
         seed: of everything random.
-        observe: told of each epoch or round.
+        observe: called with each epoch or round.
         checkpoint: variant -> where it is saved, and goes on from; None saves nothing.
         skip: variants that are done already.
         compute: in which numbers networks are computed.

@@ -59,7 +59,7 @@ def propose(
         purpose: what the run is for.
         days: until it ends.
         least_rows: rows that each party is to bring in.
-        attempts: how often a variant of a seed may be begun.
+        attempts: how often a variant of a seed may be started.
         seeds: instead of the run file's.
         now: when it is made; None: now.
 

@@ -118,8 +118,8 @@ class RunFolder:
         every: epochs or rounds from one checkpoint to the next; 0 saves none.
 
     Attributes:
-        id: tells this run from others of the same settings; a resumed run has that of the run it
-            goes on with.
+        id: distinguishes this run from others of the same settings; a resumed run has that of the
+            run it goes on with.
         keys: where a site keeps what reads partners' answers; None: all parties are in one process.
     """
 

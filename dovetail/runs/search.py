@@ -116,7 +116,7 @@ def search(
         open_sites: what parties with files of their own have; not called in simulation.
         before: trials that an earlier process made.
         note: called after each trial.
-        talk: told of each trial.
+        talk: called with each trial.
         tasks: where trials are made. On a cluster Optuna draws as many ahead as are on their way,
             so that it draws other settings than in one process.
 
@@ -280,7 +280,7 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
     """Key -> values to try.
 
     Raises:
-        ConfigError: none, or one that stands in a party's own file.
+        ConfigError: none, or one that is in a party's own file.
     """
     check_no_job(run)
     method = methods.method_of(run.method)

@@ -90,7 +90,7 @@ def coalitions(
 
     Args:
         players: the partners.
-        by: the dearest of the measures.
+        by: the most expensive of the measures.
         joined: orders for sampled Shapley values; None: exact.
     """
     if by == "mi":

@@ -50,7 +50,7 @@ def overlaps(
         by_cardinality: party -> samples that it shares with the centre, as private set
             intersection counted them. Ids are then not compared here.
         withheld: party -> why there is no such number of it.
-        least: smaller numbers are not shown, nor a picture that would tell them.
+        least: smaller numbers are not shown, nor a picture that would reveal them.
 
     Raises:
         DataError: parties that cannot be compared, or counts of parties that are not there.

@@ -4,7 +4,7 @@
     FOLDER/NAME.toml    its party file
 
 Rows, columns and labels are those that the run file's partition splits; the test rows are drawn
-anew, as a run of party files draws them: the same share of the labelled rows.
+again, as a run of party files draws them: the same share of the labelled rows.
 """
 
 from __future__ import annotations

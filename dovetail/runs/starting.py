@@ -21,8 +21,8 @@ class Start:
         encode: line of its [party.encode] -> why.
         driver: who may ask; of a partner.
         partners: of a label owner.
-        here: whether their party files stand beside its own.
-        listen: where they dial in, if not.
+        here: whether their party files are beside its own.
+        listen: where they connect, if not.
     """
 
     name: str
@@ -46,7 +46,7 @@ def _toml(value: object) -> str:
 
 
 def _lines(part: Part, given: Mapping[str, object]) -> Iterator[str]:
-    """A table of a file: what is said stands there, all else behind a comment, with its default."""
+    """A table of a file: what is given is there, all else behind a comment, with its default."""
     for key in sorted(part.keys, key=lambda key: key.name not in given):
         yield from (f"# {line}" for line in wrap(_about(key), 96))
         if key.name in given:

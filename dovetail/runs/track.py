@@ -1,6 +1,6 @@
 """A run as it goes on, in TensorBoard or MLflow: lines of ``metrics.jsonl``, settings, scores.
 
-All of it is in the run folder anyway: a tracker that fails later is told of once and left out.
+All of it is in the run folder anyway: a tracker that fails later is reported once and left out.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Tracks:
-    """Several trackers as one; a context. One that fails is told of once and left out.
+    """Several trackers as one; a context. One that fails is reported once and left out.
 
     Args:
         kinds: which.
@@ -271,7 +271,7 @@ class Tracks:
         name, id: of the run.
         kept: lines of ``metrics.jsonl`` from before a stop; a tracker without them gets them.
         uri, experiment: see ``MLflow``.
-        warn: is told why a tracker was left out.
+        warn: called with why a tracker was left out.
 
     Raises:
         ConfigError: one that is not installed, or cannot be reached.

@@ -245,7 +245,7 @@ class _Opened:
         run: the run file, with what its search chose.
         loaded: its data.
         resume: go on from what is there.
-        talk: told of what goes on.
+        talk: called with what goes on.
         driver: reaches partners who are elsewhere; None: all are here.
         agreed: the proposal that the run is of.
     """

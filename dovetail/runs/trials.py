@@ -1,7 +1,7 @@
 """How a setting is tried: trained on most rows, judged on the others; test rows are not read.
 
-In simulation one place has all rows, and deals the rows that judge in the place of test rows. Where
-parties have files of their own, a label owner that drives judges on labelled rows of its own, and
+In simulation one place has all rows, and deals the rows that judge instead of test rows. Where
+parties have files of their own, a label owner that drives judges on its labelled rows, and
 where a coordinator drives every party judges on rows that it keeps out of training, at its site.
 """
 
@@ -66,7 +66,7 @@ class Judging:
     """Data that trials train and judge on.
 
     Attributes:
-        loaded: the rows that train, and those that judge in the place of test rows.
+        loaded: the rows that train, and those that judge instead of test rows.
         metric: name of the score; "rmse" is the better the less.
         rows: party with labels -> ids of the rows that judge; none of those that stay at sites.
         elsewhere: every party judges at its site.

@@ -167,7 +167,7 @@ def value(
         make: seed -> the run.
         seeds: each is valued; means and spreads are over them.
         kept: coalitions that are trained already, and where new ones go.
-        by: the dearest measure: "mi" trains nothing, "loo" P + 2 coalitions, "shapley" 2^P.
+        by: the most expensive measure: "mi" trains nothing, "loo" P + 2 coalitions, "shapley" 2^P.
         metric: a test score; None: auc, accuracy or rmse, by the label.
         partners: who is valued; the others take part in every coalition. None: all.
         permutations: so many random orders stand for all coalitions; None: none up to

@@ -35,7 +35,7 @@ def folders_of(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, .
 
 
 def about(run: RunFile) -> str:
-    """Tells this run's coalitions from those of other settings or tables."""
+    """Distinguishes this run's coalitions from those of other settings or tables."""
     settings: dict[str, Any] = resolved(run, 0)
     for key in _IDLE:
         settings.pop(key, None)

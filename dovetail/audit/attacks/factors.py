@@ -265,7 +265,7 @@ def _factorised(
 
 
 def _smoothed(gram_STGG: np.ndarray, right_STG: np.ndarray) -> np.ndarray:
-    """(S, T, G) weights of each step: a random walk from zero, whose intercept begins anywhere."""
+    """(S, T, G) weights of each step: a random walk from zero, whose intercept starts anywhere."""
     _, steps, size = right_STG.shape
     tight = 1 / STEP**2
     eye = tight * np.eye(size)

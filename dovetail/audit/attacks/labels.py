@@ -7,7 +7,7 @@ and direction of gradients.
 
 Threat: honest but curious, of the receiver of codes or gradients. Clusters need no label; the best
 naming of clusters counts, which bounds from above what naming them could give. Completion is given
-one label or ten of each class. The gradient of an output tells a label by its sign alone.
+one label or ten of each class. The gradient of an output reveals a label by its sign alone.
 
 Baseline: the same on the attacker's own columns; who has none guesses. Shares are of rows, every
 class counting the same, so that guessing gives 1 / C whatever the classes' sizes.

@@ -64,7 +64,7 @@ def fits(
 
 def best_of(found: Iterable[Fit], target_NF: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """(N, F) guesses of the learner that expects most of itself, or of the best of each family,
-    weighed together."""
+    weighted together."""
     found = list(found)
     best: dict[str, Fit] = {}
     for fit in found:

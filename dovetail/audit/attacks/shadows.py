@@ -11,7 +11,7 @@ Departure: spreads are of all rows together, as the paper has it for few shadow 
 
 Which kind of model the shadows are is chosen by how well two of each kind agree with the model
 about rows that they did not see, which says nothing of members. Randomised trees are asked besides:
-they tell best how hard a row is, which a score is compared with (Watson et al., "On the Importance
+they show best how hard a row is, which a score is compared with (Watson et al., "On the Importance
 of Difficulty Calibration in Membership Inference Attacks", ICLR 2022).
 
 Letters: M shadow models, N rows, F columns, C classes.

@@ -81,7 +81,7 @@ def flare_site(
     runs: Path | None = None,
     quiet: bool = False,
 ) -> None:
-    """Tell an NVFlare site which party it is, and let it run Dovetail's jobs.
+    """Set which party an NVFlare site is, and let it run Dovetail's jobs.
 
     Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
     in local/resources.json.

@@ -2,7 +2,7 @@
 
 A job has no code and no settings of a party: it names these two classes, which every site has
 installed and must list in its ``class_allow_list``, and brings a run file. What a site holds and
-agrees to stands in its own party file, which its own ``local/dovetail.toml`` names:
+agrees to is in its own party file, which its own ``local/dovetail.toml`` names:
 
     SITE/local/dovetail.toml       party = "/srv/shop/shop.toml"
                                    driver = "bank"      who runs the server; policy.drivers knows it
@@ -112,7 +112,7 @@ class Party:
 
     @collab.init  # type: ignore[untyped-decorator]
     def start(self) -> None:
-        """Open the party's file, table and site; whoever asks is told if that went wrong."""
+        """Open the party's file, table and site; an error goes to whoever asks."""
         flare.quiet()
         self._stack = ExitStack()
         # Where a site's process is killed, NVFlare would end the job at every site, as if it had
@@ -186,8 +186,8 @@ class Driver:
     """Trains as ``dovetail train`` would, with the job's sites as partners.
 
     Args:
-        resume: the job whose run goes on; "" begins a run of this job's own.
-        align: align anew before training, also where an alignment is kept.
+        resume: the job whose run goes on; "" starts a run of this job's own.
+        align: align again before training, also where an alignment is kept.
     """
 
     def __init__(self, resume: str = "", align: bool = False) -> None:
@@ -326,7 +326,7 @@ def _flare(run: RunFile) -> FlareSection:
 def job_run(path: Path, section: SiteSection) -> RunFile:
     """The run of a job's run file, with the driver's own party file.
 
-    No file that it names is opened: who submits jobs would read the server's own by what is said.
+    No file that it names is opened: who submits jobs would read the server's own in errors.
 
     Raises:
         ConfigError: what does not fit; a method that a party drives, and a server that is no

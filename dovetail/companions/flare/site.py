@@ -87,7 +87,7 @@ def loose(folder: Path) -> list[str]:
 
 
 def write_resources(folder: Path, resources: Mapping[str, Any]) -> Path:
-    """A site's own resources, in the place of the default ones."""
+    """A site's own resources, instead of the default ones."""
     path = folder / "local" / "resources.json"
     path.write_text(json.dumps(resources, indent=2) + "\n", encoding="utf-8")
     return path

@@ -59,7 +59,7 @@ class Mailman:
         drivers: whose letters are opened.
         site_folder: the folder where it remembers.
         parks: keeps what runs are in.
-        watch: tells what is wrong with letters.
+        watch: reports what is wrong with letters.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Mailman:
         )
 
     def _refuse(self, driver: str, file: str, why: str) -> None:
-        """Write it down, tell it, and take the letter away."""
+        """Write it down, report it, and remove the letter."""
         self._host.refuse(driver, why)
         self._watch.tell(why)
         with suppress(UnfitError):  # a folder, say

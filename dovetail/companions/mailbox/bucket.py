@@ -2,7 +2,7 @@
 
 Key, region and endpoint are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_REGION``,
 ``AWS_ENDPOINT_URL``, ``AWS_ALLOW_HTTP``), or of the machine's role, as obstore reads them: none of
-them stands in a run file. An object is there whole or not at all.
+them is in a run file. An object is there whole or not at all.
 """
 
 from __future__ import annotations

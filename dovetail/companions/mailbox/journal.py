@@ -1,7 +1,7 @@
 """Journal of a driver's letters at a party: written before an answer leaves, never forgotten.
 
     shop.site/mailbox/bank.json      the conversation, its last number and attempt, and its answer's
-    shop.site/mailbox/bank.answer.7  digest; that answer, which is said again if it is lost
+    shop.site/mailbox/bank.answer.7  digest; that answer, which is sent again if it is lost
 
 So a number is handled once, whenever the process is killed: before the line is written nothing has
 left, and the request still lies there; behind it the answer is here, and is left (again). The files
@@ -101,7 +101,7 @@ class Journal:
         self._answer_path(older).unlink(missing_ok=True)
 
     def tried(self, attempt: int) -> None:
-        """The last answer is about to be said again, to another attempt."""
+        """The last answer is about to be sent again, to another attempt."""
         self._put(replace(self.last, attempt=attempt, done=False))
 
     def done(self) -> None:

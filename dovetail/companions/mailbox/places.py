@@ -45,7 +45,7 @@ class Place(Protocol):
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder, ``mail/shop/``, at most ``MAX_NAMES``; none is no error.
 
-        A relay tells a receiver all that lies there, and anybody else what that one left.
+        A relay shows a receiver all that is there, and anybody else what that one left.
         """
 
     def remove(self, name: str) -> None:

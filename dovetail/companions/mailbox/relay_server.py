@@ -102,7 +102,7 @@ class Relay:
     Args:
         store: where letters lie.
         rate: how often each party may ask.
-        signatures: tells whose a request is.
+        signatures: finds whose a request is.
     """
 
     def __init__(self, store: Store, rate: Rate, signatures: Signatures) -> None:

@@ -52,7 +52,7 @@ class Mailbox(Calls):
         poll_s: seconds from one look to the next.
         max_message_bytes: the largest answer.
         ledger: where it is written down what leaves the driver; None writes nothing.
-        watch: what finds out what the place does; None: one that tells ``show``.
+        watch: what finds out what the place does; None: one that reports to ``show``.
     """
 
     def __init__(

@@ -34,11 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """Tells what is wrong with letters of one place.
+    """Reports what is wrong with letters of one place.
 
     Args:
         where: what people call the place.
-        show: told in a sentence.
+        show: reported in words.
         late_s, torn_s: see above.
         kept: where the next process finds since when letters are there in part; None: nowhere.
     """
@@ -64,7 +64,7 @@ class Watch:
                 self._torn = {str(name): float(since) for name, since in written.items()}
 
     def tell(self, what: str, kind: str = "") -> None:
-        """Tell it, or count it; of a ``kind`` that comes again and again at times."""
+        """Report it, or count it; of a ``kind`` that comes again and again at times."""
         count = self._counted.once_more(kind or what)
         if count:
             _log.warning("%s: %s%s", self._where, printable(what), times(count))

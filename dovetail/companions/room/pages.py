@@ -26,7 +26,7 @@ MAX_FORM, FORM_S = 2 * MAX_PROPOSAL, 30.0
 
 @cache
 def templates() -> Environment:
-    """A room's templates; what stands in them is text."""
+    """A room's templates; what is in them is text."""
     made = Environment(
         loader=PackageLoader("dovetail.companions.room"),
         autoescape=True,  # names and reasons come from others

@@ -1,4 +1,4 @@
-"""Tells every open page that something has changed; looks once for all of them."""
+"""Notifies every open page that something has changed; looks once for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Watch:
     """Looks at files, and wakes whoever waits.
 
     Args:
-        files: what to look at, asked anew each time; folders are not gone through.
+        files: what to look at, asked again each time; folders are not gone through.
         state: changes with whatever is in no file.
 
     Attributes:

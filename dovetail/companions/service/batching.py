@@ -31,7 +31,7 @@ class Batcher:
     """Predicts for many requests of many models.
 
     Args:
-        seen: is told the rows of each run of a model.
+        seen: called with the rows of each run of a model.
     """
 
     def __init__(self, seen: Callable[[Served, int], None]) -> None:

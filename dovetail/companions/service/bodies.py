@@ -234,7 +234,7 @@ def _check_bytes(what: str, num_bytes: int, most: int) -> None:
 
 
 def _check_texts(cursor: duckdb.DuckDBPyConnection, path: str, columns: Collection[str]) -> None:
-    """Refuse texts that are short in the file, as each stands there once, and long in the rows."""
+    """Refuse texts that are short in the file, as each is there once, and long in the rows."""
     read = f"read_parquet({literal(path)})"
     described = cursor.execute(f"DESCRIBE SELECT * FROM {read}").fetchall()
     texts = [quoted(name) for name, kind, *_ in described if kind == "VARCHAR" and name in columns]

@@ -23,7 +23,7 @@ def calibrated(
     seed: int = 0,
     allow_unseen: bool = False,
 ) -> dict[str, Any]:
-    """Write the model again with what ``calibration.fit`` fits; says what came of it.
+    """Write the model again with what ``calibration.fit`` fits; the result.
 
     Raises:
         ModelError: no model there, or one without a label's name.

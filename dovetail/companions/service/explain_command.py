@@ -1,4 +1,4 @@
-"""``dovetail explain``: which columns a model leans on."""
+"""``dovetail explain``: which columns a model relies on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def explain(
 
     Args:
         data: CSV or Parquet with raw columns, best labelled.
-        row: also tell what each column adds in this row, from 0.
+        row: also show what each column adds in this row, from 0.
         html: also write a page with pictures.
         rows: rows that are explained one by one, from the first.
         seed: of the draws.

@@ -48,7 +48,7 @@ class Graph:
         self._count = 0
 
     def name(self) -> str:
-        """A new one; columns are told of beside it, so it begins as no column is likely to."""
+        """A new one; columns are named beside it, so it starts as no column is likely to."""
         self._count += 1
         return f"dovetail::{self._count}"
 

@@ -1,7 +1,7 @@
 """A joint model in service: its partners are asked about the rows of each request.
 
 Those that are there answer within a deadline, or the model that needs nobody says the row; each
-answer tells which it was.
+answer names which it was.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def joint_serving(
     Args:
         models: name -> folder.
         party: the party file of who serves.
-        section: where partners dial in.
+        section: where partners connect.
         ids: a table with the ids that may be asked about; None: the party file's table.
         within_s: how long an answer may take.
-        talk: is told who comes and goes.
+        talk: called with who comes and goes.
 
     Raises:
         ConfigError: no joint model among them, or an id of several columns.

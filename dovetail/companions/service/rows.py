@@ -1,6 +1,6 @@
 """Rows of a request: JSON, CSV or Parquet, each cell checked and named.
 
-A row that cannot be used is told of by its number and column; the others are as they would be
+A row that cannot be used is named by its number and column; the others are as they would be
 without it.
 """
 

@@ -177,7 +177,7 @@ class Shelf:
 
     Args:
         paths: name -> folder or ONNX file.
-        warn: is told why a changed model was not taken.
+        warn: called with why a changed model was not taken.
 
     Raises:
         ModelError: one that cannot be opened.

@@ -40,7 +40,7 @@ class Analysis(Shown):
 
     Attributes:
         rows: a dict for each line of the table.
-        notes: what has to be said of them.
+        notes: remarks on them.
 
     Raises:
         ConfigError: the result of another run.

@@ -44,7 +44,7 @@ class CurvesProposed(Proposed):
     """Facet of proposals: what a party lets be counted."""
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """Sentences on what the party will do, of what its policy agrees to."""
+        """Sentences on the party's part in what its policy agrees to."""
         if "survival" in agreed and site.party.task == "survival":
             section = site.settings("survival", MemberSection)
             how = "summed in secret" if section.secure else "in the clear, where a run asks so"

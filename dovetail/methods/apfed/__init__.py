@@ -318,7 +318,7 @@ class Active(LabelOwner):
         self.questions.open({p: Partner(reply.projected, limits[p]) for p, reply in ready.items()})
 
     def open(self, parties: Iterable[str], network: Engine) -> Replies[Ready]:
-        """Tell these parties that training begins."""
+        """Let these parties know that training starts."""
         projected = self.config.projection or 0
         message = Begin(self.solo.code_shape, projected, self.local.seed, self.loss)
         return network.ask(dict.fromkeys(parties, message), Ready)

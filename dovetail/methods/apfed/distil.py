@@ -34,7 +34,7 @@ trip, whatever the number of stacks: they learn from the same batches. Both side
     Encode(every shared row)          ---->  codes, for soft targets and test rows
 
 A partner that fails is left out. Where the others' policies let the run begin once more
-(``policy.max_begins``), the teacher begins anew, as if it had never taken part; else it goes on
+(``policy.max_begins``), the teacher starts again, as if it had never taken part; else it goes on
 with the others' networks as they are, from heads without the lost one's codes, and with as many
 steps as a new one would have. Without any partner there is no teacher, and the label owner keeps
 its own model.

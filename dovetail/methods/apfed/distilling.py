@@ -134,7 +134,7 @@ class Distilling(LabelOwnerData):
     def owner(self) -> Owner:
         """Rows of the label owner, with folds over the labelled ones.
 
-        Partners see folds. They are dealt class by class in an order that a seed gives: who knew it
+        Partners see folds. They are split class by class in an order that a seed gives: who knew it
         would read labels off them, so the seed is the site's secret. Labels that are randomised for
         partners have no part in them at all.
 
@@ -247,7 +247,7 @@ class Distilling(LabelOwnerData):
             outputs: of it.
             rows: which of the test rows these are of; None: all.
             decision: its threshold.
-            model: whose most important columns are told, too; None: they are not.
+            model: whose most important columns are reported, too; None: they are not.
             answered: partner -> what it answered of all test rows.
         """
         labels = self.tested.required_labels
@@ -460,7 +460,7 @@ def _score(
     network: WithPartners | None,
     beside: Fitted | None,
 ) -> None:
-    """Everything's scores on the same test rows, and the recovered share."""
+    """Everything's scores on the same test rows, and the share of the gain kept."""
     x, rows = features(work.tested.joined()), judged_rows(owner.labelled_rows())
     models = {help.variant: solo, "best-alone": help.alone, **help.fitted}
     outputs = {what: each.outputs(x) for what, each in models.items()}

@@ -80,7 +80,7 @@ class NumbersGiven:
         Args:
             rows_R: whose.
             numbers: of each.
-            contents_R: what tells a row's columns from others.
+            contents_R: what distinguishes a row's columns from others.
             check: raises where these are too many; nobody else is given any meanwhile.
             run: whose numbers; None: the one that it answers in.
 

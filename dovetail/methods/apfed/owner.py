@@ -107,7 +107,7 @@ class LabelOwner(Driver):
         raise NotImplementedError
 
     def open(self, parties: Iterable[str], network: Engine) -> Replies[Any]:
-        """Tell these parties that training begins."""
+        """Let these parties know that training starts."""
         raise NotImplementedError
 
     # --- Around it -------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ class ApfedProposed(Proposed):
             given.add(every, policy.sealed.numbers_per_row, [b""] * len(every))
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """Sentences on what the party will do, of what its policy agrees to."""
+        """Sentences on the party's part in what its policy agrees to."""
         section = site.settings("apfed", PassiveFields)
         if "apfed-mixed" in agreed or "tvfl" in agreed:
             yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
@@ -313,7 +313,7 @@ class Apfed(ApfedRecord, Method):
     def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
 
-        The table is encoded now: its mistakes are told at once.
+        The table is encoded now: its mistakes are reported at once.
         """
         allowed = [name for name in self.algorithms if name in allowed]
         if not allowed:

@@ -21,7 +21,7 @@ Four of these, each with ``KNOWN`` rows of the other side beside what an inversi
              distances to these rows.
 
 Each is tried twice: within the limits of a site's default policy, and with them lifted: no fewest
-rows, no most uses or begins, no ``apfed.clip``. The driver then begins anew before every message,
+rows, no most uses or starts, no ``apfed.clip``. The driver then starts again before every message,
 so that one and the same network answers about all samples; steers four times as long; and a
 partner's gradients may be of any length. What stands between the two is what the limits buy.
 

@@ -143,7 +143,7 @@ def begin(active: Active, network: Engine) -> None:
 def _go_on(active: Active, network: Engine, behind: Mapping[str, int] | None = None) -> bool:
     """Go on with those that are there; whether somebody is.
 
-    All begin anew where all may: who has lost its state (``behind``: the step that it has, 0 for
+    All begin again where all may: who has lost its state (``behind``: the step that it has, 0 for
     none) may. Else those who have theirs go on with it.
     """
     behind = behind or {}
@@ -164,7 +164,7 @@ def _go_on(active: Active, network: Engine, behind: Mapping[str, int] | None = N
 
 
 def _begin_again(active: Active, network: Engine) -> bool:
-    """Begin anew with those that are there; whether somebody is."""
+    """Begin again with those that are there; whether somebody is."""
     while active.find_rows():
         try:
             begin(active, network)
@@ -379,7 +379,7 @@ def _ask(
 ) -> dict[str, _Answer]:
     """Partner -> codes of these rows.
 
-    It is sent what is due from the last step, too. In the place of a row that a partner lacks
+    It is sent what is due from the last step, too. Instead of a row that a partner lacks
     stands one that it has: all members' blocks are of one size.
 
     Raises:

@@ -79,7 +79,7 @@ class Unify:
     """Replacement of Eq. (9) that has nothing to save."""
 
     def follow(self, step: Gradients) -> None:
-        """Gradients stand at the networks' parameters; those of the head stand there already."""
+        """Gradients stand at the networks' parameters; those of the head are there already."""
         raise NotImplementedError
 
     def open(self, parties: Sequence[str], trade_off: TradeOff) -> None:

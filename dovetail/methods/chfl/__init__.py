@@ -5,7 +5,7 @@ arXiv:2203.02108.
 
 Several parties have different samples, the same labels, some columns in common and some private
 ones. A network of two towers (the paper: columns) reads them. The common tower is trained by
-FedAvg. The private one never leaves its party, and leans on the first through lateral connections.
+FedAvg. The private one never leaves its party, and relies on the first through lateral connections.
 Nothing flows back into the common tower, so that no party's private features disturb what all learn
 together. In the end every party has a model that reads all its features and asks nobody.
 
@@ -35,10 +35,10 @@ intervals of a party's would end, rounded up to two digits; each keeps its own b
 
 Departures from the paper:
     - Eq. (6) prints the activation a at the last layer too; logits are added, so it has none there.
-    - Below Eq. (7) the joint loss is said to use theta_c^t; it uses theta_(c,k), which line 14 has
+    - Below Eq. (7) the joint loss uses theta_c^t; it uses theta_(c,k), which line 14 has
       just updated, as the sentence before says.
     - Lines 15 and 16 are one step: both gradients are taken at the same parameters.
-    - The common tower's Adam starts anew each round, when its parameters are replaced; that of the
+    - The common tower's Adam starts again each round, when its parameters are replaced; that of the
       private tower goes on.
     - V-A3 has each client tune on its own validation rows. Here the round of the best mean accuracy
       is kept for all.

@@ -3,7 +3,7 @@
     private         the common tower's steps are DP-SGD, counted within the party's budget
     secure          common towers are summed under masks (``federated/secret_mean.py``)
     weights         line 7 in proportion to rows
-    participation   a share of the members, drawn anew for each round
+    participation   a share of the members, drawn again for each round
     proximal        FedProx's pull of the common tower to theta_c
     choose          which round is kept, and by what
     gate            how much the private tower counts is chosen on validation rows

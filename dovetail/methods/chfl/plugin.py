@@ -199,7 +199,7 @@ class ChflVariant(Variant):
     def tested_rows(
         self, party: Party, local_data: chfl.ChflData
     ) -> tuple[Model, dict[str, Tensor]] | None:
-        """Its model, and its test rows."""
+        """Model of the party, and its test rows."""
         assert isinstance(party, chfl.Member)
         x, model = party.prepared.test, party.model()
         return None if x is None else (model, dict.fromkeys(model.shapes, x))
@@ -217,7 +217,7 @@ class ChflProposed(Proposed):
     """Facet of proposals: what a member does."""
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """Sentences on what the party will do, of what its policy agrees to."""
+        """Sentences on the party's part in what its policy agrees to."""
         if "chfl" in agreed and isinstance(site.table.x, dd.Table):
             section = site.settings("chfl", MemberSection)
             num_offered = len(site.table.x.select(section.common))

@@ -172,7 +172,7 @@ class Stack:
         self._rows = _Rows(members)
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Whether these are its members, and none began anew or was restored since."""
+        """Whether these are its members, and none began again or was restored since."""
         optimizers = [
             optimizer
             for member in members

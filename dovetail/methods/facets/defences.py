@@ -24,7 +24,7 @@ class Defence:
     """Defence: a cell of the grid, and whose settings it changes.
 
     Attributes:
-        name: as it is told.
+        name: as it is reported.
         active: settings of the run: of APFed and of classic vertical learning the label owner's.
         gradients: how gradients leave: of APFed partners', elsewhere label owners'. Its ``clip`` is
             in multiples of a row's median length in the run as it is.

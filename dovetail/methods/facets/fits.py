@@ -24,7 +24,7 @@ COLUMN = (512, 256, 128)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Which batches and codes the messages are told for.
+    """Which batches and codes the messages' sizes are for.
 
     Attributes:
         batch_size: rows of a minibatch.
@@ -69,7 +69,7 @@ class Fit:
     Attributes:
         method: its name in a run file.
         applies: whether the data allow it.
-        reason: a sentence that begins with "yes: ", "no: " or "unknown: ".
+        reason: a sentence that starts with "yes: ", "no: " or "unknown: ".
         next_command: what to run, with RUN for the run file; "" where the method does not apply.
         messages: what it would send, where it applies.
         blocks: party -> block -> its columns, which are to be named at the parties first.
@@ -169,7 +169,7 @@ class Fits:
 
     Attributes:
         title: what people call it.
-        order: methods are told in this order, from the most to the least specific situation.
+        order: methods are shown in this order, from the most to the least specific situation.
     """
 
     title: ClassVar[str]
@@ -182,7 +182,8 @@ class Fits:
     def sizes(
         self, run: Run, parts: Sequence[Part], sites: Mapping[str, Site], *, sealed: bool
     ) -> Sizes | None:
-        """The run's batches and codes, by which messages are told; None: it says nothing of them.
+        """The run's batches and codes, by which messages' sizes are computed; None: it says nothing
+        of them.
 
         Args:
             run: the run file.

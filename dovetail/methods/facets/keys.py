@@ -18,7 +18,7 @@ class Keys:
 
     Attributes:
         tried: key -> values that a search tries where the run file names none.
-        of_parties: those that stand in every party's own file, where it has one.
+        of_parties: those that are in every party's own file, where it has one.
     """
 
     tried: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Keys:
         return self.tried
 
     def party_sections(self, run: Run, *, where: str) -> Mapping[str, BaseModel]:
-        """Party -> what a simulation sets that stands in its own file, when files are made of it.
+        """Party -> what a simulation sets that is in its own file, when files are made of it.
 
         Raises:
             ConfigError: settings of a party that is not there.

@@ -12,7 +12,7 @@ class Reported:
     Attributes:
         shows: what receivers learn by default settings, and the verdict, as audits found.
         gain: what it gained, in points of AUC or accuracy, the median over settings.
-        bounds: keys of a run file that bound what its messages tell.
+        bounds: keys of a run file that bound what its messages reveal.
         letters: letters to each partner beside those of rounds, and letters a round, where it can
             be trained by letter.
         also: other variants that this holds for.

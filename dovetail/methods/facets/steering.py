@@ -38,7 +38,7 @@ class Steered:
 
     Attributes:
         observer, owner: who steers, and whose columns are looked for.
-        views: name -> (K, D) what was said of each sample.
+        views: name -> (K, D) what was sent about each sample.
         samples: (K,) whose they are.
         threat: what is assumed.
         channel: what was seen.

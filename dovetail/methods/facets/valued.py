@@ -75,7 +75,7 @@ class Game:
         raise NotImplementedError
 
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
-        """Partner -> nats that its columns tell about the labels."""
+        """Partner -> nats that its columns reveal about the labels."""
         raise NotImplementedError
 
 

@@ -36,7 +36,7 @@ the tops; labels stay with their owners.
 
 Messages are pipelined, so that a step is two questions and no more: a data owner is sent the
 gradient of one step with the samples of the next, and a label owner names its next batch as it
-answers. ``messages`` has those with which a run begins, ends and is scored, and receipts.
+answers. ``messages`` has those with which a run starts, ends and is scored, and receipts.
 
 Layers, each of which says what it adds: ``server`` (steps on averages), ``selection`` and
 ``choosing`` (lines 4, 5), ``ensemble`` (members, the best epoch), ``asking`` (who is missing),

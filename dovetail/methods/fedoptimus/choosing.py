@@ -1,7 +1,7 @@
 """Choice of who takes part in a round: the most relevant data owners, or those that gain most
 together.
 
-An owner alone may tell much about the labels and nothing that the chosen ones have not told: a copy
+An owner alone may reveal much about the labels and nothing beyond the chosen ones: a copy
 of the best owner is as relevant as the best. Forward selection (Whitney 1971; over mutual
 information Brown, Pocock, Zhao, Lujan, JMLR 2012, section 3) adds the owner p that most raises what
 the chosen group S is worth,
@@ -10,13 +10,13 @@ the chosen group S is worth,
 
 until the share is full. I is ``selection``'s estimate of a group, from the same messages: sums of
 partial distances, ordered; a copy adds the same order and gains about nothing, a noisy owner below
-nothing. It begins with the owner that is worth most alone. Masks would be in vain: sums over S and
+nothing. It starts with the owner that is worth most alone. Masks would be in vain: sums over S and
 over S + p differ by what p alone sent, so that it is refused under them.
 
 What it costs beside scores of relevance: one group for each owner that is left, at each step, so
 about 3 P^2 / 8 groups for half of P owners, of growing size. Distances that are known are not sent
-again. Who sees orders of groups of two with relevance sees orders of larger groups here, which tell
-less of each member; the coordinator asks each owner about more pairs.
+again. Who sees orders of groups of two with relevance sees orders of larger groups here, which
+reveal less of each member; the coordinator asks each owner about more pairs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def forward(
 ) -> Scores:
     """Data owners in the order in which they were added, those that were not behind them.
 
-    A party that fails is left out, and the search begun again without it.
+    A party that fails is left out, and the search started again without it.
 
     Args:
         network: reaches all.
@@ -138,7 +138,7 @@ class _Search:
 
 
 class Chooser:
-    """Keeps the best share of the data owners, scored anew every so many rounds.
+    """Keeps the best share of the data owners, scored again every so many rounds.
 
     Args:
         config: settings; ``share`` is kept.

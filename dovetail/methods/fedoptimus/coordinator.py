@@ -80,7 +80,7 @@ class RunDriver(Driver):
     """A run without its rounds, which ``Coordinator`` plays.
 
     Between rounds ``predicting``'s ``joint``, ``score`` and ``predict`` use the model; at the end
-    owners are told that it is over.
+    owners learn that it is over.
 
     Args:
         config: the run's settings.
@@ -94,7 +94,7 @@ class RunDriver(Driver):
         ready: label owner -> what it said when training began.
         batches: label owner -> its next batch.
         step: of all rounds.
-        top: steps on the average of the tops; known when training has begun.
+        top: steps on the average of the tops; known when training has started.
         measured: label owner -> scores that it has reported, if it is elsewhere.
         held_out: label owner -> how good its model is on samples that it kept out.
     """
@@ -151,7 +151,7 @@ class RunDriver(Driver):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in which the largest shard is passed over once; known when training has begun."""
+        """Steps in which the largest shard is passed over once; known when training has started."""
         rows = max(ready.num_rows for ready in self.ready.values())
         return -(-rows // self.config.batch_size)
 
@@ -288,7 +288,7 @@ class RunDriver(Driver):
             network.ask(dict.fromkeys(labels, message), TimesTaken)
 
     def finish(self, network: Engine) -> None:
-        """Tell owners that their models are whole, so that each keeps its own.
+        """Let owners know that their models are whole, so that each keeps its own.
 
         A data owner that the tops do not know is not told: no mean has a use for its network.
         """

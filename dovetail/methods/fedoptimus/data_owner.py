@@ -40,7 +40,7 @@ class DataParty(Summing):
         local: its context.
 
     Attributes:
-        replicas: the bottom's, one for each label owner; None before training begins.
+        replicas: the bottom's, one for each label owner; None before training starts.
         server: steps on their average.
         open_round: steps were made in it, but no average yet; None: no round is open.
         kept_P: the best average so far; None: the last is what stays.

@@ -1,8 +1,8 @@
-"""How good a label owner's model is, by messages that tell no single label.
+"""How good a label owner's model is, by messages that reveal no single label.
 
 The driver asks data owners for embeddings and hands their mean to the label owner, in its order,
 ``SCORED_AT_ONCE`` samples at a time. The label owner answers with sums over all of its samples, and
-only with the last: sums of a few would tell their labels.
+only with the last: sums of a few would reveal their labels.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class LabelParty(Party):
         local: its context. With a budget no loss, no weight of its top and no score leaves.
 
     Attributes:
-        top: its network; None before training begins.
+        top: its network; None before training starts.
         fitted_threshold: on samples that it kept out of training.
         kept_P: the best top so far; None: the last is what stays.
         times: where the intervals end that all agreed on; none before, and of other labels.
@@ -265,7 +265,7 @@ class LabelParty(Party):
         return released.cpu()
 
     def capped(self, loss: float, held_out: float) -> tuple[float, float]:
-        """Losses as they may leave: zeros under a budget, as both tell of labels."""
+        """Losses as they may leave: zeros under a budget, as both reveal labels."""
         return (loss, held_out) if self.local.budget is None else (0.0, 0.0)
 
     def send(self, reply: M) -> M:

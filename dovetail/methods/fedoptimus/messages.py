@@ -1,6 +1,6 @@
 """FedOptimus' messages beside those of Algorithm 1's steps, which are the page's.
 
-With ``BeginData`` and ``BeginLabels`` a run begins; with ``FinishData`` and ``FinishLabels`` it
+With ``BeginData`` and ``BeginLabels`` a run starts; with ``FinishData`` and ``FinishLabels`` it
 ends. ``Averaged`` and ``TopTaken`` are receipts.
 
 How good a label owner's model is, it reports without telling a single label: the driver asks data
@@ -45,7 +45,7 @@ class BeginLabels(OfFedOptimus):
     """Coordinator -> label owner: training starts. ``settings`` is the ``Config`` as JSON.
 
     ``start`` is what all tops' first weights are drawn from, beside the seed: hexadecimal digits
-    that label owners are told and data owners are not, who could else read labels out of the first
+    that label owners get and data owners do not, who could else read labels out of the first
     gradients. "" in simulation.
     """
 
@@ -155,7 +155,8 @@ class Measure(OfFedOptimus):
 class Measured(OfFedOptimus):
     """Label owner -> coordinator: sums over all samples, with the last; before it zeros.
 
-    Those of a few samples would tell their labels. ``num_right`` is 0 of other labels than classes.
+    Those of a few samples would reveal their labels. ``num_right`` is 0 of other labels than
+    classes.
     """
 
     loss: float

@@ -52,7 +52,7 @@ class OwnersProposed(Proposed):
     aligns = True
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """Sentences on what the party will do, of what its policy agrees to."""
+        """Sentences on the party's part in what its policy agrees to."""
         if "fedoptimus" not in agreed:
             return
         if is_label_owner(site):

@@ -1,4 +1,4 @@
-"""The settings that a party of FedOptimus is told, and how large they may make it."""
+"""The settings that a party of FedOptimus gets, and how large they may make it."""
 
 from __future__ import annotations
 

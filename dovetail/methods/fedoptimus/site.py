@@ -6,7 +6,7 @@ At the site of each, for each driver:
 
 A label owner's labelled rows are split into two parts by its own file, before anything is
 aligned: "train" and "test". The files of one alignment have its name; a run that trains on it has
-an id that begins with that name.
+an id that starts with that name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from dovetail.network.checkpoint import StatefulParty
 
 
 def members_of(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
-    """Algorithm -> what makes an owner's side of its runs; mistakes in its table are told now."""
+    """Algorithm -> what makes an owner's side of its runs; mistakes in its table are reported
+    now."""
     live = _Live(site)
     makers: dict[str, Maker] = {"fedoptimus": _trains(site, live), "selection": _selects(live)}
     if not is_label_owner(site):

@@ -181,7 +181,7 @@ class Holder(Party):
     def mean_loss(self, losses: Sequence[Tensor], *weights: Tensor) -> float:
         """The mean over its steps, as it is sent with its weights.
 
-        Of weights of somebody's making an exact loss tells what noise on a step is to hide: then
+        Of weights of somebody's making an exact loss reveals what noise on a step is to hide: then
         it is 0, whether or not it is a number.
 
         Raises:
@@ -494,7 +494,7 @@ class Agreement:
 
 
 class Agreeing(Driver):
-    """A driver that begins by agreeing with its parties, and has no data.
+    """A driver that starts by agreeing with its parties, and has no data.
 
     Args:
         task: what the parties' labels say; its classes are all that any party has.

@@ -53,7 +53,7 @@ Departures from the paper:
     - The server's width is fixed, as Theorem 1 assumes, unless ``width = "free"``.
     - A party that does not answer by the deadline, or not as asked, keeps its last known part in
       (6): the server step uses the weights it last sent, or began with. The round names it.
-    - A momentum or Adam state starts anew each round, because the parameters were replaced.
+    - A momentum or Adam state starts again each round, because the parameters were replaced.
     - After the last round each party is sent its slice once more (line 9): that is its model.
     - BatchNorm's running means are averaged like weights, but not pulled.
     - What is beside the paper is in layers, off by default: ``settings.py`` lists them.

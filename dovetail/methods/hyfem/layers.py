@@ -1,6 +1,6 @@
 """Layers around HyFEM's page: each is off by default, and then the page is the paper.
 
-    start, classifier   "own" begins with classifiers of the parties' own, matched in round 1; "own"
+    start, classifier   "own" starts with classifiers of the parties' own, matched in round 1; "own"
                         shares extractors only (FedPer), "frozen" trains extractors only
     match_rounds        the assignment is kept from then on
     weights             "even": p_m = 1/M
@@ -198,7 +198,7 @@ class Member(hyfem.Member):
         """The model as it is now: predicts alone.
 
         Raises:
-            TrainingError: training has not begun.
+            TrainingError: training has not started.
         """
         if self._begun is None:
             raise TrainingError(f"party {self.name!r} has no model before training began")
@@ -272,7 +272,7 @@ class Coordinator(hyfem.Coordinator):
         return replace(played, metrics={**played.metrics, "widths": list(self.server.widths)})
 
     def _add(self) -> None:
-        """A server that grew begins again: of neurons that were not there is no mean."""
+        """A server that grew starts again: of neurons that were not there is no mean."""
         server, sums = self.server, self.sums
         shapes = [layer.shape for layer in server.classifier]
         if [layer.shape for layer in sums.classifier] != shapes:

@@ -40,7 +40,7 @@ class HyfemProposed(Proposed):
     """Facet of proposals: what a party shares."""
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
-        """Sentences on what the party will do, of what its policy agrees to."""
+        """Sentences on the party's part in what its policy agrees to."""
         if "hyfem" in agreed:
             columns = any(names for names in site.table.blocks.values())
             clause = ", of whose columns it tells mean and spread" if columns else ""

@@ -8,7 +8,7 @@ partner smooths them by every labelled row.
 Where partners share few of the labelled rows, students would learn from few. So what teaches them
 may have learnt from the others, too, with what own outputs say in place of a number (``Inputs``),
 and speaks of these: held-out rows choose. The joint model learns from shared rows alone: where a
-number is made of own outputs, nothing tells what it is worth beside them.
+number is made of own outputs, nothing shows what it is worth beside them.
 
 Letters: R rows, C outputs, Z numbers of all smoothers, K folds, F inputs (C of the own model, Z).
 """

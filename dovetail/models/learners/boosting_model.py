@@ -127,7 +127,7 @@ class _Steps:
 
 
 def _num_scores(num_outputs: int) -> int:
-    """Unless it is said: two are two classes, of which the first has 0."""
+    """By default two are two classes, of which the first has 0."""
     return 1 if num_outputs == 2 else num_outputs
 
 
@@ -282,7 +282,7 @@ _COUNTS = ("leaf_count", "internal_count")
 
 
 def _written(text: str, num_features: int, num_scores: int) -> str:
-    """The trees of a text that ``_forest`` has read, written anew.
+    """The trees of a text that ``_forest`` has read, written again.
 
     Raises:
         ValueError, KeyError: counts that cannot be.

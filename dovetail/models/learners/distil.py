@@ -69,11 +69,11 @@ class StudentConfig:
         blend: whether the mean of student and own model stands between the two.
         gate: how many standard errors a student must be ahead of the own model on held-out rows,
             or the own model is kept. Below 0 it may fall behind: of a hundred labels, rows cannot
-            tell; and each fold's student has a handicap: it is no mean of all folds', and its rival
-            was chosen on these very rows.
+            show it; and each fold's student has a handicap: it is no mean of all folds', and its
+            rival was chosen on these very rows.
         whole: how many standard errors it must be ahead, or half of it is own model.
         student_rows: each fold's student learns from at most so many rows without label, drawn
-            anew for each.
+            again for each.
         stop_share: of a student's rows, which end its training and choose its settings.
     """
 

@@ -144,7 +144,7 @@ class WithPartners(nn.Module):
         raise NotImplementedError
 
     def tempered(self, joint_BC: Tensor, solo_BC: Tensor) -> Tensor:
-        """(B, C) what is said where partners answered."""
+        """(B, C) outputs where partners answered."""
         if not self._who.halved:
             return joint_BC
         return blended([joint_BC, solo_BC], regression=self._who.regression)

@@ -26,7 +26,7 @@ class Scored:
     Attributes:
         x_NF: their features.
         targets_NC: their labels, as a network learns them.
-        labels_N: the labels, by which folds are dealt.
+        labels_N: the labels, by which folds are split.
         said_NC: what the joint model says of them, NaN where no partner answered.
         weights_N: how much each counts; None: all alike.
     """
@@ -39,7 +39,7 @@ class Scored:
 
 
 def with_scored(owner: Owner, rows: Scored, *, seed: int, party: str) -> Owner:
-    """The owner with these rows after its own; a fold that was dealt stays."""
+    """The owner with these rows after its own; a fold that was given stays."""
     folds_N = make_folds(
         rows.labels_N,
         min(owner.num_folds, len(rows.labels_N)),

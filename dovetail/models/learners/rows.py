@@ -108,7 +108,7 @@ def hard_targets(labels_N: Tensor, num_outputs: int, *, regression: bool) -> Ten
 def make_folds(labels_N: Tensor, num_folds: int, *, seed: int, regression: bool = False) -> Tensor:
     """(N,) folds of even size and, for classes, of even shares of each class.
 
-    A class's rows are dealt to the folds in turn, each class going on where the last one stopped,
+    A class's rows are split over the folds in turn, each class going on where the last one stopped,
     so that a class with fewer rows than folds is no error.
 
     Raises:

@@ -547,7 +547,7 @@ def train_together(
     """Both sides' steps until the label owner ends them.
 
     Args:
-        owner: not begun.
+        owner: not started.
         xs, config, seed, encode_on, streams: the parties', as of ``fit_stacked``.
         early: go back to the best weights.
     """
@@ -590,7 +590,7 @@ def train_together(
 
 
 def prior(targets: Tensor, weights: Tensor, loss: Loss) -> Tensor:
-    """(C,) where the intercept begins: the mean value, or the log of the classes' shares."""
+    """(C,) where the intercept starts: the mean value, or the log of the classes' shares."""
     mean = (targets * weights[:, None]).sum(dim=0) / weights.sum()
     if loss.regression:
         return loss.start(mean)
