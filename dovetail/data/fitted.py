@@ -410,7 +410,7 @@ class FarValues:
             self.farthest = max(self.farthest, float(far[np.abs(far).argmax()]), key=abs)
 
     def clause(self) -> str | None:
-        """What is said of them; None where there is none."""
+        """Remark on them; None if there are none."""
         if not self.far:
             return None
         farthest = np.array([self.farthest])

@@ -208,7 +208,7 @@ class TableEncoder:
         return [clause for each in counted if (clause := each.clause()) is not None]
 
     def counting_far(self) -> list[FarValues]:
-        """What counts such values, of each column that has limits."""
+        """Counter of such values, of each column that has limits."""
         numbers = (each for each in self.fitted if isinstance(each, NumberColumn))
         return [FarValues(each.name, each.limits) for each in numbers if each.limits is not None]
 

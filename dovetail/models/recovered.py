@@ -97,7 +97,7 @@ the label is, and leave it out of columns if it is.'
 
 
 def _too_good(gain: Mapping[str, Any]) -> bool:
-    """Whether no row of many is told wrongly with partners, and some are without."""
+    """Whether no row of many is predicted wrongly with partners, and some are without."""
     rows, bounded = gain.get("rows", 0), gain["score"] in ("auc", "accuracy", "c_index", "r2")
     return bool(bounded and rows >= 100 and gain["joint"] > 0.9995 > gain["alone"])
 
