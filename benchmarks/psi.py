@@ -4,9 +4,11 @@
 
 Two parties with equally many ids, half of them in common. Both parties run in one process, so
 seconds are the work of both; each figure is that of a process of its own, from the ids in memory
-to the intersection. Wall time counts everything, starting worker processes included; processor
-time is the sum over all processes, and changes less when a machine has other work. openmined-psi
-pins a version of protobuf, so PYTHON is an interpreter that has it; without one it is left out.
+to the intersection. "Peak MiB" is of the process: of ours, `import torch` takes 219 before the
+first id comes (its build for processors, on Linux). Wall time counts everything, starting worker
+processes included; processor time is the sum over all processes, and changes less when a machine
+has other work. openmined-psi pins a version of protobuf, so PYTHON is an interpreter that has it;
+without one it is left out.
 """
 
 from __future__ import annotations
