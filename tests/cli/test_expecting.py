@@ -57,8 +57,8 @@ def test_a_score_that_rises_by_less_than_it_varies_is_flat() -> None:
     assert 0.01 < forecast.at_all - forecast.at_half < forecast.spread
     assert not forecast.rises
     assert forecast.sentences()[1] == (
-        "More labels hardly raise the score. In 10 of 35 measured settings like this the solo model "
-        "gained a point or more."
+        "More labels hardly raise the score. In 10 of 35 measured settings like this the solo "
+        "model gained a point or more."
     )
 
 
