@@ -46,7 +46,7 @@ from dovetail.data import Alignment
 from dovetail.data.many_rows import absent, inverse, picked, put, random_order
 from dovetail.data.stored import zeros
 from dovetail.errors import AlignmentError, MessageError, PartyError
-from dovetail.network import Engine
+from dovetail.network import Engine, State
 from dovetail.settings.alignment import CHECKED
 
 # --- What the initiator executes -----------------------------------------------------------------
@@ -171,6 +171,10 @@ def _begun(engine: Engine, party: str, asked: psi.Pass, timeout_s: float | None)
 # --- What a responder executes -------------------------------------------------------------------
 
 
+#: What of passes are numbers and texts.
+_OF_PASSES = ("_pass_index", "_settled", "_num_samples", "_opened", "_mode")
+
+
 class KeyResponder(Responder):
     """A party that answers by match keys: one ``Pass`` and one run of ``psi.py`` after the other.
 
@@ -234,6 +238,47 @@ class KeyResponder(Responder):
         fresh._forget()
         return fresh
 
+    def state(self) -> State | None:
+        """What its next answers depend on, also between two passes; None: nothing is under way."""
+        is_last = self._settled == len(self._keys) - 1
+        if self._pass_index < 0 or (is_last and (self._run is None or self._is_counted)):
+            return None
+        arrays = {"left_M": self._left_M, "order_M": self._order_M, "mixed_N": self._mixed_N}
+        if self._mode == "cardinality":  # random points stand for rows without a key
+            arrays["points_M32"] = self._points_M32
+        return {
+            "run": None if self._run is None else self._run.state(),
+            "passes": {name: getattr(self, name) for name in _OF_PASSES},
+            "aligned": {str(place): rows_S for place, rows_S in enumerate(self._aligned)},
+            **{name: torch.from_numpy(each.copy()) for name, each in arrays.items()},
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there, with the same keys.
+
+        Raises:
+            AlignmentError: its table has other rows now.
+        """
+        self._forget()
+        self._rows_S = self._run = None
+        if len(state["left_M"]) != self._num_rows:
+            raise AlignmentError("has another table than when the alignment began; align anew")
+        for name in _OF_PASSES:
+            setattr(self, name, state["passes"][name])
+        self._aligned = [state["aligned"][str(each)] for each in range(len(state["aligned"]))]
+        self._left_M, self._order_M = state["left_M"].numpy(), state["order_M"].numpy()
+        self._mixed_N = state["mixed_N"].numpy()
+        self._enter(self._pass_index)
+        if "points_M32" in state:
+            self._points_M32 = state["points_M32"].numpy()
+        if state["run"] is not None:
+            super().restore(state["run"])
+
+    def _enter(self, place: int) -> None:
+        """The rows that are left and have a key of this pass enter it."""
+        self._usable_K, _ = self._keys[place].usable(self._left_M)
+        self._points_M32 = picked(self._points[place], self._usable_K, self.name)
+
     def _pass(self, message: psi.Pass, sender: str = "the initiator") -> psi.Passing:
         """A pass starts: its rows are those that are left and have a key of their own."""
         if message.num_passes != len(self._keys):
@@ -260,8 +305,7 @@ class KeyResponder(Responder):
             )
         self._run = None
         self._pass_index, self._opened = message.place, True
-        self._usable_K, _ = self._keys[message.place].usable(self._left_M)
-        self._points_M32 = picked(self._points[message.place], self._usable_K, self.name)
+        self._enter(message.place)
         return psi.Passing(self._num_rows)
 
     def _enter_all(self) -> None:

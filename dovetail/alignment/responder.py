@@ -173,9 +173,18 @@ class Responder:
         return "" if self._run is None else "an alignment is under way, and its secret is nowhere"
 
     def state(self) -> State | None:
-        """State that the next answers depend on; None: no run is under way, or one that is not
-        kept."""
-        return None if self._run is None or self.has_passes else self._run.state()
+        """State that the next answers depend on; None: no run is under way."""
+        return None if self._run is None or self._is_counted else self._run.state()
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether the run is a count of which everything has left."""
+        if self._run is None or self._run.begin.mode != "cardinality":
+            return False
+        theirs, size = self._run.begin.num_ids, self._run.begin.batch_size
+        return self._run.num_doubled >= psi.batches_of(
+            theirs, size
+        ) and self._run.num_blinded >= psi.batches_of(self.num_ids, size)
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same ids.

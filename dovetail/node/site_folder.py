@@ -23,11 +23,12 @@ import json
 import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -185,10 +186,22 @@ class Refusals:
         self._print(f"refused {message or 'a message'} of {driver!r}: {why}{times}")
 
 
+class _Log(RotatingFileHandler):
+    """A log whose disk may be full: that ends nothing, and shows nobody a traceback."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """The log of this package goes to a file that does not grow without end."""
-    handler = RotatingFileHandler(path, maxBytes=10_000_000, backupCount=3, encoding="utf-8")
+    handler = _Log(path, maxBytes=10_000_000, backupCount=3, encoding="utf-8")
     path.chmod(0o600)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     with closing(handler), handled_by(handler):

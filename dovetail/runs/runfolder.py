@@ -188,7 +188,8 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         nothing_yet = not (self._metrics.tell() or self._variants or self._resume)
-        self._metrics.close()
+        with naming(self.path / "metrics.jsonl"):
+            self._metrics.close()
         if self._finished or (kind is not None and nothing_yet):
             self._forget()
 

@@ -23,10 +23,11 @@ from dovetail.alignment import (
     with_rows_of,
 )
 from dovetail.alignment.matchkeys import component, key_values, match_key, rate
-from dovetail.alignment.psi import Blinded, Doubled, Passing, Proofs, Prove, Ready, Received
+from dovetail.alignment.psi import Blinded, Doubled, Pass, Passing, Proofs, Prove, Ready, Received
 from dovetail.data import many_rows, stored, table_from_arrays
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.network import InProcess, decode
+from dovetail.network.checkpoint import read_state, written_state
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "dirty_twins.py"
 
@@ -196,6 +197,66 @@ CLINIC = {
     "surname": ["Ode", "X", "Y", "Kim"],
     "born": ["1980-01-02"] * 4,
 }
+
+
+class Restarted:
+    """A shop whose process ends after each answer; the next one goes on from its state."""
+
+    accepts = KeyResponder.accepts
+
+    def __init__(self, **given: Any) -> None:
+        self._given, self._data = given, b""
+        self.last: KeyResponder | None = None
+
+    def handle(self, message: Any) -> Any:
+        shop = KeyResponder("shop", keys_of(SHOP, *WATERFALL), **self._given)
+        if self._data:
+            shop.restore(read_state(self._data))
+        answer, self.last = shop.handle(message), shop
+        state = shop.state()
+        self._data = b"" if state is None else written_state(state)
+        return answer
+
+    @property
+    def over(self) -> bool:
+        """Nothing is kept when an alignment is over."""
+        return not self._data
+
+
+def test_an_alignment_by_keys_goes_on_in_another_process_after_each_answer() -> None:
+    shop, steady = Restarted(), KeyResponder("shop", keys_of(SHOP, *WATERFALL))
+    pairs = []
+    for party in (shop, steady):
+        engine = InProcess({"shop": party}, driver="bank")
+        aligned = align_by_keys(engine, keys_of(BANK, *WATERFALL))
+        last = party.last if isinstance(party, Restarted) else party
+        assert last is not None
+        everyone = with_rows_of(aligned, [last])
+        shared = everyone.shared("bank", "shop")
+        rows = (everyone.rows[name][shared].tolist() for name in ("bank", "shop"))
+        pairs.append(sorted(zip(*rows, strict=True)))
+    assert shop.over
+    assert pairs[0] == pairs[1]
+    assert pairs[0]
+
+
+def test_a_count_by_keys_goes_on_in_another_process_after_each_answer() -> None:
+    shop, steady = Restarted(), KeyResponder("shop", keys_of(SHOP, *WATERFALL))
+    engines = [InProcess({"shop": each}, driver="bank") for each in (shop, steady)]
+    found, wanted = (count_by_keys(each, keys_of(BANK, *WATERFALL)) for each in engines)
+    assert shop.over
+    assert found == wanted
+
+
+def test_keys_of_another_table_do_not_go_on() -> None:
+    keys = keys_of(SHOP, *WATERFALL)
+    shop = KeyResponder("shop", keys)
+    shop.handle(Pass(0, len(keys), str(keys[0].key), 6))
+    state = shop.state()
+    assert state is not None
+    fewer = {name: values[:4] for name, values in SHOP.items()}
+    with pytest.raises(AlignmentError, match="another table than when the alignment began"):
+        KeyResponder("shop", keys_of(fewer, *WATERFALL)).restore(state)
 
 
 def test_a_count_by_keys_is_that_of_the_alignment_and_tells_nobody_which() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,12 +122,45 @@ class Cable:
         self._listening.close()
 
 
+@dataclass(frozen=True)
+class Disk:
+    """A small disk of its own, in memory."""
+
+    folder: Path
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        with suppress(OSError), (self.folder / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def empty(self) -> None:
+        (self.folder / "filler").unlink()
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Disk]:
+    """A folder, with what it has, as a disk of 8 MiB; only root may."""
+    before = folder.with_name(f"{folder.name}-before")
+    folder.mkdir(exist_ok=True)
+    shutil.copytree(folder, before)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no small disk can be mounted here: only root may")
+    try:
+        shutil.copytree(before, folder, dirs_exist_ok=True)
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 @dataclass(eq=False)
 class Two(Federation):
     """A clinic that drives, and a lab; each site has a secret of its own, the same in each test."""
 
     place: str = ""  # where letters lie; "": the lab dials
     through: int = 0  # port that the lab dials; 0: the driver's
+    predicts: bool = False  # the driver predicts by a run that is there, rather than trains
 
     def change_run(self, *changes: tuple[str, str]) -> None:
         path = self.folder / "network.toml"
@@ -178,6 +213,19 @@ class Two(Federation):
 
     def train(self, out: str, *more: object) -> Process:
         return self.start("train", "network.toml", "--out", out, *more)
+
+    def drive(self, *more: object) -> Process:
+        """What the driver does: a run into "out", or a prediction into "said.csv"."""
+        if not self.predicts:
+            return self.train("out", *more)
+        wait = () if self.place else ("--wait", "60")
+        reach = ("--mailbox", self.place) if self.place else ("--listen", f"127.0.0.1:{self.port}")
+        asked = ("--party", "clinic.toml", "--partners", "lab", *reach, *wait)
+        return self.start("predict", "trained", "new.csv", "--out", "said.csv", *asked)
+
+    def made(self) -> bytes:
+        """Weights of the run in "out", or what was predicted."""
+        return (self.folder / "said.csv").read_bytes() if self.predicts else self.weights("out")
 
     def weights(self, out: str) -> bytes:
         return (self.folder / out / "models" / "clinic" / "model.safetensors").read_bytes()
@@ -237,6 +285,8 @@ def aligned(
         shutil.copytree(folder / f"{name}.site", two.folder / f"{name}.site", dirs_exist_ok=True)
 
     def undisturbed(method: str) -> bytes:
+        if two.predicts:
+            return bytes(twins["predicted"])
         if method not in twins:
             copied = shutil.copytree(folder, tmp_path / f"twin-{method}")
             with Two(copied, free_port(), two.joining, local_secrets=True).ending() as pair:
@@ -253,6 +303,39 @@ def aligned(
     return undisturbed
 
 
+@pytest.fixture
+def trained(two: Two, aligned: Callable[[str], bytes], twins: dict[str, Any]) -> None:
+    """Has two predict by a run that is over, and twins have what it predicts undisturbed."""
+    kept = twins["folder"].with_name("trained")
+    if not kept.exists():
+        shutil.copytree(twins["folder"], kept)
+        with Two(kept, free_port(), two.joining, local_secrets=True).ending() as pair:
+            assert isinstance(pair, Two)
+            (kept / "network.toml").write_text(RUN.format(port=pair.port))
+            policy = (kept / "lab.toml").read_text()
+            twice = "[policy]\nsealed = { numbers_per_row = 2 }"  # of training, and of a prediction
+            (kept / "lab.toml").write_text(policy.replace("[policy]", twice, 1))
+            rows = (kept / "clinic.csv").read_text().splitlines(keepends=True)
+            (kept / "new.csv").write_text("".join(rows[:80]))
+            lab, driver = pair.join_lab(), pair.train("trained")
+            assert driver.ended() == 0, driver.printed()
+            lab.signal(signal.SIGTERM)
+            lab.ended()
+            shutil.copytree(kept, kept.with_name("predicted"))
+        with Two(kept.with_name("predicted"), free_port(), two.joining).ending() as pair:
+            assert isinstance(pair, Two)
+            pair.predicts, pair.local_secrets = True, True
+            pair.join_lab()
+            driver = pair.drive()
+            assert driver.ended() == 0, driver.printed()
+            twins["predicted"] = pair.made()
+    for name in ("clinic.site", "lab.site", "trained"):
+        shutil.copytree(kept / name, two.folder / name, dirs_exist_ok=True)
+    for name in ("lab.toml", "new.csv"):
+        shutil.copy(kept / name, two.folder / name)
+    two.predicts = True
+
+
 # --- The table ------------------------------------------------------------------------------------
 
 #: When -> the message that is being answered.
@@ -260,6 +343,7 @@ _AT = {
     "alignment": "psi.GetDoubled",
     "question": "sealed.Begin",
     "step": "apfed.Codes",
+    "prediction": "smoothing.Smooth",
 }
 
 #: The driver's process, and the partner's, when all is over or goes on.
@@ -272,7 +356,7 @@ def partner_signalled(
     """It is killed, stopped or told to end at a message, and comes again, or not."""
     if not again:
         two.change_run(("wait_s = 60", "wait_s = 25\ngrace_s = 1"))
-    lab, driver = two.join_holding(kind, after=after), two.train("out")
+    lab, driver = two.join_holding(kind, after=after), two.drive()
     two.wait_held()
     lab.signal(number)
     if not again:
@@ -289,12 +373,12 @@ def partner_signalled(
 
 
 def driver_killed(two: Two, kind: str) -> Ended:
-    lab, driver = two.join_holding(kind, after=True), two.train("out")
+    lab, driver = two.join_holding(kind, after=True), two.drive()
     two.wait_held()
     driver.signal(signal.SIGKILL)
     driver.ended()
     two.let_go()
-    return two.train("out", "--resume"), lab
+    return two.drive(*([] if two.predicts else ["--resume"])), lab
 
 
 def line_cut(two: Two, kind: str) -> Ended:
@@ -302,7 +386,7 @@ def line_cut(two: Two, kind: str) -> Ended:
         cable = Cable(two.port)
         stack.callback(cable.close)
         two.through = cable.port
-        lab, driver = two.join_holding(kind, after=True), two.train("out")
+        lab, driver = two.join_holding(kind, after=True), two.drive()
         two.wait_held()
         cable.cut()
         two.let_go()
@@ -311,6 +395,41 @@ def line_cut(two: Two, kind: str) -> Ended:
         cable.mend()
         assert driver.ended() == 0, driver.printed()
         return driver, lab
+
+
+def partner_disk_full(two: Two, kind: str) -> Ended:
+    """Its site is on a disk that is full when it answers; then there is room, and all goes on."""
+    with small_disk(two.folder / "lab.site") as disk:
+        lab, driver = two.join_holding(kind), two.drive()
+        two.wait_held()
+        disk.fill()
+        two.let_go()
+        assert driver.ended() == 2, driver.printed()
+        said = " ".join(driver.printed().split())
+        assert "cannot write its ledger, and sends nothing that is not written down" in said
+        disk.empty()
+        again = two.drive("--overwrite")
+        again.ended()
+        return again, lab
+
+
+def driver_disk_full(two: Two, kind: str) -> Ended:
+    """The run's folder is on a disk that is full while the partner answers."""
+    with small_disk(two.folder / "out") as disk:
+        lab, driver = two.join_holding(kind), two.drive()
+        two.wait_held()
+        disk.fill()
+        two.let_go()
+        assert driver.ended() == 2, driver.printed()
+        said = driver.printed().replace("\n", "")
+        assert f"no space left on the disk at {disk.folder}" in said, driver.printed()
+        disk.empty()
+        again = two.drive("--resume")
+        again.ended()
+        shutil.copytree(two.folder / "out", two.folder / "done")
+    two.folder.joinpath("out").rmdir()
+    two.folder.joinpath("done").rename(two.folder / "out")
+    return again, lab
 
 
 def clock_back(two: Two, kind: str) -> Ended:
@@ -335,8 +454,11 @@ BREAKS: dict[str, Callable[..., Ended]] = {
         partner_signalled, number=_END, again=True, after=True
     ),
     "driver killed, `--resume`": driver_killed,
+    "driver killed, given again": driver_killed,
     "line cut, mended": line_cut,
     "partner's clock back two days": clock_back,
+    "partner's disk full, then not": partner_disk_full,
+    "driver's disk full, `--resume`": driver_disk_full,
 }
 
 
@@ -354,7 +476,9 @@ def test_what_breaks_ends_as_the_page_says(
     two: Two, request: pytest.FixtureRequest, row: list[str]
 ) -> None:
     when, what, engine, method, code, driver_prints, partner_prints, same = row
-    twin = request.getfixturevalue("aligned") if same else None
+    twin = request.getfixturevalue("aligned") if same == "yes" else None
+    if when == "prediction":
+        request.getfixturevalue("trained")
     two.of_method(method)
     if engine == "letters":
         two.by_letter()
@@ -367,12 +491,16 @@ def test_what_breaks_ends_as_the_page_says(
     for words in re.findall("`([^`]+)`", partner_prints):
         assert words in heard, heard
     assert "Traceback" not in said + heard
+    if when == "prediction":
+        with (two.folder / "said.csv").open() as file:
+            said_by = [row["answered"] for row in csv.DictReader(file)]
+        assert ("lab" in said_by) == (same == "yes")
     if (when, engine) == ("alignment", "letters"):  # it went on
         assert "anew" not in said
         assert two.count("SELECT count(*) FROM alignments") == 1
         assert not [*(two.folder / "lab.site/mailbox").glob("*.aligning-*")]
     if twin is not None:
-        assert two.weights("out") == twin(method)
+        assert two.made() == twin(method)
 
 
 def test_every_way_to_break_stands_in_the_page() -> None:
