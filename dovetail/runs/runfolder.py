@@ -187,8 +187,8 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        nothing_yet = not (self._metrics.tell() or self._variants or self._resume)
-        with naming(self.path / "metrics.jsonl"):
+        with naming(self.path / "metrics.jsonl"):  # both write what is left in memory
+            nothing_yet = not (self._metrics.tell() or self._variants or self._resume)
             self._metrics.close()
         if self._finished or (kind is not None and nothing_yet):
             self._forget()
