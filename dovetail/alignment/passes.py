@@ -239,7 +239,7 @@ class KeyResponder(Responder):
         return fresh
 
     def state(self) -> State | None:
-        """State on which its next answers depend, also between two passes; None: nothing is under way."""
+        """State on which its next answers depend, also between passes; None: nothing goes on."""
         is_last = self._settled == len(self._keys) - 1
         if self._pass_index < 0 or (is_last and (self._run is None or self._is_counted)):
             return None
