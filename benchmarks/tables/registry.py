@@ -927,7 +927,7 @@ _EVERY = (
         cells=tuple(_fedoptimus_table_1()),
         over="epoch",
         more={"log_loss": "loss", "megabytes": "MB sent"},
-        note="Here FedOptimus is seventh, sixth and sixth of its seven rows. CS chooses once, "
+        note="CS chooses once, "
         "before training, by what each strip adds (forward), which is not the paper's choice in "
         "every round. The pooled network has 8 channels and a rate that was not tuned: it is no "
         "ceiling.",
