@@ -165,10 +165,11 @@ def test_a_small_table_trains_or_says_why_not(
         "algorithms": ["align", "apfed", "apfed-d"],
         "sealed": {"kernel": kernel, "least_rows": 2},
     }
+    home = tmp_path_factory.mktemp("home")
     with contextlib.suppress(DovetailError):
         parties = [
-            dt.Party("own", owner, id="id", label="label", task=task),
-            dt.Party("partner", partner, id="id", policy=policy),
+            dt.Party("own", owner, id="id", label="label", task=task, folder=home),
+            dt.Party("partner", partner, id="id", policy=policy, folder=home),
         ]
         for act in (dt.inspect, dt.align):
             with contextlib.suppress(DovetailError):
