@@ -12,7 +12,7 @@ import dovetail as dt
 from dovetail.models.learners.linear import Linear
 from dovetail.models.raw import read_rows
 from dovetail.models.relied import SHOWN, relied
-from dovetail.report import read_run
+from dovetail.report.folder import read_run
 from dovetail.report.make import make_report
 from dovetail.report.relied import relied as plots
 
