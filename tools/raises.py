@@ -291,7 +291,6 @@ ALLOWED = {
     "models.key_files.write_keys": "writes tensors of its own",
     "models.learners.": "standardised features; of constant ones boosting splits none",
     "models.matching._match_party": "weights, which messages refuse if they are not finite",
-    "models.metrics.": "as many finite outputs as labels; of one class it says nan",
     "models.moments.": "covariances of standardised features",
     "models.onnx_files.open_session": "makes options",
     "models.several_scores.": "as many finite outputs as labels; of one class it says nan",

@@ -565,17 +565,16 @@ def write_table(
     further = partial.with_name(f"{partial.name}.rows")
     connection = shared_cursor()
 
-    def copy(rows: Mapping[str, np.ndarray], to: Path, how: str) -> None:
-        connection.register("data", {name: _writable(v) for name, v in rows.items()})
-        connection.execute(f"COPY (SELECT * FROM data) TO {literal(str(to))} ({how})")
-        connection.unregister("data")
-
+    to, how = partial, formats[suffix]
     try:
-        copy(columns, partial, formats[suffix])
-        for rows in itertools.chain(*more):
-            copy(rows, further, "FORMAT csv, HEADER false")
-            with partial.open("ab") as file, further.open("rb") as added:
-                shutil.copyfileobj(added, file)
+        for rows in itertools.chain([columns], *more):
+            connection.register("data", {name: _writable(v) for name, v in rows.items()})
+            connection.execute(f"COPY (SELECT * FROM data) TO {literal(str(to))} ({how})")
+            connection.unregister("data")
+            if to is further:
+                with partial.open("ab") as file, further.open("rb") as added:
+                    shutil.copyfileobj(added, file)
+            to, how = further, "FORMAT csv, HEADER false"
         os.replace(partial, path)
     except (duckdb.Error, OSError) as error:
         why = first_line(error)

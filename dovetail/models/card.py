@@ -240,6 +240,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     run_folder = folder.resolve().parent.parent
     ledger = _ledger(run_folder / "ledger.jsonl")
     report: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
+    report["refitted"] = None
     try:
         result = _read_json(run_folder / "result.json")
         baselines = _baselines(result, party)

@@ -17,7 +17,7 @@ Letters: N rows, F features, C outputs, K raw columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -317,9 +317,8 @@ def importance_of(
         order = torch.from_numpy(rng.permutation(num_rows))
         dealt = {block: values[order] for block, values in drawn.items()}
         before = scored(outputs[rows], labels_N[rows])
-        for column in names:
-            moved = groups.moved(drawn, column, dealt)
-            after = scored(model.outputs(moved), labels_N[rows])
+        for column, outputs_NC in _moved_outputs(model, groups, drawn, dealt, names):
+            after = scored(outputs_NC, labels_N[rows])
             if before is not None and after is not None:
                 drops[column].append(sign * (before - after))
     importances = []
@@ -328,6 +327,26 @@ def importance_of(
         mean = float(np.mean(values)) if values else 0.0
         importances.append(Importance(column, mean, float(low), float(high)))
     return scores[name], tuple(sorted(importances, key=lambda each: -each.mean))
+
+
+def _moved_outputs(
+    model: Explained,
+    groups: Groups,
+    drawn: Mapping[str, Tensor],
+    dealt: Mapping[str, Tensor],
+    names: Sequence[str],
+) -> Iterator[tuple[str, Tensor]]:
+    """(N, C) outputs of these rows with each column permuted.
+
+    Several columns share a call, which costs more than its rows.
+    """
+    num_rows = len(next(iter(drawn.values())))
+    at_once = max(1, _AT_ONCE // max(1, num_rows))
+    for start in range(0, len(names), at_once):
+        some = names[start : start + at_once]
+        moved = [groups.moved(drawn, column, dealt) for column in some]
+        whole = {block: torch.cat([each[block] for each in moved]) for block in drawn}
+        yield from zip(some, model.outputs(whole).split(num_rows), strict=True)
 
 
 def _explained_outputs(task: Task, outputs_NC: Tensor, outputs_N: Tensor | None = None) -> Tensor:

@@ -21,13 +21,15 @@ from dovetail.models.metrics import headline, score
 from dovetail.models.threads import one_thread
 
 #: Columns that are told.
-SHOWN = 10
+SHOWN = 8
 
-#: Rows that are permuted, and how often.
-_ROWS, _REPEATS = 1000, 10
+#: Rows that are permuted, of two classes or a number, and how often. A row of ten classes costs a
+#: model of boosted trees as much as five of two, so fewer are taken.
+_ROWS, _LEAST_ROWS, _REPEATS = 150, 50, 3
 
-#: Of more columns, so many are judged after one draw of so many rows; of more than that, none.
-_JUDGED, _FIRST_ROWS, _MOST = 30, 300, 2000
+#: Of more columns, so many are judged after one draw of a third of the rows; of more than that,
+#: none: a run is to take little longer for it.
+_JUDGED, _MOST = 8, 200
 
 
 @one_thread()
@@ -61,13 +63,14 @@ def relied(
     if not len(labels_N) or len(groups.names) > _MOST:
         return None
     name, rng = headline(model.task), np.random.default_rng(seed)
-    order = torch.from_numpy(rng.permutation(len(labels_N)))[:_ROWS]
+    num_rows = max(_LEAST_ROWS, 2 * _ROWS // max(2, model.task.num_outputs))
+    order = torch.from_numpy(rng.permutation(len(labels_N)))[:num_rows]
     x, labels_N, names = {block: each[order] for block, each in x.items()}, labels_N[order], None
     if name not in score(model.task, model.outputs(x), labels_N):
         return None
     if len(groups.names) > _JUDGED:
-        few = {block: each[:_FIRST_ROWS] for block, each in x.items()}
-        _, first = importance_of(model, groups, few, labels_N[:_FIRST_ROWS], 1, rng)
+        few = {block: each[: num_rows // 3] for block, each in x.items()}
+        _, first = importance_of(model, groups, few, labels_N[: num_rows // 3], 1, rng)
         names = [each.column for each in first if each.column not in answers]
         names = [*answers, *names[:_JUDGED]]
     _, each = importance_of(model, groups, x, labels_N, _REPEATS, rng, names)

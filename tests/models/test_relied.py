@@ -28,7 +28,7 @@ def test_columns_that_the_label_follows_come_first() -> None:
     model, x, labels = told(clinic_table(300))
     found = relied(model, x, labels, seed=0)
     assert found is not None
-    assert (found["score"], found["rows"], found["of"]) == ("auc", 300, 4)
+    assert (found["score"], found["rows"], found["of"]) == ("auc", 150, 4)
     names = [name for name, *_ in found["columns"]]
     assert set(names) == {"age", "job", "smoker", "admitted"}
     assert names[0] == "age"
