@@ -507,10 +507,12 @@ def _watched(lines: Lines, talk: Progress) -> Iterator[None]:
 
     def watch() -> None:
         lost_at: dict[str, float] = {}
-        while not ended.wait(TICK_S):
+        over = False
+        while not over:
+            over = ended.wait(TICK_S)  # the last look is after the end, for who came back just now
             here, now = lines.connected, time.monotonic()
             for name in lines.links:
-                if name not in here and name not in lost_at:
+                if name not in here and name not in lost_at and not over:
                     lost_at[name] = now
                     talk.warn(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
                 elif name in here and name in lost_at:
