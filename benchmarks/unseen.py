@@ -210,17 +210,17 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def line(group: list[dict[str, Any]]) -> dict[str, Any]:
     """Means of some cells, and how far from local they are, in points."""
-    told: dict[str, Any] = {
+    cells: dict[str, Any] = {
         what: f"{np.mean([each[what] for each in group]):.3f}" for what in SHOWN
     }
     for what in ("solo", "joint"):
         gains = 100 * np.array([each[what] - each["local"] for each in group])
-        told |= {
+        cells |= {
             f"{what} less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})",
             f"{what}: over a point below": int((gains < -1).sum()),
         }
     anyone = [100 * (each["solo"] - max(each["LR"], each["LightGBM"])) for each in group]
-    return told | {"solo less the better of LR and LightGBM": f"{np.mean(anyone):+.1f}"}
+    return cells | {"solo less the better of LR and LightGBM": f"{np.mean(anyone):+.1f}"}
 
 
 def first_screen(cells: list[dict[str, Any]]) -> str:

@@ -13,13 +13,11 @@ import os
 import re
 import shutil
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from answering import until_it_answers
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -68,14 +66,7 @@ def background(installed: Path, folder: Path, command: str, url: str) -> Iterato
         ["bash", "-c", f"exec {command}"], cwd=folder, env=variables(installed, folder)
     )
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                urllib.request.urlopen(url, timeout=5).read()
-                break
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        until_it_answers(url, process)
         yield
     finally:
         process.terminate()

@@ -98,8 +98,8 @@ UNTESTED = (
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
     """Notes below the table: the share of the gain kept, and plain warnings."""
-    chosen = [each for _, each in _each_seed(result.get("distilled", {}))]
-    for name, each in _each_seed(result.get("distilled", {})):
+    seeds = _each_seed(result.get("distilled", {}))
+    for name, each in seeds:
         where = f"seed {name}: " if name else ""
         for party, why in each["lost"].items():
             yield f"{where}the joint model was trained without {party!r}: {why}"
@@ -110,7 +110,7 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
                 f"{where}The solo model says of {', '.join(own)} what the best local model says: "
                 "on held-out rows the partners did not help with that."
             )
-    for few in {str(each["few"]): each["few"] for each in chosen if each.get("few")}.values():
+    for few in {str(each["few"]): each["few"] for _, each in seeds if each.get("few")}.values():
         rows = ", ".join(f"{count_text(num, 'row')} of {name}" for name, num in few.items())
         yield (
             f"Only {rows} trained: which model is best, and whether partners help, is chosen on "
@@ -119,7 +119,7 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
         )
     refitted = {
         (each["refitted"]["labelled"], each["refitted"]["tested"])
-        for each in chosen
+        for _, each in seeds
         if "refitted" in each
     }
     for labelled, tested in sorted(refitted):

@@ -418,14 +418,14 @@ class FarValues:
             kinds.day_text(number) if self.is_date else f"{number:.10g}"
             for number in (*farthest.tolist(), *self.limit.clip(farthest).tolist())
         ]
-        told = (
+        remark = (
             f"is far from all others: {written[0]} is read as {written[1]}; leave it empty "
             "if it stands for no value"
             if self.far == 1
             else f"are far from all others, such as {written[0]}, and are read as {written[1]}; "
             "leave them empty if they stand for no value"
         )
-        return f"{self.far:,} of {self.values:,} values of {self.name!r} {told}"
+        return f"{self.far:,} of {self.values:,} values of {self.name!r} {remark}"
 
 
 def far_in(table: Table, names: Iterable[str]) -> list[str]:

@@ -191,18 +191,17 @@ def score_party(
     threshold = None
     if decision is not None:
         outputs, threshold = decision.calibrated(outputs), decision.threshold
-    told = details(task, outputs, labels, threshold=threshold)
+    more = details(task, outputs, labels, threshold=threshold)
     if relied is not None and (columns := relied()) is not None:
-        told["relied"] = columns
-    return {**all_scores(task, outputs, labels, threshold=threshold), DETAILS: told}
+        more["relied"] = columns
+    return {**all_scores(task, outputs, labels, threshold=threshold), DETAILS: more}
 
 
 def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
     """Share that is classified rightly; of numbers 1 / (1 + mean squared error, in squares of
     their scale): 1 where all are right, and of counts, amounts and quantiles the same of their
     deviance or pinball loss; of several labels the share that is predicted rightly, of those that
-    rows
-    have; of times to an event Harrell's C, 0.5 without a pair."""
+    rows have; of times to an event Harrell's C, 0.5 without a pair."""
     if isinstance(task, Classification):
         return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
     if isinstance(task, Survival):

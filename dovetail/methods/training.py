@@ -330,6 +330,7 @@ class Training:
         device: where every party of this process computes.
         last_only: score after the last round only, whatever the run file says.
         trying: settings are tried, and parties judge them on rows that they keep out of training.
+        reported: which columns models rely on is found, too: for a run with a folder of its own.
     """
 
     kind: Kind
@@ -340,6 +341,7 @@ class Training:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     last_only: bool = False
     trying: bool = False
+    reported: bool = False
 
     @property
     def evaluate_every(self) -> int:
@@ -523,9 +525,9 @@ class VariantRun:
             rows: the model and these rows, if the columns that it relies on are reported;
                 else None. They are of the run's own method, and of the parties that a report shows.
         """
-        what, relied = name or self.name, None
-        told = what == self.training.run.method and party in [*self.party_data][:_RELIED]
-        if rows is not None and told:
+        what, relied, training = name or self.name, None, self.training
+        is_shown = what == training.run.method and party in [*self.party_data][:_RELIED]
+        if rows is not None and training.reported and is_shown:
             relied = partial(relied_on, *rows, labels, seed=0)
         return score_party(
             party,

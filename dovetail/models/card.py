@@ -239,8 +239,8 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     left it."""
     run_folder = folder.resolve().parent.parent
     ledger = _ledger(run_folder / "ledger.jsonl")
-    report: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
-    report["refitted"] = None
+    report: dict[str, Any] = {"scores": {}, "baselines": {}, "warnings": []}
+    report |= {"recovered": None, "refitted": None}
     try:
         result = _read_json(run_folder / "result.json")
         baselines = _baselines(result, party)

@@ -11,7 +11,7 @@ distribution. An alarm needs a difference that is large and no chance: PSI above
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,17 +184,32 @@ def drift(encoders: Sequence[TableEncoder], table: Table) -> list[ColumnDrift]:
     Raises:
         DataError: columns that are not there, or text where numbers are expected.
     """
-    columns = {each.name: each for encoder in encoders for each in encoder.fitted}
-    raw: dict[str, np.ndarray] = {}
-    for encoder in encoders:
-        raw |= encoder.raw(table)
-    drifts = []
-    for name, column in columns.items():
-        if column.seen is not None:
-            drift_here = compare(column, count(column, raw[name]), num_columns=len(columns))
-            if drift_here is not None:
-                drifts.append(drift_here)
-    return drifts
+    return _drifts(_counted(encoders, table), encoders)
+
+
+def _counted(
+    encoders: Iterable[TableEncoder], table: Table
+) -> dict[str, tuple[FittedColumn, Counts]]:
+    """Name -> column and counts of a table, of those of which training kept something.
+
+    Raises:
+        DataError: columns that are not there, or text where numbers are expected.
+    """
+    return {
+        column.name: (column, count(column, raw[column.name]))
+        for encoder, raw in ((each, each.raw(table)) for each in encoders)
+        for column in encoder.fitted
+        if column.seen is not None
+    }
+
+
+def _drifts(
+    counts: Mapping[str, tuple[FittedColumn, Counts]], encoders: Iterable[TableEncoder]
+) -> list[ColumnDrift]:
+    """Comparisons of these counts with training, of columns that had rows enough."""
+    num_columns = len({each.name for encoder in encoders for each in encoder.fitted})
+    compared = (compare(*each, num_columns=num_columns) for each in counts.values())
+    return [each for each in compared if each is not None]
 
 
 def warning(drifts: Sequence[ColumnDrift], *, of: int | None = None) -> str | None:
@@ -232,7 +247,6 @@ class Shift:
         encoders = [each for each in inputs.values() if isinstance(each, TableEncoder)]
         self._encoders = [(each, each.counting_far()) for each in encoders]
         self._counts: dict[str, tuple[FittedColumn, Counts]] = {}
-        self._names = {each.name for encoder in encoders for each in encoder.fitted}
 
     def add(self, table: Table) -> None:
         """These rows, too.
@@ -240,24 +254,17 @@ class Shift:
         Raises:
             DataError: columns that are not there, or values that do not fit.
         """
-        here: dict[str, tuple[FittedColumn, Counts]] = {}
         for encoder, far in self._encoders:
             for each in far:
                 each.add(encoder.cells(table, each.name))
-            for column in encoder.fitted:
-                raw = column.raw(encoder.cells(table, column.name), table.description)
-                if column.seen is not None:
-                    here[column.name] = column, count(column, raw)
-        for name, (column, counts) in here.items():
+        for name, (column, counts) in _counted((each for each, _ in self._encoders), table).items():
             before = [self._counts[name][1]] if name in self._counts else []
             self._counts[name] = column, summed([*before, counts])
 
     def text(self) -> str | None:
         """The warning; None where nothing is known or differs."""
         clauses = [clause for _, far in self._encoders for each in far if (clause := each.clause())]
-        num_columns = len(self._names)
-        compared = (compare(*each, num_columns=num_columns) for each in self._counts.values())
-        text = warning([each for each in compared if each is not None])
+        text = warning(_drifts(self._counts, (each for each, _ in self._encoders)))
         if text is not None:
             clauses.append(f"{text}; dovetail drift tells more")
         return "; ".join(clauses) or None

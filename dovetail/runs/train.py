@@ -269,7 +269,7 @@ class _Opened:
     ) -> dict[str, Any]:
         """Train a seed into its folder: the method, then each baseline."""
         run, driver, accounts = self.run, self.driver, {}
-        task = setup(run, seed, self.loaded)
+        task = replace(setup(run, seed, self.loaded), reported=True)
         sizes: dict[str, Any] = {"resume": self.resume, "every": run.checkpoint_every}
         with (
             using(folder),

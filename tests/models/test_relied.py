@@ -45,7 +45,7 @@ def test_of_a_number_the_error_rises() -> None:
     assert found["columns"][0][1] > 0
 
 
-def test_of_a_wide_table_ten_columns_are_told() -> None:
+def test_of_a_wide_table_the_most_important_columns_are_told() -> None:
     table = clinic_table(200)
     rng = np.random.default_rng(0)
     noise = pd.DataFrame(rng.normal(size=(200, 60)), columns=[f"noise{n}" for n in range(60)])

@@ -94,12 +94,14 @@ class Distilling(LabelOwnerData):
         seed: of everything random here.
         decision_settings: what mistakes cost.
         refit: whether the kept model learns from test rows, too, once they have scored it.
+        reported: whether the columns that its models rely on are found, too.
     """
 
     section: ApfedSection
     seed: int
     decision_settings: DecisionSettings = NOTHING_ELSE
     refit: bool = False
+    reported: bool = False
 
     @property
     def config(self) -> DistilSection:
@@ -366,13 +368,13 @@ def finish(
     outcome.about["distilled"] = report
     run = {"run": engine.run} if engine.run else {}
     halved = done is not None and not done.joint_leads
-    network, beside = None, solo if halved else None
+    joint, beside = None, solo if halved else None
     if teacher is not None and help.joint is not None:
-        network, _ = help.joint(solo, halved)
+        joint = help.joint(solo, halved)
     if work.test is not None:
-        _score(work, outcome, owner, help, solo, network, beside)
+        _score(work, outcome, owner, help, solo, joint, beside)
     rows = judged_rows(owner.labelled_rows())
-    if scored := _scored_rows(work, owner, help, network):
+    if scored := _scored_rows(work, owner, help, None if joint is None else joint[0]):
         whole = with_scored(owner, scored, seed=derive_seed(work.seed, "refit"), party=work.name)
         rows = judged_rows(whole.labelled_rows())
         solo = _refitted(work, whole, help, done, scored, rows)
@@ -457,7 +459,7 @@ def _score(
     owner: Owner,
     help: Help,
     solo: Fitted,
-    network: WithPartners | None,
+    kept: tuple[WithPartners, JointSpec] | None,
     beside: Fitted | None,
 ) -> None:
     """Everything's scores on the same test rows, and the share of the gain kept."""
@@ -466,21 +468,23 @@ def _score(
     outputs = {what: each.outputs(x) for what, each in models.items()}
     for what, each in models.items():
         decision = held_out_decision(work.decision_settings, work.task, each, rows)
-        shown = work.model(each.network, each.spec, what) if what == help.variant else None
+        shown = None
+        if work.reported and what == help.variant:
+            shown = work.model(each.network, each.spec, what)
         scored = work.scored(what, outputs[what], decision=decision, model=shown)
         outcome.scores[what] = {work.name: scored}
     majority = majority_of(owner.labelled_rows()).expand(len(x), -1)
     outcome.scores["majority"] = {work.name: work.scored("majority", majority)}
     if help.teacher is None or help.tested is None:
         return
-    joint = _said_jointly(help, network, x, outputs["best-alone"])
+    joint = _said_jointly(help, None if kept is None else kept[0], x, outputs["best-alone"])
     tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
     if not len(tested):
         return
     decision = joint_decision(work, owner, help.teacher, beside)
     shown = None
-    if help.answered and help.joint is not None:
-        shown = work.joint_model(*help.joint(solo, beside is not None), help.variant)
+    if work.reported and help.answered and kept is not None:
+        shown = work.joint_model(*kept, help.variant)
     scored = work.scored(
         "joint", joint[tested], tested, decision=decision, model=shown, answered=help.answered
     )

@@ -53,6 +53,7 @@ def distilling(training: Training, local_data: LabelOwnerData, seed: int) -> Dis
         seed=seed,
         decision_settings=training.decision_settings,
         refit=training.settings.refit and training.run.test is not None,
+        reported=training.reported,
     )
 
 
