@@ -39,23 +39,36 @@ def not_written(error: OSError, path: Path) -> str:
     return f"no space left on the disk at {disk}; free some of it and run the command again"
 
 
-def linked_elsewhere(path: Path, folders: Sequence[Path]) -> str:
-    """Why a path that a file names is not opened; "" unless a link leads out of the first folder.
+def closed(path: Path, folders: Sequence[Path], *, written: bool = True) -> str:
+    """Why what a run file or party file names is not opened; "" where it is opened.
 
-    A path elsewhere can be read in the file, a link's end cannot.
+    The rule is that what is opened can be read in the file: what lies in its folder or in one that
+    it names, and what it names in full, wherever that lies. A link's end is not written there.
 
     Args:
-        path: as it is named, from the first folder.
+        path: as it is opened from here.
         folders: that of the file, and those that it names.
+        written: whether the file has this very path, rather than what a pattern or function made.
     """
-    named, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
-    if not named.is_relative_to(os.path.abspath(folders[0])):
+    real, roots = Path(os.path.realpath(path)), [os.path.realpath(each) for each in folders]
+    within = [real.relative_to(each) for each in roots if real.is_relative_to(each)]
+    if any(not any(part.endswith(".site") for part in each.parts) for each in within):
         return ""
-    if any(real.is_relative_to(os.path.realpath(each)) for each in folders):
+    shown = ", ".join(map(str, folders))
+    if within:
+        return f"{path} is in a party's site folder, which has keys and states; move it out of it"
+    for each in (path, *path.parents):
+        parent = Path(os.path.realpath(each.parent))
+        if each.is_symlink() and any(parent.is_relative_to(root) for root in roots):
+            return (
+                f"{path} is a link to {real}, which is not in {shown}; name that file itself, or "
+                "its folder in folders = [...], if you mean it to be read"
+            )
+    if written:
         return ""
     return (
-        f"{path} is a link to {real}, which is not in {folders[0]}; name that file itself, or its "
-        "folder in folders = [...], if you mean it to be read"
+        f"{path} is not in {shown}, and elsewhere a file opens only what it names in full: write "
+        "the whole path, or its folder in folders = [...], if you mean it to be read"
     )
 
 

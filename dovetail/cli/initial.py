@@ -29,7 +29,7 @@ from dovetail.data.survey import (
     propose_time,
     survey,
 )
-from dovetail.data.tables import is_table_path, read_table
+from dovetail.data.tables import read_table
 from dovetail.data.wording import class_shares
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.files import did_you_mean, toml_tables
@@ -41,7 +41,7 @@ from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
 from dovetail.settings.encode import Asked, Encode
 from dovetail.settings.mending import changing, repeated_text
-from dovetail.settings.sources import is_query, literal
+from dovetail.settings.sources import is_query, is_table_path, literal
 
 
 @dataclass(frozen=True)

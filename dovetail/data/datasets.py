@@ -22,7 +22,7 @@ from dovetail.data.tables import Table
 from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError
 from dovetail.settings.mending import repeated_text
-from dovetail.settings.sources import is_database_url, is_query
+from dovetail.settings.sources import is_database_url, is_query, is_table_path
 
 BUILT_IN = ("breast-cancer", "digits", "digits-images")
 
@@ -259,7 +259,7 @@ def _load_one(
             "it in the party's own file (party.table)"
         )
     path = None if is_query(source) else _find(source)
-    if path is None or tables.is_table_path(path):
+    if path is None or is_table_path(path):
         table = tables.read_table(source if path is None else path, folders=folders)
         return _from_table(table.description, table, label, id, split_column, first_id)
     for option, column in (("id", id), ("split_column", split_column)):

@@ -1,9 +1,10 @@
 """Queries that are in a file, and which files they may open.
 
-A run file or party file may come from somebody else. Its ``SELECT`` may open tables in the file's
-own folder and in the folders that it names, and nothing else: DuckDB refuses every file that is not
-listed and says which; each is judged here by where it really is, links followed, and listed or not.
-So what is judged is what is opened, by whatever function, pattern or link it was named.
+A run file or party file may come from somebody else. Its ``SELECT`` may open what a plain path in
+the file may (``files.closed``), and besides other texts and patterns in the file's folders: DuckDB
+refuses every file that is not listed and says which; each is judged here by where it really is,
+links followed, and listed or not. So what is judged is what is opened, by whatever function,
+pattern or link it was named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import duckdb
 
 from dovetail.data.duck import lock
 from dovetail.errors import DataError
-from dovetail.settings.sources import literal
+from dovetail.files import closed
+from dovetail.settings.sources import is_table_path, literal, quoted
 
 T = TypeVar("T")
 
@@ -30,11 +32,15 @@ _WILD = re.compile(r"[*?\[]")
 _MOST_ASKED = 1000
 
 
-def run_judged(run: Callable[[duckdb.DuckDBPyConnection], T], folders: Sequence[Path]) -> T:
-    """Result of ``run`` on a new database that opens tables in these folders alone.
+def run_judged(
+    run: Callable[[duckdb.DuckDBPyConnection, str], T], query: str, folders: Sequence[Path]
+) -> T:
+    """Result of ``run`` on a new database that opens what this query of a file may.
 
     Args:
-        run: reads with the connection; is called again for each folder that it opens files in.
+        run: reads a query with the connection; is called again for each folder that this opens
+            files in.
+        query: the query.
         folders: where relative names are looked for, in this order, after the working directory.
 
     Raises:
@@ -51,41 +57,51 @@ def run_judged(run: Callable[[duckdb.DuckDBPyConnection], T], folders: Sequence[
         connection.execute(f"SET allowed_paths = [{names}]")
         lock(connection)
         try:
-            return run(connection)
+            return run(connection, query)
         except duckdb.PermissionException as error:
             connection.close()
             refused = _REFUSED.search(str(error))
             if refused is None or refused[1] in listed:
                 raise
-            listed.update(_judged(refused[1], real))
+            listed.update(_judged(refused[1], query, real))
     raise DataError(f"a query opens files of more than {_MOST_ASKED} folders; name fewer")
 
 
-def _judged(name: str, folders: Sequence[Path]) -> Iterator[str]:
-    """The name, and those of the tables beside it, as a query may open them.
+def _judged(name: str, query: str, folders: Sequence[Path]) -> Iterator[str]:
+    """The name, and those of the tables beside it in these folders, as the query may open them.
 
     Raises:
         DataError: it may not.
     """
+    if "://" in name:
+        raise DataError(
+            f"a query in a file opens files of this machine, and names {name!r}; name an address "
+            "in party.table, and what is read there in party.query"
+        )
     fixed = _WILD.split(name)[0]
     if fixed != name:  # a pattern: the files that match are asked for by their names
         if not _TABLE.search(name[len(fixed) :]) or ".." in name[len(fixed) :]:
             raise DataError(
                 f"a query may look for tables only, such as '*.csv', and names {name!r}"
             )
-        if not _is_within(_folder_of(os.path.dirname(fixed), folders), folders):
-            raise _elsewhere(name, folders)
+        folder = os.path.dirname(fixed)
+        path = _place_of(folder, folders) / name[len(folder) :].lstrip("/")
+        if why := closed(path, folders, written=False):
+            raise DataError(why)
         yield name
         return
-    path = _folder_of(name, folders)
-    if "://" in name or not _is_within(path, folders):
-        raise _elsewhere(name, folders)
-    if not _is_table(path):
+    path = _place_of(name, folders)
+    if closed(path, folders, written=False):
+        if why := closed(path, folders, written=_is_written(name, query, path, folders)):
+            raise DataError(why)
+        yield name
+        return
+    if not _is_table(Path(os.path.realpath(path))):
         raise DataError(
             f"a query may open tables (.csv, .tsv, .txt, .parquet, .json), and names {name!r}"
         )
     yield name
-    if not path.exists():
+    if path.is_symlink() or not path.exists():
         return  # DuckDB says so
     parent = os.path.dirname(name)
     with os.scandir(path.parent) as beside:
@@ -94,28 +110,24 @@ def _judged(name: str, folders: Sequence[Path]) -> Iterator[str]:
                 yield os.path.join(parent, entry.name)
 
 
-def _folder_of(name: str, folders: Sequence[Path]) -> Path:
+def _place_of(name: str, folders: Sequence[Path]) -> Path:
     """Where DuckDB finds a name: in the working directory, else in the first of the folders."""
     path = Path(name)
     if not path.is_absolute() and not path.exists():
         path = next((each / name for each in folders if (each / name).exists()), folders[0] / name)
-    return Path(os.path.realpath(path))
+    return path.absolute()
 
 
-def _is_within(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether it is in one of them, and no party's site folder: that has keys and states."""
-    inner = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
-    return any(not any(part.endswith(".site") for part in each.parts) for each in inner)
+def _is_written(name: str, query: str, path: Path, folders: Sequence[Path]) -> bool:
+    """Whether the query has the path of this table between quotes, as from one of the folders."""
+    real = os.path.realpath(path)
+    return (
+        (literal(name) in query or quoted(name) in query)
+        and is_table_path(path)
+        and any(os.path.realpath(each / name) == real for each in folders)
+    )
 
 
 def _is_table(path: Path) -> bool:
     suffix = _TABLE.search(path.name)
     return suffix is not None and suffix.end() == len(path.name)
-
-
-def _elsewhere(name: str, folders: Sequence[Path]) -> DataError:
-    shown = ", ".join(map(str, folders))
-    return DataError(
-        f"the query opens {name!r}, which is not in {shown}; name its folder in folders = [...] "
-        "beside the query, if you mean it to be read"
-    )

@@ -12,6 +12,7 @@ catalog's.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from dovetail.data.addresses import explained
@@ -33,6 +34,10 @@ _GOOGLE = {
     "GOOGLE_BASE_URL": "google_base_url",
     "GOOGLE_ALLOW_HTTP": "allow_http",
 }
+
+
+#: Functions of Polars' SQL that open files, of any folder.
+_OPENS = re.compile(r"\bread_(csv|ipc|json|ndjson|parquet)\b", re.I)
 
 
 def read_lake(url: str, query: str | None) -> Table:
@@ -112,5 +117,7 @@ def _selected(url: str, frame: pl.LazyFrame, query: str) -> Table:
         raise DataError(
             f"{url} is one table, which a query calls data (SELECT ... FROM data), got {query!r}"
         )
+    if _OPENS.search(query):
+        raise DataError(f"{url}: a query of a lake opens no file; read data alone, got {query!r}")
     with pl.SQLContext(data=frame) as context:
         return table_from_frame(context.execute(query).collect(engine="streaming"), name=url)

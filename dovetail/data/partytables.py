@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.databases import absolute_url, read_database
+from dovetail.data.databases import absolute_url, is_sqlite_url, read_database, sqlite_path
 from dovetail.data.datasets import ids_of, read_ids, whole_numbers
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
@@ -20,14 +20,14 @@ from dovetail.data.kinds import ID, TEXT, Column
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.stored import put_away
-from dovetail.data.tables import Table, is_table_path, nearest, read_table
+from dovetail.data.tables import Table, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
-from dovetail.files import linked_elsewhere
-from dovetail.settings.encode import Asked, Encode
+from dovetail.files import closed
+from dovetail.settings.encode import Asked, Encode, is_file
 from dovetail.settings.events import EventsSection
 from dovetail.settings.labels import Kind
-from dovetail.settings.sources import is_database_url, is_query
+from dovetail.settings.sources import is_database_url, is_query, is_table_path
 
 #: The block of images.
 IMAGES = "images"
@@ -209,9 +209,9 @@ def read_party_table(
         blocks: block -> globs of its columns.
         query: what to read from a database; may be left out where it has one table.
         folder: what relative paths begin from, also of SQLite files; None for the working
-            directory. A ``SELECT`` may open tables there and in ``folders``, and no others; with
-            None it is the caller's own, and opens any.
-        folders: other folders whose tables a ``SELECT`` may open, from ``folder``.
+            directory. What is opened is bounded there as ``files.closed`` says; with None it is
+            the caller's own, and any is.
+        folders: other folders that the party's file names, from ``folder``.
         matching: what match keys call a column -> the column; no model learns from these.
         truth: the column that says who each row really is; nor from this one.
         index_date: the column of the day at which a row is to be predicted; nor from this one.
@@ -229,12 +229,12 @@ def read_party_table(
             table = source if isinstance(source, Table) else table_from_frame(source)
             read = _from_table(name, table, meaning)
         else:
-            if folder is not None:
-                source = _beside(folder, source)
             reach = () if folder is None else (folder, *(folder / each for each in folders))
-            is_path = not is_query(source) and not is_database_url(source)
-            if reach and is_path and (why := linked_elsewhere(Path(source), reach)):
-                raise DataError(why)
+            if folder is not None:
+                for each in _paths(source, images, encode):
+                    if why := closed(folder / each, reach):
+                        raise DataError(why)
+                source = _beside(folder, source)
             read = _read(name, source, meaning, query=query, folders=reach)
         if encode:
             read = _asking(read, encode, folder or Path(), store)
@@ -304,6 +304,22 @@ def _with_images(table: PartyTable, path: Path, id: str | Sequence[str]) -> Part
     if IMAGES in table.blocks:
         raise DataError(f"the block {IMAGES!r} is that of party.images; call the columns otherwise")
     return replace(table, images=images_of(path, id, table.ids))
+
+
+def _paths(
+    source: str, images: str | None, encode: Mapping[str, Encode] | None
+) -> Iterator[str | Path]:
+    """Paths of this machine that a party's file has; a query has its own judge."""
+    if is_sqlite_url(source):
+        yield sqlite_path(source)
+    elif not is_query(source) and not is_database_url(source):
+        yield source
+    if images is not None:
+        yield images
+    for each in (encode or {}).values():
+        yield each.folder
+        if each.model is not None and is_file(each.model):
+            yield each.model
 
 
 def _beside(folder: Path, source: str) -> str:

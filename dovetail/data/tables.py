@@ -29,12 +29,11 @@ from dovetail.data.other_kinds import refuse_other_kind, refuse_workbook
 from dovetail.errors import DataError, MissingColumnError
 from dovetail.files import not_written
 from dovetail.settings.labels import composed, label_columns
-from dovetail.settings.sources import CSV_SUFFIXES, is_csv, is_query, literal
+from dovetail.settings.sources import TABLE_SUFFIXES, is_csv, is_query, is_table_path, literal
 
 if TYPE_CHECKING:
     from dovetail.settings.encode import Asked
 
-_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 #: What pandas calls an index without a name in a file.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -334,11 +333,6 @@ def _nearest_glob(glob: str, known: Sequence[str]) -> list[str]:
     return [f"*{part}" if is_end else f"{part}*" for part in close]
 
 
-def is_table_path(path: Path) -> bool:
-    """Whether a path's ending says that it is a table."""
-    return path.name.lower().endswith(_SUFFIXES)
-
-
 def read_table(
     source: str | Path,
     *,
@@ -358,9 +352,8 @@ def read_table(
 
     Args:
         source: the path or query, one ``SELECT``.
-        folders: of a query that is in a file: the file's own and those it names, whose tables
-            alone it may open; it looks in the first after the working directory. Paths are taken
-            as they are.
+        folders: of a query that is in a file: the file's own and those it names; it looks in the
+            first after the working directory. Paths are taken as they are.
         cursor: of the database that a file is read in; None for the one all files share.
         columns: the only ones whose values are read; all are named. None for all.
 
@@ -372,7 +365,7 @@ def read_table(
         if is_query(source):
             description = _shortened(str(source))
             if folders:
-                data, names = run_judged(lambda made: _of_query(made, str(source)), folders)
+                data, names = run_judged(_of_query, str(source), folders)
             else:
                 # A database of its own: what a query may do is bounded for all of a database.
                 connection = duckdb.connect()
@@ -642,7 +635,7 @@ def _pattern(path: Path) -> str:
     if not is_table_path(path):
         refuse_workbook(path)
         raise DataError(
-            f"cannot read {path}: a table's name ends in {', '.join(_SUFFIXES)} "
+            f"cannot read {path}: a table's name ends in {', '.join(TABLE_SUFFIXES)} "
             "(or give a SELECT ... query)"
         )
     if not path.is_file():

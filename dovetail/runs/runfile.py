@@ -19,7 +19,7 @@ from pydantic import (
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.files import check_is_run, linked_elsewhere, merge, override, read_run
+from dovetail.files import check_is_run, closed, merge, override, read_run
 from dovetail.methods.validation import validate
 from dovetail.node.engines import EngineSection, InProcessSection, any_engine, kinds, section_of
 from dovetail.runs.partitions import AnyPartition, shares
@@ -39,7 +39,7 @@ class DataSection(Section):
 
     # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT
     source: str
-    folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
+    folders: tuple[str, ...] = ()  # other folders, whose tables patterns and links may name, too
     # the column to predict, or several as a list, or { time = COLUMN, event = COLUMN }, or
     # { count = COLUMN, exposure = COLUMN }
     label: Label | None = None
@@ -257,7 +257,7 @@ def _values(path: Path, recipe: str | None, overrides: tuple[str, ...]) -> dict[
             beside = _existing(path.parent, data.get(key))
             if beside is not None:  # paths are relative to the run file
                 named = [path.parent / str(each) for each in data.get("folders") or ()]
-                if why := linked_elsewhere(beside, [path.parent, *named]):
+                if why := closed(beside, [path.parent, *named]):
                     raise ConfigError(f"{path}: data.{key}: {why}")
                 data[key] = str(beside.resolve())
         partition = data.get("partition")

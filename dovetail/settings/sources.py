@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
+TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 
 #: How a query begins: SELECT, WITH or FROM, after any comments and brackets. A quote or star may
 #: follow at once; "from.csv" and "select-me/" are paths.
@@ -30,6 +31,11 @@ def is_query(source: str | Path) -> bool:
 def is_csv(source: str | Path) -> bool:
     """Whether a path's ending says that it is text with delimiters."""
     return not is_query(source) and str(source).lower().endswith(CSV_SUFFIXES)
+
+
+def is_table_path(path: Path) -> bool:
+    """Whether a path's ending says that it is a table."""
+    return path.name.lower().endswith(TABLE_SUFFIXES)
 
 
 def is_database_url(source: str) -> bool:

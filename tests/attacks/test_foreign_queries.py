@@ -9,7 +9,7 @@ import pytest
 from dovetail.data import read_party_table, read_table, write_table
 from dovetail.errors import ConfigError, DataError
 from dovetail.node.partyfile import open_site
-from dovetail.runs.runfile import load_run, read_settings
+from dovetail.runs.runfile import read_settings
 from dovetail.runs.setup import read_pooled
 
 
@@ -24,24 +24,26 @@ def folder(tmp_path, monkeypatch):
         write_table(path, columns)
     write_table(came / "shop.site" / "state.csv", columns)
     (came / "shop.key").write_text("-----BEGIN PRIVATE KEY-----\n")
-    (secret / "passwords").write_text("id,x,y\n1,hunter2,0\n")
+    for name in ("passwords", "notes.txt"):
+        (secret / name).write_text("id,x,y\n1,hunter2,0\n")
     (came / "link.csv").symlink_to(secret / "s.csv")
     (came / "linked").symlink_to(secret)
     (came / "key.csv").symlink_to(secret / "passwords")
     write_table(work / "w.csv", columns)
+    (work / "to-came").symlink_to(came)
     monkeypatch.chdir(work)
     return came
 
 
 READS = [
     "SELECT * FROM read_text('{secret}/passwords')",
-    "SELECT * FROM read_blob('{secret}/s.csv')",
     "SELECT * FROM read_csv('{secret}/passwords', header = true)",
-    "SELECT * FROM '{secret}/s.csv'",
-    "SELECT * FROM '../secret/s.csv'",
-    "SELECT * FROM '{came}/../secret/s.csv'",
-    "SELECT * FROM '{came}/more/../../secret/s.csv'",
+    "SELECT * FROM '{secret}/notes.txt'",
+    "SELECT * FROM '{secret}/*.csv'",
+    "SELECT * FROM '../secret/?.csv'",
     "SELECT * FROM 'link.csv'",
+    "SELECT * FROM '/proc/self/cwd/../came/link.csv'",
+    "SELECT * FROM '{work}/to-came/link.csv'",
     "SELECT * FROM '{came}/link.csv'",
     "SELECT * FROM 'linked/s.csv'",
     "SELECT * FROM '{came}/linked/*.csv'",
@@ -50,12 +52,8 @@ READS = [
     "SELECT * FROM 'key.csv'",
     "SELECT * FROM read_csv(['t.csv', 'linked/s.csv'])",
     "SELECT * FROM read_csv('{secret}' || '/s.csv')",
-    "SELECT * FROM 't.csv' WHERE x IN (SELECT x FROM '{secret}/s.csv')",
-    "WITH a AS (FROM '{secret}/s.csv') SELECT * FROM a",
-    "SELECT * FROM query('FROM ''{secret}/s.csv''')",
-    "SELECT * FROM query_table(['{secret}/s.csv'])",
-    "SELECT * FROM sniff_csv('{secret}/s.csv')",
-    "SELECT * FROM parquet_metadata('{secret}/s.csv')",
+    "SELECT * FROM query('FROM ''{secret}/s' || '.csv''')",
+    "SELECT * FROM sniff_csv(concat('{secret}', '/s.csv'))",
     "SELECT file AS x FROM glob('{secret}/*')",
     "SELECT file AS x FROM glob('*')",
     "SELECT file AS x FROM glob('{came}/*/../../secret/*.csv')",
@@ -83,7 +81,7 @@ WRITES = [
 @pytest.mark.parametrize("query", [*READS, *WRITES])
 def test_a_query_of_a_file_opens_nothing_elsewhere(folder, query):
     before = sorted(folder.iterdir())
-    query = query.format(secret=folder.parent / "secret", came=folder)
+    query = query.format(secret=folder.parent / "secret", came=folder, work=folder.parent / "work")
     with pytest.raises(DataError) as refused:
         read_table(query, folders=[folder])
     assert "hunter2" not in str(refused.value)
@@ -110,6 +108,33 @@ def test_a_query_of_a_file_opens_tables_of_its_folder(folder, query, rows):
     assert read_table(query.format(came=folder), folders=[folder]).num_rows == rows
 
 
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT * FROM '{secret}/s.csv'", 6),
+        ('SELECT * FROM "{secret}/s.csv"', 6),
+        ("SELECT * FROM '../secret/s.csv'", 6),
+        ("SELECT * FROM '{came}/more/../../secret/s.csv'", 6),
+        ("SELECT * FROM 't.csv' WHERE x IN (SELECT x FROM '{secret}/s.csv' WHERE x < 2)", 2),
+        ("SELECT * FROM read_csv(['{secret}/s.csv', 't.csv'])", 12),
+        ("SELECT * FROM query('FROM ''{secret}/s.csv''')", 6),
+    ],
+)
+def test_a_query_of_a_file_opens_tables_whose_path_it_has_in_full(folder, query, rows):
+    query = query.format(secret=folder.parent / "secret", came=folder)
+    assert read_table(query, folders=[folder]).num_rows == rows
+
+
+def test_tables_beside_one_that_is_named_in_full_stay_closed(folder):
+    secret = folder.parent / "secret"
+    write_table(secret / "n.csv", {"id": np.arange(2)})
+    query = f"SELECT * FROM '{secret}/s.csv', (FROM read_csv('{secret}/' || 'n.csv'))"
+    with pytest.raises(
+        DataError, match=r"n\.csv is not in .*: write the whole path, or its folder in"
+    ):
+        read_table(query, folders=[folder])
+
+
 def test_a_folder_that_the_file_names_is_read_too(folder):
     secret = folder.parent / "secret"
     assert read_table(f"SELECT * FROM '{secret}/s.csv'", folders=[folder, secret]).num_rows == 6
@@ -127,58 +152,51 @@ def test_the_callers_own_query_opens_what_its_user_may(folder):
     assert read_table(f"SELECT * FROM '{folder.parent}/secret/s.csv'").num_rows == 6
 
 
-def test_a_party_file_and_a_run_file_read_their_own_folder_alone(folder):
+#: How a file names a table -> the words by which it is refused; "" if it is opened.
+NAMED = {
+    "t.csv": "",
+    "{secret}/s.csv": "",
+    "../secret/s.csv": "",
+    "link.csv": r"came/link\.csv is a link to {secret}/s\.csv, which is not in .*; name that file",
+    "linked/s.csv": r"came/linked/s\.csv is a link to {secret}/s\.csv, which is not in ",
+    "shop.site/state.csv": "is in a party's site folder, which has keys and states",
+}
+
+
+@pytest.mark.parametrize("how", ["{}", "SELECT * FROM '{}'"], ids=["path", "query"])
+@pytest.mark.parametrize(("name", "words"), NAMED.items(), ids=NAMED)
+def test_a_path_and_a_query_of_a_file_open_the_same(folder, how, name, words):
     secret = folder.parent / "secret"
-    party = folder / "shop.toml"
-    text = '[party]\nname = "shop"\nid = "id"\ntable = "SELECT * FROM \'{}\'"\n'
-    party.write_text(text.format("t.csv"))
-    assert open_site(party).table.num_rows == 6
-    party.write_text(text.format(f"{secret}/s.csv"))
-    with pytest.raises(DataError, match=r"name its folder in folders = \[\.\.\.\]"):
-        open_site(party)
-    party.write_text(text.format(f"{secret}/s.csv") + 'folders = ["../secret"]\n')
-    assert open_site(party).table.num_rows == 6
-
-    run = folder / "run.toml"
-    text = (
-        'method = "apfed-mixed"\n[data]\nsource = "SELECT * FROM \'{}\'"\nlabel = "y"\nid = "id"\n'
-        'test = 0.5\n{}[data.partition]\nkind = "columns"\nactive = "a"\n'
-        '[data.partition.parties]\na = ["x"]\nb = ["x"]\n'
-    )
-    run.write_text(text.format("t.csv", ""))
-    read = load_run(run)
-    assert read_pooled(read.data)[0].num_rows == 6
-    assert read.data.folders == (str(folder),)
-    run.write_text(text.format(f"{secret}/s.csv", ""))
-    with pytest.raises(DataError, match="which is not in"):
-        read_pooled(load_run(run).data)
-    run.write_text(text.format(f"{secret}/s.csv", 'folders = ["../secret"]\n'))
-    assert read_pooled(load_run(run).data)[0].num_rows == 6
-
-
-@pytest.mark.parametrize("name", ["link.csv", "linked/s.csv"])
-def test_a_path_that_is_a_link_out_of_the_folder_is_not_followed_either(folder, name):
-    secret = folder.parent / "secret"
+    source, words = how.format(name.format(secret=secret)), words.format(secret=secret)
     party, run = folder / "shop.toml", folder / "run.toml"
-    party.write_text(f'[party]\nname = "shop"\nid = "id"\ntable = "{name}"\n')
+    party.write_text(f'[party]\nname = "shop"\nid = "id"\ntable = "{source}"\n')
     partition = '{ kind = "columns", active = "a", parties = { a = ["x"], b = ["x"] } }'
     run.write_text(
-        f'method = "apfed-mixed"\n[data]\nsource = "{name}"\nlabel = "y"\nid = "id"\ntest = 0.5\n'
-        f"partition = {partition}\n"
+        f'method = "apfed-mixed"\n[data]\nlabel = "y"\nid = "id"\ntest = 0.5\n'
+        f'partition = {partition}\nsource = "{source}"\n'
     )
-    words = rf"{name} is a link to {secret}/s\.csv, which is not in .*; name that file itself, or"
-    with pytest.raises(DataError, match=words):
-        open_site(party)
-    with pytest.raises(ConfigError, match=words):
-        read_settings(run)
+    reads = (lambda: open_site(party).table, lambda: read_pooled(read_settings(run).data)[0])
+    for each in reads:
+        if not words:
+            assert each().num_rows == 6
+            continue
+        with pytest.raises((DataError, ConfigError), match=words):
+            each()
     for path in (party, run):
         path.write_text(path.read_text() + 'folders = ["../secret"]\n')
-    assert open_site(party).table.num_rows == 6
-    assert read_settings(run).data.source == str(secret / "s.csv")
-    for path in (party, run):  # what can be read in the file is opened
-        path.write_text(path.read_text().replace(f'"{name}"', '"../secret/s.csv"'))
-    assert open_site(party).table.num_rows == 6
-    assert read_settings(run).data.source == str(secret / "s.csv")
+    if "link" in name:
+        assert [each().num_rows for each in reads] == [6, 6]
+
+
+@pytest.mark.parametrize(
+    "more",
+    ['images = "linked"', '[party.encode.x]\nkind = "picture"\nmodel = "m:m"\nfolder = "linked"'],
+)
+def test_pictures_behind_a_link_out_of_the_folder_stay_closed(folder, more):
+    party = folder / "shop.toml"
+    party.write_text(f'[party]\nname = "shop"\nid = "id"\ntable = "t.csv"\n{more}\n')
+    with pytest.raises(DataError, match=r"linked is a link to .*; name that file itself, or"):
+        open_site(party)
 
 
 def test_duckdb_says_which_file_it_refuses(tmp_path):

@@ -267,6 +267,8 @@ def test_a_delta_table_in_a_bucket_and_in_a_folder_is_inspected(
         deltalake.DeltaTable(place).delete("region = 3")
         assert num_rows(inspect(f"delta:{shown}")) == ROWS * 3 // 4
         assert "check the names" in inspect(f"delta:{shown}s")
+        files = "query = \"SELECT * FROM read_csv('/etc/passwd')\""
+        assert "a query of a lake opens no file" in inspect(f"delta:{shown}", files)
     whole, part = (
         bucket.costs(lambda query=query: read_database("delta:s3://lake/delta", query))
         for query in ("SELECT * FROM data", "SELECT age FROM data WHERE region = 1")

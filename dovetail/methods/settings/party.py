@@ -26,7 +26,7 @@ class PartySection(Section):
     name: PartyName  # unique among the parties
     table: str  # .csv, .parquet, SELECT, URL of a database or lake, .npz, folder of images
     query: str | None = None  # for a database URL
-    folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
+    folders: tuple[str, ...] = ()  # other folders, whose tables patterns and links may name, too
     # Pictures of the table's samples, beside it: .npz, or a folder of files named by id. HyFEM.
     images: str | None = None
     # the column that names each sample, or several that do so together; a folder's "file"
