@@ -37,9 +37,7 @@ from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import VERDICTS, Finding, Verdict
 from dovetail.data import Classification
 from dovetail.methods.apfed.reading import Reading
-from dovetail.methods.facets.scene import Scene
-from dovetail.methods.facets.seen import Logits
-from dovetail.methods.facets.steering import KNOWN
+from dovetail.methods.facets.audited import KNOWN, Logits, Scene
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import load_data, setup
 

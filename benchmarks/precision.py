@@ -21,7 +21,7 @@ import torch
 from benchmarks import _results
 from benchmarks.exchange import There
 from dovetail.files import toml_tables
-from dovetail.methods.apfed.training_data import label_owner_data
+from dovetail.methods.apfed.variants import label_owner_data
 from dovetail.methods.training import Training
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import decode, encode

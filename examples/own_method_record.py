@@ -4,12 +4,9 @@ import numpy as np
 from own_method import FedSgd, Gradient
 
 from dovetail import data as dd
-from dovetail.methods.facets.audited import Audited
+from dovetail.methods.facets.audited import Audited, Holding, Scene, Weights, candidates
+from dovetail.methods.facets.declared import Keys, Proposed
 from dovetail.methods.facets.fits import Fit, Fits, MessageSize, everyone_labels, no, parameters
-from dovetail.methods.facets.keys import Keys
-from dovetail.methods.facets.proposed import Proposed
-from dovetail.methods.facets.scene import Holding, Scene, candidates
-from dovetail.methods.facets.seen import Weights
 
 
 class SgdFits(Fits):  # dovetail inspect: which parties it is for, and what it would send

@@ -298,7 +298,7 @@ def test_nothing_runs_code_that_came_as_data(path):
             ["dovetail.network.ledger"],
         ),
         ("dovetail.methods.apfed", "from dovetail.models import networks", []),
-        ("dovetail.methods.apfed.training_data", "from dovetail.methods import vertical", []),
+        ("dovetail.methods.apfed.variants", "from dovetail.methods import vertical", []),
         (
             "dovetail.methods.chfl",
             "from dovetail.methods.vertical import train",

@@ -19,7 +19,7 @@ from dovetail.api.shown import Shown, line
 from dovetail.data.coverage import hides, shown
 from dovetail.errors import ConfigError
 from dovetail.methods.aligning import zeros_apart
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.node.driver import Driver
 from dovetail.node.overlaps import aligned_here, counted_here, rated, starter_of, with_driver
 from dovetail.node.partyfile import add_site

@@ -19,8 +19,7 @@ from dovetail.api.run import Run, temporary
 from dovetail.api.simulation import Simulation
 from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.validation import validate
 from dovetail.node.driver import Coordinator, Driver

@@ -31,9 +31,8 @@ from dovetail.data.wording import bytes_text, class_shares, count_text
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites, zeros_apart
-from dovetail.methods.base import Progress
+from dovetail.methods.base import Progress, Site
 from dovetail.methods.facets.fits import Fit, MessageSize, Sizes
-from dovetail.methods.party import Site
 from dovetail.models.shown import few
 from dovetail.node.partyfile import open_sites
 from dovetail.node.site_folder import warnings_of

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from dovetail.alignment.stored import load_rows
 from dovetail.api.party import Party
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device as device_of
 from dovetail.network.addresses import drivers_of

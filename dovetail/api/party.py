@@ -19,7 +19,7 @@ from dovetail.data.databases import absolute_url
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.tables import closest
 from dovetail.errors import ConfigError, DataError
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.methods.settings.party import PartySection
 from dovetail.models.shown import few, html_table
 from dovetail.network.retry import write_text

@@ -26,9 +26,8 @@ from dovetail.data.datasets import ids_of
 from dovetail.data.kinds import ID
 from dovetail.data.tables import csv_names, table_parts
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
-from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.inference import Answers
-from dovetail.methods.party import Site
 from dovetail.models import Model, load
 from dovetail.models.joined import open_model
 from dovetail.models.key_files import NAME as KEYS

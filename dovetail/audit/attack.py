@@ -19,9 +19,7 @@ from dovetail.audit.tape import Followed, Table, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
 from dovetail.data import Classification, PartyData
 from dovetail.methods.base import Points
-from dovetail.methods.facets.scene import Scene
-from dovetail.methods.facets.seen import MAX_ROWS, Channel, Weights
-from dovetail.methods.facets.steering import KNOWN, Threat
+from dovetail.methods.facets.audited import KNOWN, MAX_ROWS, Channel, Scene, Threat, Weights
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.columns import Columns

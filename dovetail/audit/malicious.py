@@ -14,8 +14,7 @@ from dovetail.audit.attacks import columns, exact
 from dovetail.audit.scenes import audited_of
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import Finding, finding
-from dovetail.methods.facets.scene import Scene
-from dovetail.methods.facets.steering import Poisoned, Steered
+from dovetail.methods.facets.audited import Poisoned, Scene, Steered
 from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.training import Training

@@ -18,7 +18,7 @@ from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.cluster import LOCAL, Tasks
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Loaded, Progress
-from dovetail.methods.facets.seen import MAX_ROWS
+from dovetail.methods.facets.audited import MAX_ROWS
 from dovetail.methods.outcome import mean_over
 from dovetail.network.retry import write_text
 from dovetail.runs.runfile import RunFile, resolved

@@ -12,8 +12,7 @@ from dovetail import methods
 from dovetail.audit.tape import Tape
 from dovetail.data import PartyData, TableEncoder
 from dovetail.errors import ConfigError
-from dovetail.methods.facets.audited import Audited
-from dovetail.methods.facets.scene import Scene, flat, names_of
+from dovetail.methods.facets.audited import Audited, Scene, flat, names_of
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training, VariantRun
 from dovetail.models import Model

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from dovetail.methods.facets.seen import MAX_ROWS, Channel, Logits, Reading, Seen, Weights
+from dovetail.methods.facets.audited import MAX_ROWS, Channel, Logits, Reading, Seen, Weights
 from dovetail.network.messages import Message
 
 #: Numbers kept of one sample, each of first, last and mean.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.audited import Threat
 
 Verdict = Literal["none", "low", "high"]
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dovetail.cli.output import console, print_line
 from dovetail.errors import ConfigError
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.network.certificates import certificate_name
 from dovetail.network.credentials import certificates_beside
 from dovetail.network.printable import printable

@@ -10,8 +10,7 @@ from dovetail import data as dd
 from dovetail.alignment.ids import looks
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.network import InProcess
 from dovetail.settings.mending import changing
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from dovetail.data import SharedRows
 from dovetail.errors import DataError, MessageError, ModelError
 from dovetail.federated import Local, Party
-from dovetail.methods.base import Asked
-from dovetail.methods.party import Site
+from dovetail.methods.base import Asked, Maker, Site
 from dovetail.models import Bottom, load_bottom
 from dovetail.network import Engine, Message
+from dovetail.network.checkpoint import StatefulParty
 
 _log = logging.getLogger(__name__)
 
@@ -55,26 +55,42 @@ class Recaller(Party):
         return bottom.embed(shared[samples_B])
 
 
-def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
-    """Networks that a party keeps at its site, of runs whose networks fit."""
+def recalling(
+    site: Site,
+    fits: Callable[[Bottom, Asked], bool],
+    make: Callable[[Asked], Callable[[Tensor, Kept], StatefulParty]],
+) -> Maker:
+    """Makes a party's side of predictions, for whoever asks.
 
-    def kept(trained: str) -> tuple[Bottom, Tensor]:
-        folder = asked.kept(trained)
-        try:
-            bottom = load_bottom(folder)
-            if bottom.input is None or not fits(bottom):
-                raise ModelError(f"{folder} is of another method, or driver")
-            x = site.table.encoded(bottom.input).joined()
-        except (ModelError, DataError) as error:  # names files and columns of this machine
-            _log.warning("run %s: %s", asked.run, error)
-            raise ModelError(
-                f"it keeps no network of the run {trained!r} that fits its table; its log has "
-                "the details"
-            ) from None
-        bottom.network.to(asked.local().device)
-        return bottom, x
+    Args:
+        site: keeps networks of its runs.
+        fits: whether it may answer whoever asks by this one.
+        make: of whoever asks, what makes the party of its rows and networks.
+    """
 
-    return kept
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        party = make(asked)
+        rows_S = asked.rows_S()
+
+        def kept(trained: str) -> tuple[Bottom, Tensor]:
+            folder = asked.kept(trained)
+            try:
+                bottom = load_bottom(folder)
+                if bottom.input is None or not fits(bottom, asked):
+                    raise ModelError(f"{folder} is of another method, or driver")
+                x = site.table.encoded(bottom.input).joined()
+            except (ModelError, DataError) as error:  # names files and columns of this machine
+                _log.warning("run %s: %s", asked.run, error)
+                raise ModelError(
+                    f"it keeps no network of the run {trained!r} that fits its table; its log has "
+                    "the details"
+                ) from None
+            bottom.network.to(asked.local().device)
+            return bottom, x
+
+        return lambda: party(rows_S, kept)
+
+    return of_run
 
 
 # --- What the label owner executes -------------------------------------------------------------

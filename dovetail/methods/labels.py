@@ -17,8 +17,7 @@ from dovetail.data.datasets import draw_rows
 from dovetail.data.several import check_yes_or_no
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.settings.shared import LabelScale
 from dovetail.settings.labels import label_columns
 

@@ -18,11 +18,10 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError, DataError
 from dovetail.federated import Local
 from dovetail.files import did_you_mean
-from dovetail.methods.base import Run
+from dovetail.methods.base import Run, Site
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.labels import check_labels, draw_share
 from dovetail.methods.limits import names_samples
-from dovetail.methods.party import Site
 from dovetail.methods.released import released_columns
 from dovetail.models import Model, NetworkSpec
 from dovetail.network import Message

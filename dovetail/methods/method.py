@@ -17,19 +17,18 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods.base import (
     SILENT,
+    Algorithm,
     Asked,
     Loaded,
     Maker,
     Progress,
     Run,
+    Site,
+    algorithm,
 )
 from dovetail.methods.facets.audited import Audited
+from dovetail.methods.facets.declared import Invited, Keys, Proposed, Reported, Together
 from dovetail.methods.facets.fits import Fits
-from dovetail.methods.facets.invited import Invited
-from dovetail.methods.facets.keys import Keys
-from dovetail.methods.facets.proposed import Proposed
-from dovetail.methods.facets.reported import Reported
-from dovetail.methods.facets.together import Together
 from dovetail.methods.facets.valued import Valued
 from dovetail.methods.local_data import (
     DRIVER,
@@ -40,7 +39,6 @@ from dovetail.methods.local_data import (
     data_of_site,
 )
 from dovetail.methods.outcome import about_decision
-from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.settings.shared import LocalSection
 from dovetail.methods.training import Kind, Training
 from dovetail.network.checkpoint import StatefulParty

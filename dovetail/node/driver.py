@@ -26,8 +26,7 @@ from dovetail import data as dd
 from dovetail.alignment import stored
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.federated import missing_parties
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.network import Engine, calls, checkpoint, connection, credentials, renewal, stream
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.heads import Tell, Told

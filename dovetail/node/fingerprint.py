@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 
 #: Keys of ``[party]`` that say where rows are read; what was read is in the table's digest.
 _SOURCES = frozenset({"table", "query", "folders", "images"})

@@ -11,7 +11,7 @@ import torch
 from prometheus_client.core import Metric
 
 from dovetail.data import Table
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.models.threads import one_thread
 from dovetail.network import credentials, renewal
 from dovetail.network.host import Host

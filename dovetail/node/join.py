@@ -12,7 +12,7 @@ import torch
 
 from dovetail import methods
 from dovetail.errors import NetworkError
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.network.client import AS_EVER, Way, serve
 from dovetail.network.retry import since_start_s
 from dovetail.node.hosting import opened_home, shown_by

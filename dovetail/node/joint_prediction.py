@@ -21,9 +21,8 @@ from dovetail import alignment as psi
 from dovetail import methods
 from dovetail.alignment.stored import predicting_run
 from dovetail.errors import ConfigError, ModelError, NetworkError, PartyError
-from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.inference import Answers, Question, ask
-from dovetail.methods.party import Site
 from dovetail.models import Model
 from dovetail.models.key_files import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec

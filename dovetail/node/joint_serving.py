@@ -27,9 +27,8 @@ from dovetail import alignment as psi
 from dovetail.alignment.ids import normalise
 from dovetail.alignment.stored import predicting_run
 from dovetail.errors import AlignmentError, DovetailError, NetworkError
-from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.inference import Question
-from dovetail.methods.party import Site
 from dovetail.network import Engine
 from dovetail.node.driver import Listener
 from dovetail.node.engines import StreamSection

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from dovetail.federated import MAX_USES
+from dovetail.methods.base import Algorithm
 from dovetail.methods.limits import LimitError, Limits, Uses, asked_for
-from dovetail.methods.party import Algorithm
 from dovetail.methods.settings.party import PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, State

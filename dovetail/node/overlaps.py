@@ -14,8 +14,7 @@ from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.data import Alignment, Column
 from dovetail.errors import ConfigError
 from dovetail.methods.aligning import align_sites, count_sites, stored_path
-from dovetail.methods.base import Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import Progress, Site
 from dovetail.network.in_use import in_use
 from dovetail.node.driver import Driver
 

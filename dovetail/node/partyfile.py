@@ -16,8 +16,8 @@ from dovetail.alignment import Responder, relay
 from dovetail.data.stored import keep_in
 from dovetail.errors import ConfigError, DataError, MissingColumnError
 from dovetail.files import read_toml
+from dovetail.methods.base import Algorithm, Policy, Site, algorithm
 from dovetail.methods.method import protocols
-from dovetail.methods.party import Algorithm, Policy, Site, algorithm
 from dovetail.methods.settings.party import PolicySection
 from dovetail.methods.validation import validate
 from dovetail.node.partysections import party_file, party_values

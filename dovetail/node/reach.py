@@ -10,8 +10,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from dovetail.errors import ConfigError
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.network.certificates import (
     certificate_name,
     every_name,

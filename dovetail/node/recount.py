@@ -21,7 +21,7 @@ from dovetail import methods
 from dovetail.alignment import psi
 from dovetail.alignment.limits import DAY_S
 from dovetail.errors import ConfigError
-from dovetail.methods.party import Algorithm, Site
+from dovetail.methods.base import Algorithm, Site
 from dovetail.network.control import Failed
 from dovetail.network.ledger import files_of, verify
 from dovetail.network.quota import FILE, Quota

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.network.credentials import Credentials
 from dovetail.network.renewal import Certified
 from dovetail.node.agreements import Agreements

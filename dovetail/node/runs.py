@@ -41,9 +41,8 @@ from dovetail.alignment.stored import (
 )
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
 from dovetail.federated import Local
-from dovetail.methods.base import Asked, Maker
+from dovetail.methods.base import PROPOSALS, Asked, Maker, Site
 from dovetail.methods.limits import LimitError, rows_of
-from dovetail.methods.party import PROPOSALS, Site
 from dovetail.methods.section import check_run_id
 from dovetail.models import Model
 from dovetail.models.card import renew

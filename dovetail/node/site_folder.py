@@ -37,7 +37,7 @@ from filelock import Timeout
 from prometheus_client.core import Metric
 
 from dovetail.errors import ConfigError
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside

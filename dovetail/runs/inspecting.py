@@ -16,8 +16,8 @@ from dovetail.data.coverage import Overlaps, Part, hides
 from dovetail.data.encode import read_as
 from dovetail.data.partytables import IMAGES
 from dovetail.data.survey import LOOKED_AT, texts_in
+from dovetail.methods.base import Site
 from dovetail.methods.facets.fits import Fit
-from dovetail.methods.party import Site
 from dovetail.runs import situations as methods
 from dovetail.runs.expected_gain import MAX_ROWS, Expected, expected
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dovetail.data import Column, Dataset, Table
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.settings.labels import label_columns
 
 #: Fewer labelled rows in common say nothing; of larger tables only the columns' names are compared.

@@ -12,8 +12,8 @@ from typing import Any
 
 from dovetail import __version__, methods
 from dovetail.errors import ConfigError
+from dovetail.methods.base import Site
 from dovetail.methods.method import asks
-from dovetail.methods.party import Site
 from dovetail.models.shown import markdown_page
 from dovetail.network import Message
 from dovetail.node import proposal as proposals

@@ -15,8 +15,7 @@ from dovetail import methods
 from dovetail.data.survey import lost_in
 from dovetail.errors import ConfigError
 from dovetail.methods.aligning import zeros_apart
-from dovetail.methods.base import SILENT, Driver, Loaded, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Driver, Loaded, Progress, Site
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.methods.training import Training
 from dovetail.models import generator

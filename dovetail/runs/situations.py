@@ -20,8 +20,8 @@ from dataclasses import replace
 from dovetail import methods
 from dovetail.data.coverage import Overlaps, Part, group
 from dovetail.errors import DataError
+from dovetail.methods.base import Site
 from dovetail.methods.facets.fits import Fit, Fits, Situation, Sizes
-from dovetail.methods.party import Site
 from dovetail.runs.runfile import RunFile
 
 

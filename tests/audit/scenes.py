@@ -8,8 +8,7 @@ from torch import Tensor
 from dovetail.audit.tape import Tape
 from dovetail.data import Classification, MultiLabel, Survival, Task
 from dovetail.methods import apfed
-from dovetail.methods.facets.scene import Holding, Scene
-from dovetail.methods.facets.seen import Channel, Seen
+from dovetail.methods.facets.audited import Channel, Holding, Scene, Seen
 
 NUM = 600
 CLASSES = ("a", "b", "c")

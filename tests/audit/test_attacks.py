@@ -14,7 +14,7 @@ from dovetail.audit.verdict import interval, worst_of
 from dovetail.data import MultiLabel, MultiTarget
 from dovetail.methods.apfed import contrastive_loss
 from dovetail.methods.apfed.reading import codes_behind
-from dovetail.methods.facets.seen import MAX_ROWS, Channel
+from dovetail.methods.facets.audited import MAX_ROWS, Channel
 
 LINEAR = Settings(network=False)
 RECIPES = "likelihood ratio", "shadow models (LiRA)", "difficulty calibrated by trees"

@@ -11,8 +11,7 @@ from dovetail.audit.attack import Settings, attack
 from dovetail.audit.attacks.exact import exact
 from dovetail.audit.verdict import Finding, interval
 from dovetail.data import Classification
-from dovetail.methods.facets.scene import Holding, Scene
-from dovetail.methods.facets.seen import Channel
+from dovetail.methods.facets.audited import Channel, Holding, Scene
 
 NUM, LEVELS, COLUMNS = 1500, 4, 4
 

@@ -26,7 +26,7 @@ from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, 
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.federated import Local
 from dovetail.methods import apfed, limits, vertical
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.methods.settings.apfed import PassiveFields
 from dovetail.methods.settings.party import PolicySection
 from dovetail.models import Head, Perceptron

@@ -6,7 +6,7 @@ import tomllib
 
 import torch
 
-from dovetail.methods.apfed.training_data import pool
+from dovetail.methods.apfed.variants import pool
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
 

@@ -13,9 +13,8 @@ from dovetail.data import Classification, PartyData, agree, summarise, table_fro
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Federation, Local, play_round
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.chfl.stacked import StackedInProcess
-from dovetail.methods.chfl.variant_settings import local_best
+from dovetail.methods.chfl.variant_settings import Trial, local_best, search_grid
 from dovetail.models import Column, RandomStream, generator, load
 from dovetail.network import Checkpoint, InProcess
 

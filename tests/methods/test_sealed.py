@@ -19,15 +19,10 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows, stored
 from dovetail.errors import MessageError, ModelError, PartyError
 from dovetail.federated import Local
-from dovetail.methods.apfed import (
-    assisting,
-    sealed,
-    sealed_checks,
-    sealed_inference,
-)
+from dovetail.methods.apfed import assisting, inference, sealed, sealed_checks
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_numbers import Reader, lasting
+from dovetail.methods.apfed.sealed import Reader, lasting
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom, load_bottom
 from dovetail.models.kept_smoothing import SmoothingSpec
@@ -464,7 +459,7 @@ def asked_again(
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
     assert active.partners == ("shop",), active.lost
     (bottom,) = kept  # as soon as it has answered
-    asks = sealed_inference.Smoother(
+    asks = inference.Smoother(
         everyone,
         lambda trained: (bottom, partner),
         Local("shop"),
@@ -476,8 +471,8 @@ def asked_again(
     reader = Reader(key, answers, owner.regression)
 
     def ask(samples: Tensor) -> Tensor:
-        reply = asks.handle(sealed_inference.Smooth("run-1", samples))
-        assert isinstance(reply, sealed_inference.Smoothed)
+        reply = asks.handle(inference.Smooth("run-1", samples))
+        assert isinstance(reply, inference.Smoothed)
         return reader.read(reply.numbers_PW, reply.place_B, len(samples))
 
     return active, ask

@@ -11,8 +11,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.methods.apfed import sealed, sealed_inference
-from dovetail.methods.apfed.sealed_numbers import row_names
+from dovetail.methods.apfed import inference, sealed
+from dovetail.methods.apfed.sealed import row_names
 from dovetail.models import generator
 
 #: Whoever asks for a site's secret.
@@ -30,5 +30,5 @@ def as_in_one_process(put: Callable[[Any, str, Any], None] = setattr) -> None:
         assert callable(module.key_of)
         put(module, "key_of", lambda secret: None)
     put(sealed, "lasting", lambda local, *purpose: generator(local.seed, local.name, *purpose))
-    for module in (sealed, sealed_inference):  # parties of one process know no ids
+    for module in (sealed, inference):  # parties of one process know no ids
         put(module, "row_names", lambda ids, x: row_names([0] * len(x), x))

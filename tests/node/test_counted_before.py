@@ -24,7 +24,7 @@ from dovetail.alignment import psi
 from dovetail.alignment.limits import Alignments
 from dovetail.errors import DovetailError
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.party import Algorithm
+from dovetail.methods.base import Algorithm
 from dovetail.methods.settings.party import PolicySection
 from dovetail.network import Message
 from dovetail.network.certificates import Authority

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import ConfigError
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.node import issuing
 from dovetail.node.engines import StreamSection
 from dovetail.node.joint_serving import JointServing

@@ -11,7 +11,7 @@ import torch
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import apfed
-from dovetail.methods.apfed.training_data import active_config, label_owner_data
+from dovetail.methods.apfed.variants import active_config, label_owner_data
 from dovetail.models import Head
 from dovetail.privacy import epsilon
 from dovetail.runs.runfile import check_run

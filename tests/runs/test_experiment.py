@@ -33,7 +33,7 @@ from dovetail.data import (
 from dovetail.errors import ConfigError, ParticipationError, PartyError, TrainingError
 from dovetail.methods import METHODS, apfed
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
-from dovetail.methods.apfed.training_data import pool
+from dovetail.methods.apfed.variants import pool
 from dovetail.methods.base import Loaded
 from dovetail.methods.training import Training
 from dovetail.models import Perceptron, load

@@ -27,7 +27,7 @@ import numpy as np
 from dovetail.audit.attacks.regressors import Fit, best_of, fits
 from dovetail.audit.attacks.views import directions
 from dovetail.audit.verdict import Measured
-from dovetail.methods.facets.steering import KNOWN, Threat
+from dovetail.methods.facets.audited import KNOWN, Threat
 from dovetail.methods.facets.views import scaled, whitened
 
 #: How often the rows that the attacker knows are drawn.

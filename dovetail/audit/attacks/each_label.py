@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Classification, MultiLabel, MultiTarget, Survival, Task
-from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.audited import Threat
 
 #: What is looked for of a time to an event.
 TIMES = ("log of the time", "event")

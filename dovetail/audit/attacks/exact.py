@@ -25,7 +25,7 @@ import numpy as np
 from dovetail.audit.attacks.columns import DRAWS
 from dovetail.audit.attacks.regressors import forest, ridge
 from dovetail.audit.verdict import Measured
-from dovetail.methods.facets.steering import KNOWN, Threat
+from dovetail.methods.facets.audited import KNOWN, Threat
 from dovetail.methods.facets.views import scaled, whitened
 
 #: A cell is read where the guess is as near as this, of the column's deviation.

@@ -34,7 +34,7 @@ import numpy as np
 from torch import Tensor
 
 from dovetail.audit.verdict import Measured
-from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.audited import Threat
 from dovetail.methods.facets.views import scaled
 
 #: Rows that are known, and how often they are drawn.

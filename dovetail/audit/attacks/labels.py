@@ -25,7 +25,7 @@ import numpy as np
 
 from dovetail.audit.attacks.views import local_views, message_views
 from dovetail.audit.verdict import Measured
-from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.audited import Threat
 from dovetail.methods.facets.views import scaled
 
 BALANCED = "share of labels right, each class counting the same"

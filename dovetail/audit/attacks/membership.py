@@ -25,7 +25,7 @@ from torch import Tensor
 from dovetail.audit.attacks.labels import auc_rows
 from dovetail.audit.attacks.shadows import SHADOWS, shadows
 from dovetail.audit.verdict import Measured
-from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.audited import Threat
 
 #: At most so many rows of each kind.
 MAX_ROWS = 1000

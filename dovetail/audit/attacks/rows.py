@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.audit.verdict import Measured
-from dovetail.methods.facets.steering import Threat
+from dovetail.methods.facets.audited import Threat
 
 THREAT = Threat(
     "rows from a first layer's change",

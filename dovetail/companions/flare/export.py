@@ -19,7 +19,7 @@ from dovetail.data.wording import count_text
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.methods import coordinated
 from dovetail.methods.aligning import label_owner
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.node.driver import Reach
 from dovetail.node.partyfile import open_sites
 from dovetail.node.proposal import Proposal, Signature, signature_path

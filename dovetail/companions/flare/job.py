@@ -39,8 +39,7 @@ from dovetail.companions.flare.site import SITE_FILE
 from dovetail.errors import ConfigError, DovetailError, NetworkError
 from dovetail.files import read_toml
 from dovetail.methods import coordinated
-from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.party import Site
+from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device
 from dovetail.network.calls import Call, Calls

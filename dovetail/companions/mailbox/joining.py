@@ -14,7 +14,7 @@ from dovetail.companions.mailbox.keys import Keys
 from dovetail.companions.mailbox.opening import open_place
 from dovetail.companions.mailbox.places import Place, PlaceError
 from dovetail.companions.mailbox.watching import Watch
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.models import derive_key
 from dovetail.network.client import Event
 from dovetail.network.renewal import Certified

@@ -20,7 +20,7 @@ from dovetail.audit.measured import reported_of
 from dovetail.companions.room.jobs import Job, Jobs
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.methods import variants
-from dovetail.methods.party import Site
+from dovetail.methods.base import Site
 from dovetail.network.certificates import certificate_name
 from dovetail.network.ledger import files_of, verify
 from dovetail.node.partyfile import algorithms, open_site

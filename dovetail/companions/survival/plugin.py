@@ -13,12 +13,11 @@ from dovetail.companions.survival.cox_model import cox_model
 from dovetail.companions.survival.local_data import Times
 from dovetail.companions.survival.section import MemberSection, SurvivalRecord
 from dovetail.errors import ConfigError
-from dovetail.methods.base import Run
-from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.base import Algorithm, Run, Site, algorithm
+from dovetail.methods.facets.declared import Proposed
 from dovetail.methods.labels import check_labels
 from dovetail.methods.local_data import DRIVER
 from dovetail.methods.method import Method
-from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.training import Variant, VariantRun
 from dovetail.models import Model
 

@@ -13,9 +13,18 @@ from dovetail.methods.apfed import sealed
 from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.reading import Reading
 from dovetail.methods.apfed.steering import steered
-from dovetail.methods.apfed.training_data import active_config, label_owner_data, partner_data_of
 from dovetail.methods.apfed.unify import weight_of
-from dovetail.methods.facets.audited import Audited
+from dovetail.methods.apfed.variants import active_config, label_owner_data, partner_data_of
+from dovetail.methods.facets.audited import (
+    Audited,
+    Channel,
+    Poisoned,
+    Scene,
+    Seen,
+    Steered,
+    candidates,
+    holding,
+)
 from dovetail.methods.facets.defences import (
     AS_IT_IS,
     COUNTED,
@@ -28,9 +37,6 @@ from dovetail.methods.facets.defences import (
     first_of,
     label_dp,
 )
-from dovetail.methods.facets.scene import Scene, candidates, holding
-from dovetail.methods.facets.seen import Channel, Seen
-from dovetail.methods.facets.steering import Poisoned, Steered
 from dovetail.methods.limits import Limits
 from dovetail.methods.outcome import Outcome
 from dovetail.methods.training import Training, VariantRun

@@ -11,7 +11,7 @@ from dovetail.data.coverage import Part
 from dovetail.data.partytables import IMAGES
 from dovetail.data.wording import count_text, name_list
 from dovetail.methods.apfed.partners import passive_fields
-from dovetail.methods.base import Run
+from dovetail.methods.base import Run, Site
 from dovetail.methods.facets.fits import (
     FLOAT,
     PLACE,
@@ -25,7 +25,6 @@ from dovetail.methods.facets.fits import (
     samples_text,
 )
 from dovetail.methods.limits import MAX_LABELLED
-from dovetail.methods.party import Site
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.settings.apfed import ApfedSection, PassiveFields
 from dovetail.models import output_shape

@@ -20,8 +20,8 @@ from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.numbers import NumbersGiven
+from dovetail.methods.base import Site
 from dovetail.methods.limits import NO_LIMITS, Limits
-from dovetail.methods.party import Site
 from dovetail.methods.released import released_columns
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.settings.apfed import ApfedSection, PassiveFields

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.errors import ConfigError
-from dovetail.methods.base import Loaded, Run
-from dovetail.methods.party import Site
+from dovetail.methods.base import Loaded, Run, Site
 from dovetail.methods.settings.apfed import PassiveFields
 from dovetail.methods.validation import validate
 from dovetail.privacy import within

@@ -14,7 +14,7 @@ from dovetail.federated import Local, Party
 from dovetail.files import did_you_mean
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, check_shared, label_owner, stored_alignment
-from dovetail.methods.apfed import distil, inference, sealed, sealed_inference
+from dovetail.methods.apfed import distil, inference, sealed
 from dovetail.methods.apfed.audited import ApfedAudited
 from dovetail.methods.apfed.fits import ApfedFits
 from dovetail.methods.apfed.local_data import (
@@ -33,23 +33,23 @@ from dovetail.methods.apfed.partners import (
 )
 from dovetail.methods.apfed.private import check_variant
 from dovetail.methods.apfed.reported import REPORTED
-from dovetail.methods.apfed.training_data import ASK_NOBODY, TOGETHER
 from dovetail.methods.apfed.valued import ApfedValued
-from dovetail.methods.apfed.variants import VARIANTS
+from dovetail.methods.apfed.variants import ASK_NOBODY, TOGETHER, VARIANTS
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
+    Algorithm,
     Asked,
     Loaded,
     Maker,
     Progress,
     Run,
+    Site,
+    algorithm,
 )
-from dovetail.methods.facets.keys import Keys
-from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.facets.declared import Keys, Proposed
 from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.methods.method import Method
-from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.settings.apfed import ApfedRecord, ApfedSection, PassiveFields
 from dovetail.methods.training import Training, Variant
 from dovetail.models import Head, OwnNetwork
@@ -242,7 +242,7 @@ class Apfed(ApfedRecord, Method):
         "distil": algorithm("apfed-d", distil.Partner),
         "sealed": algorithm("apfed", sealed.Partner),
         "recalling": algorithm("apfed-d", inference.Inference),
-        "smoothing": algorithm("apfed", sealed_inference.Smoother),
+        "smoothing": algorithm("apfed", inference.Smoother),
     }
     keys = ApfedKeys()
     proposed = ApfedProposed()
@@ -346,7 +346,7 @@ class Apfed(ApfedRecord, Method):
 
         sides = [side for side in get_args(Side) if side in allowed]
         makers: dict[str, Maker] = {side: maker(side) for side in sides}
-        later = {"recalling": inference.maker, "smoothing": sealed_inference.maker}
+        later = {"recalling": inference.codes_maker, "smoothing": inference.numbers_maker}
         return makers | {side: of(site) for side, of in later.items() if side in allowed}
 
     def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Loaded:

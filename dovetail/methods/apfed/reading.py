@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
-from dovetail.methods.facets.seen import Channel, Logits, Seen, Weights
+from dovetail.methods.facets.audited import Channel, Logits, Seen, Weights
 from dovetail.methods.settings.apfed import PassiveConfig
 from dovetail.network.messages import Message
 

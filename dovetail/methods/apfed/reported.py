@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.methods.facets.reported import Reported
+from dovetail.methods.facets.declared import Reported
 
 _LABELS = ("apfed.label_epsilon", "apfed.label_stages")
 

@@ -47,11 +47,9 @@ from dovetail.methods.apfed.asked_rows import rows_of
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.local_data import PartnerData
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
-from dovetail.methods.apfed.training_data import label_owner_data, partner_data_of
-from dovetail.methods.facets import steering
-from dovetail.methods.facets.scene import Scene
-from dovetail.methods.facets.seen import MAX_ROWS
-from dovetail.methods.facets.steering import Poisoned, Steered, Threat
+from dovetail.methods.apfed.variants import label_owner_data, partner_data_of
+from dovetail.methods.facets import audited
+from dovetail.methods.facets.audited import MAX_ROWS, Poisoned, Scene, Steered, Threat
 from dovetail.methods.facets.views import scaled, whitened
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.section import encoder_spec
@@ -95,21 +93,21 @@ SIZES_LIFTED = (10.0, 100.0, 1000.0)
 _ALIKE = Threat(
     "one code for all rows, then an inversion",
     "after FSHA (Pasquini et al. 2021)",
-    f"{steering.KNOWN} rows of the other side; it sends what codes it likes",
+    f"{audited.KNOWN} rows of the other side; it sends what codes it likes",
     "the same from its own columns",
     "R2, mean over columns",
 )
 _REGRESSED = Threat(
     "known columns as targets, then an inversion",
     "ours",
-    f"{steering.KNOWN} rows of the other side, and {KNOWN} to steer by; it encrypts what it likes",
+    f"{audited.KNOWN} rows of the other side, and {KNOWN} to steer by; it encrypts what it likes",
     "the same from its own columns",
     "R2, mean over columns",
 )
 _HIJACK = Threat(
     "hijacked encoder, then an inversion",
     "FSHA (Pasquini et al. 2021)",
-    f"{steering.KNOWN} rows of the other side, and {KNOWN} to steer by; it sends what it likes",
+    f"{audited.KNOWN} rows of the other side, and {KNOWN} to steer by; it sends what it likes",
     "the same from its own columns",
     "R2, mean over columns",
 )

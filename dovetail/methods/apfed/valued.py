@@ -11,7 +11,7 @@ from dovetail.data import Task
 from dovetail.errors import ConfigError
 from dovetail.methods import selection
 from dovetail.methods.apfed.local_data import LabelOwnerData
-from dovetail.methods.apfed.training_data import label_owner_data, partner_data_of
+from dovetail.methods.apfed.variants import label_owner_data, partner_data_of
 from dovetail.methods.facets.valued import (
     JOINT,
     NO_TEST,

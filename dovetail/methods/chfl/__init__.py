@@ -46,8 +46,8 @@ Departures from the paper:
 
 What is not in the paper is in layers: gate, start at zero, participation, weights by samples,
 proximal term, sums in secret, private steps, the choice of a round (``layers.py``), members trained
-side by side (``stacked.py``), the search (``search.py``). A run has these; with their defaults it
-is this page, bit for bit.
+side by side (``stacked.py``), the search (``variant_settings.py``). A run has these; with their
+defaults it is this page, bit for bit.
 """
 
 from __future__ import annotations

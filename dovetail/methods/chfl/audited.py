@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from dovetail.methods.chfl import layers as chfl
-from dovetail.methods.facets.audited import Audited
+from dovetail.methods.facets.audited import Audited, Holding, Scene, Seen, Weights, candidates
 from dovetail.methods.facets.defences import Grid
 from dovetail.methods.facets.defences import Weights as WeightsGrid
-from dovetail.methods.facets.scene import Holding, Scene, candidates
-from dovetail.methods.facets.seen import Seen, Weights
 from dovetail.methods.training import Training
 from dovetail.network.messages import Message
 

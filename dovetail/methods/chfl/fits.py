@@ -6,6 +6,7 @@ from itertools import combinations
 
 from dovetail.data import spelled_alike
 from dovetail.data.wording import count_text, name_list, share_text
+from dovetail.methods.facets.declared import Reported
 from dovetail.methods.facets.fits import (
     COLUMN,
     FLOAT,
@@ -19,7 +20,6 @@ from dovetail.methods.facets.fits import (
     parameters,
     range_text,
 )
-from dovetail.methods.facets.reported import Reported
 
 _NAME = "chfl"
 

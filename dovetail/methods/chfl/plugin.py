@@ -15,7 +15,16 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import Party
-from dovetail.methods.base import Loaded, Progress, Run, deciding, weighed
+from dovetail.methods.base import (
+    Algorithm,
+    Loaded,
+    Progress,
+    Run,
+    Site,
+    algorithm,
+    deciding,
+    weighed,
+)
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.audited import ChflAudited
 from dovetail.methods.chfl.fits import REPORTED, ChflFits
@@ -27,8 +36,7 @@ from dovetail.methods.chfl.variant_settings import (
     trained_model,
     variant_config,
 )
-from dovetail.methods.facets.keys import Keys
-from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.facets.declared import Keys, Proposed
 from dovetail.methods.labels import (
     check_labels,
     common_labels,
@@ -38,7 +46,6 @@ from dovetail.methods.labels import (
 from dovetail.methods.local_data import DRIVER, Holdings, check_settings, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer
-from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.settings.chfl import (
     LOCAL_SETTINGS,
     VARIANT_NAMES,

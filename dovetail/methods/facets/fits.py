@@ -10,8 +10,7 @@ import numpy as np
 
 from dovetail.data.coverage import Overlaps, Part, hides, shown
 from dovetail.data.wording import count_text, name_list
-from dovetail.methods.base import Run
-from dovetail.methods.party import Site
+from dovetail.methods.base import Run, Site
 
 FLOAT, PLACE = 4, 8  # bytes of a float32 value, and of a sample's place in the shared order
 

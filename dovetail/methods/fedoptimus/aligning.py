@@ -19,10 +19,10 @@ from dovetail.methods.base import (
     SILENT,
     CarryingDriver,
     Progress,
+    Site,
 )
 from dovetail.methods.fedoptimus.local_data import TRAIN
 from dovetail.methods.fedoptimus.party_files import dealt
-from dovetail.methods.party import Site
 from dovetail.network import InProcess
 from dovetail.network.retry import write_text
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
-from dovetail.methods.facets.audited import Audited
+from dovetail.methods.facets.audited import Audited, Holding, Scene, flat, names_of
 from dovetail.methods.facets.defences import (
     AS_IT_IS,
     COUNTED,
@@ -23,7 +23,6 @@ from dovetail.methods.facets.defences import (
     first_of,
     mean_of,
 )
-from dovetail.methods.facets.scene import Holding, Scene, flat, names_of
 from dovetail.methods.fedoptimus.local_data import columns_in, labels_in
 from dovetail.methods.fedoptimus.reading import TOGETHER, Reading
 from dovetail.methods.outcome import Outcome

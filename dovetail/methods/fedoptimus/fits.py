@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.data.coverage import Groups
 from dovetail.data.wording import count_text, name_list
+from dovetail.methods.facets.declared import Reported
 from dovetail.methods.facets.fits import (
     FLOAT,
     PLACE,
@@ -17,7 +18,6 @@ from dovetail.methods.facets.fits import (
     no,
     parameters,
 )
-from dovetail.methods.facets.reported import Reported
 
 _NAME = "fedoptimus"
 

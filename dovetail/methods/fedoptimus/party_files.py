@@ -9,12 +9,12 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.methods.base import Site
 from dovetail.methods.baselines import LocalRows
 from dovetail.methods.fedoptimus.local_data import TEST, TRAIN, Columns, Labels
 from dovetail.methods.fedoptimus.masked import SummingSettings
 from dovetail.methods.fedoptimus.sections import bottom
 from dovetail.methods.labels import draw_share
-from dovetail.methods.party import Site
 from dovetail.methods.settings.fedoptimus import OwnerSection
 
 

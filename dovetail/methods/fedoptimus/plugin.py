@@ -14,13 +14,15 @@ from dovetail.federated import Local, Party
 from dovetail.methods import fedoptimus, selection
 from dovetail.methods.base import (
     SILENT,
+    Algorithm,
     Loaded,
     Maker,
     Progress,
     Run,
+    Site,
+    algorithm,
 )
-from dovetail.methods.facets.keys import Keys
-from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.facets.declared import Keys, Proposed
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.aligning import align_owners, relay_alignment
 from dovetail.methods.fedoptimus.audited import OwnersAudited
@@ -39,7 +41,6 @@ from dovetail.methods.labels import (
 )
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
-from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.settings.fedoptimus import VARIANT_NAMES, FedOptimusRecord, FedOptimusSection
 from dovetail.methods.settings.record import BASELINES
 from dovetail.methods.training import Variant

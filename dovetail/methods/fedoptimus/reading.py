@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dovetail.methods import fedoptimus, selection
-from dovetail.methods.facets.seen import Channel, Seen, Weights
+from dovetail.methods.facets.audited import Channel, Seen, Weights
 from dovetail.network.messages import Message
 
 #: All data owners as one party.

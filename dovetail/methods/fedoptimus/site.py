@@ -23,7 +23,7 @@ from dovetail.alignment import relay
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import Asked, Maker
+from dovetail.methods.base import Asked, Maker, Site
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.local_data import (
     SELECTED,
@@ -34,12 +34,11 @@ from dovetail.methods.fedoptimus.local_data import (
 )
 from dovetail.methods.fedoptimus.party_files import columns_of, dealt, is_label_owner, labels_of
 from dovetail.methods.fedoptimus.sides import chooser_of, side_of
-from dovetail.methods.inference import kept_at
+from dovetail.methods.inference import recalling
 from dovetail.methods.labels import (
     local_task,
 )
 from dovetail.methods.outcome import about_decision, described
-from dovetail.methods.party import Site
 from dovetail.methods.settings.fedoptimus import OwnerSection
 from dovetail.models.owners import Bottom
 from dovetail.network.certificates import certificate_name, make_folder
@@ -221,19 +220,17 @@ def _selects(live: _Live) -> Maker:
 def _predicts(site: Site) -> Maker:
     """Makes a data owner's side of a prediction, for the label owner who asks."""
 
-    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+    def fits(bottom: Bottom, asked: Asked) -> bool:
+        """Whether a bottom was learned for this driver's labels, as it reveals other owners' to no
+        other driver."""
+        return asked.driver in bottom.about.get("label_owners", (asked.driver,))
+
+    def make(asked: Asked) -> Callable[..., predicting.Inference]:
         if site.policy.section.privacy is not None:
             raise ConfigError(
                 "its policy.privacy sets a budget of epsilon, and embeddings of a prediction after "
                 "training are not counted; it takes part in none"
             )
+        return lambda rows_S, kept: predicting.Inference(rows_S, kept, asked.local())
 
-        def fits(bottom: Bottom) -> bool:
-            """Whether a bottom was learned for this driver's labels, as it reveals other owners' to
-            no other driver."""
-            return asked.driver in bottom.about.get("label_owners", (asked.driver,))
-
-        rows_S, kept = asked.rows_S(), kept_at(site, asked, fits)
-        return lambda: predicting.Inference(rows_S, kept, asked.local())
-
-    return of_run
+    return recalling(site, fits, make)

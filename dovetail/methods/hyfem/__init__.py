@@ -13,5 +13,13 @@ from dovetail.methods.hyfem.calibration import (
 from dovetail.methods.hyfem.hyfem import Finish, Finished, Round, Train, Trained
 from dovetail.methods.hyfem.layers import GiveScore, Score
 from dovetail.methods.hyfem.local_data import HyfemData
-from dovetail.methods.hyfem.settings import alone, fedavg, fedma, fedper, fedprox, lg_fedavg
-from dovetail.methods.settings.hyfem import Config, Settings
+from dovetail.methods.settings.hyfem import (
+    Config,
+    Settings,
+    alone,
+    fedavg,
+    fedma,
+    fedper,
+    fedprox,
+    lg_fedavg,
+)

@@ -8,11 +8,18 @@ import torch
 
 from dovetail.data import Blocks
 from dovetail.methods import hyfem
-from dovetail.methods.facets.audited import Audited
+from dovetail.methods.facets.audited import (
+    Audited,
+    Holding,
+    Scene,
+    Seen,
+    Weights,
+    candidates,
+    flat,
+    names_of,
+)
 from dovetail.methods.facets.defences import Grid
 from dovetail.methods.facets.defences import Weights as WeightsGrid
-from dovetail.methods.facets.scene import Holding, Scene, candidates, flat, names_of
-from dovetail.methods.facets.seen import Seen, Weights
 from dovetail.methods.training import Training
 from dovetail.network.messages import Message
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.data import spelled_alike
 from dovetail.data.wording import count_text, name_list
+from dovetail.methods.facets.declared import Reported
 from dovetail.methods.facets.fits import (
     COLUMN,
     FLOAT,
@@ -17,7 +18,6 @@ from dovetail.methods.facets.fits import (
     no,
     parameters,
 )
-from dovetail.methods.facets.reported import Reported
 
 _NAME = "hyfem"
 

@@ -56,7 +56,7 @@ Departures from the paper:
     - A momentum or Adam state starts again each round, because the parameters were replaced.
     - After the last round each party is sent its slice once more (line 9): that is its model.
     - BatchNorm's running means are averaged like weights, but not pulled.
-    - What is beside the paper is in layers, off by default: ``settings.py`` lists them.
+    - What is beside the paper is in layers, off by default: ``Settings`` lists them.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
+from dovetail.methods.base import Site
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.methods.labels import check_labels, draw_share, local_task, own_baseline
-from dovetail.methods.party import Site
 from dovetail.methods.settings.hyfem import MemberSection
 
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.base import Loaded, Progress, Run
-from dovetail.methods.facets.keys import Keys
-from dovetail.methods.facets.proposed import Proposed
+from dovetail.methods.base import Algorithm, Loaded, Progress, Run, Site, algorithm
+from dovetail.methods.facets.declared import Keys, Proposed
 from dovetail.methods.hyfem.audited import HyfemAudited
 from dovetail.methods.hyfem.fits import REPORTED, HyfemFits
 from dovetail.methods.hyfem.loading import data_by_column, data_of_partition, data_of_site
@@ -26,7 +25,6 @@ from dovetail.methods.hyfem.variant_settings import (
 from dovetail.methods.labels import check_labels, common_task, scaled
 from dovetail.methods.local_data import Holdings, check_variants
 from dovetail.methods.method import Method
-from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.settings.hyfem import VARIANT_NAMES, HyfemRecord, HyfemSection
 from dovetail.methods.settings.record import BASELINES
 from dovetail.methods.training import LocalBaseline, Variant
