@@ -11,19 +11,16 @@ from dovetail.data.agreed import (
     summarise,
 )
 from dovetail.data.blocks import Blocks, blocks
-from dovetail.data.by_column import ByColumn, by_column
-from dovetail.data.common_unique import CommonUnique, common_unique
+from dovetail.data.by_column import ByColumn, CommonUnique, by_column, common_unique
 from dovetail.data.databases import read_database
 from dovetail.data.datasets import Dataset, load, split, subset
-from dovetail.data.federation import Alignment, Federation
 from dovetail.data.fitted import far_in
 from dovetail.data.images import ImageInput, read_images
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.kinds import Column, Reading
 from dovetail.data.minibatches import Minibatches
-from dovetail.data.owners import Owners, owners
-from dovetail.data.partitions import Partitioned, columns, strips
-from dovetail.data.party import UNLABELLED, UNSEEN, PartyData
+from dovetail.data.partitions import Owners, Partitioned, columns, owners, strips
+from dovetail.data.party import UNLABELLED, UNSEEN, Alignment, Federation, PartyData
 from dovetail.data.party_data import keep_labels, split_sites
 from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder

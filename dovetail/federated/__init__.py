@@ -2,14 +2,15 @@
 
 from dovetail.federated.best import BestRound, Scored, Snapshots
 from dovetail.federated.driver import Driver, Epoch, Played, Round, is_due
-from dovetail.federated.federation import Federation, normalised
-from dovetail.federated.local import MAX_PARAMETER_BYTES, Local, Loss
-from dovetail.federated.missing_parties import (
+from dovetail.federated.federation import (
+    Federation,
     LeftOut,
     end,
     ending_announced,
     in_round,
+    normalised,
     scored_without,
 )
+from dovetail.federated.local import MAX_PARAMETER_BYTES, Local, Loss
 from dovetail.federated.party import MAX_USES, Party, handles, read_settings, restore_into, state_of
 from dovetail.federated.train import Plays, play_round, train

@@ -11,7 +11,7 @@
                                    <--------   Opened: of each a part of its seed or its key
 
 A method gives the messages its own names (``messages``), and its party is ``Lasting``;
-``LastingFederation`` has the driver's side. ``privacy/dropout.py`` says who learns what.
+``LastingFederation`` has the driver's side. ``privacy/masks.py`` says who learns what.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from dovetail.errors import MessageError
 from dovetail.federated.party import handles
 from dovetail.federated.secret_mean import MaskedFederation, Summing, bytes_of, list_of, proofs_of
 from dovetail.network import Engine, Integers, Message, Values
-from dovetail.network.identity import MAX_PROOF_BYTES
+from dovetail.network.renewal import MAX_PROOF_BYTES
 from dovetail.privacy import MIN_MEMBERS, from_fixed
-from dovetail.privacy.dropout import PUBLIC_BYTES, SEALED_BYTES, threshold_of, unmasked
-from dovetail.privacy.shamir import PART_BYTES
+from dovetail.privacy.masks import PART_BYTES, PUBLIC_BYTES, SEALED_BYTES, threshold_of, unmasked
 
 M = TypeVar("M", bound=Message)
 

@@ -22,7 +22,7 @@ from dovetail.errors import MessageError, TrainingError
 from dovetail.federated.federation import Federation, normalised
 from dovetail.federated.party import Party, handles
 from dovetail.network import Bytes, Engine, Integers, Message, Replies, Values
-from dovetail.network.identity import MAX_PROOF_BYTES
+from dovetail.network.renewal import MAX_PROOF_BYTES
 from dovetail.privacy import KEY_BYTES, MIN_MEMBERS, SecretSums, check_weights, from_fixed, total
 
 M = TypeVar("M", bound=Message)

@@ -10,8 +10,7 @@ from typing import Protocol, TypeVar
 
 from dovetail.errors import TrainingError
 from dovetail.federated.driver import Epoch, Played, Round
-from dovetail.federated.federation import Federation
-from dovetail.federated.missing_parties import LeftOut, ending_announced, in_round
+from dovetail.federated.federation import Federation, LeftOut, ending_announced, in_round
 from dovetail.network import Checkpoint, Engine, State
 
 P = TypeVar("P", bound="Played")

@@ -25,10 +25,10 @@ from typing import Protocol
 
 from dovetail.errors import MessageError, NetworkError
 from dovetail.network.connection import Connection, Link
-from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import MAX_MESSAGE_BYTES, PROTOCOL, Data
 from dovetail.network.printable import printable
+from dovetail.network.renewal import Identity
 from dovetail.network.sessions import Lines
 
 #: Seconds until a call is made again, with the same request.

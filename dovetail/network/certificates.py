@@ -5,7 +5,7 @@
                 NAME.pem                its certificate: common name = its name; behind it those
                                         of authorities between it and ca.pem, if there are any
                 NAME.key                its private key; made by the party itself if it so wishes
-                crl.pem                 certificates that no longer count (``revocation.py``)
+                crl.pem                 lists of certificates that no longer count (CRL, RFC 5280)
 
 Keys are on the curve P-256. A certificate names its party twice: as common name, and as the DNS
 name that the other side of TLS compares, ``tls_name``, which no host can have. A driver's names the
@@ -14,6 +14,9 @@ may serve and connect, a site's may only connect: neither a site nor another dri
 driver.
 
 A certificate says who somebody is. What they may ask is each party's own policy.
+
+A list in ``crl.pem`` speaks of the certificates of the authority that signed it, which is believed
+here. One whose next update is past still counts: it is the newest that is here.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -501,3 +504,104 @@ def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+
+#: What a list may demand of its reader, and is heeded here.
+_UNDERSTOOD = (x509.CRLNumber, x509.AuthorityKeyIdentifier)
+
+
+class Revocations:
+    """Revocations in the lists that are believed here.
+
+    Args:
+        lists: each signed by an authority that the caller believes.
+    """
+
+    def __init__(self, lists: Sequence[x509.CertificateRevocationList] = ()) -> None:
+        self._lists = tuple(lists)
+
+    @classmethod
+    def read(
+        cls, data: bytes, authorities: Sequence[x509.Certificate], *, where: str
+    ) -> Revocations:
+        """The lists in these bytes; none in none.
+
+        Raises:
+            ConfigError: something else, a list of nobody who is believed, or one of changes only.
+        """
+        lists = []
+        for text in _LIST.findall(data):
+            try:
+                crl = x509.load_pem_x509_crl(text)
+                extensions = list(crl.extensions)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{where} holds no revocation list (PEM): {error}; ask its authority for one"
+                ) from None
+            if not any(_signed(crl, authority) for authority in authorities):
+                raise ConfigError(
+                    f"{where}: the list of {crl.issuer.rfc4514_string()!r} is not signed by an "
+                    "authority in ca.pem; both must come from the same holder"
+                )
+            for each in extensions:
+                if each.critical and not isinstance(each.value, _UNDERSTOOD):
+                    raise ConfigError(
+                        f"{where}: the list of {crl.issuer.rfc4514_string()!r} is of changes or "
+                        f"parts only ({each.oid.dotted_string}); ask for the full list"
+                    )
+            lists.append(crl)
+        if not lists and data.strip():
+            raise ConfigError(f"{where} holds no revocation list (PEM); ask its authority for one")
+        return cls(lists)
+
+    def __len__(self) -> int:
+        return sum(len(each) for each in self._lists)
+
+    def why(self, chain: Iterable[x509.Certificate]) -> str | None:
+        """A sentence on the first of these certificates that is revoked; None if none is."""
+        for certificate in chain:
+            for each in self._lists:
+                if each.issuer != certificate.issuer:
+                    continue
+                entry = each.get_revoked_certificate_by_serial_number(certificate.serial_number)
+                if entry is not None:
+                    return _sentence(certificate, entry)
+        return None
+
+    def stale(self, now: datetime | None = None) -> str | None:
+        """Whose list should have been followed by another; None if none should."""
+        now = now or datetime.now(UTC)
+        for each in self._lists:
+            due = each.next_update_utc
+            if due is not None and due <= now:
+                return (
+                    f"the revocation list of {each.issuer.rfc4514_string()!r} was to be followed "
+                    f"by another on {due:%Y-%m-%d}; get the new one from its holder (dovetail "
+                    "certificates --revoke makes it)"
+                )
+        return None
+
+
+def _signed(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    if crl.issuer != authority.subject:
+        return False
+    try:
+        return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+
+
+def _sentence(certificate: x509.Certificate, entry: x509.RevokedCertificate) -> str:
+    """Whose certificate, since when, and why, in the words of RFC 5280."""
+    reason = ""
+    for each in entry.extensions:
+        if isinstance(each.value, x509.CRLReason):
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", str(each.value.reason.value)).lower()
+            reason = f": {words}"
+    named = name_of(certificate) or certificate.subject.rfc4514_string()
+    return (
+        f"the certificate of {named!r} with serial {certificate.serial_number:x} is revoked since "
+        f"{entry.revocation_date_utc:%Y-%m-%d %H:%M} UTC{reason}"
+    )

@@ -21,10 +21,9 @@ from dovetail.network import frames as wire
 from dovetail.network.certificates import tls_name
 from dovetail.network.credentials import Credentials, expiry_warning
 from dovetail.network.host import Host
-from dovetail.network.identity import check_proof
 from dovetail.network.messages import Data
 from dovetail.network.printable import printable
-from dovetail.network.renewal import LOOK_S, Certified, certified
+from dovetail.network.renewal import LOOK_S, Certified, certified, check_proof
 from dovetail.network.retry import since_start_s
 
 #: Seconds between two attempts: from the first, doubling, to the last; each times 0.5 to 1.

@@ -13,6 +13,7 @@ from cryptography import x509
 
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import (
+    Revocations,
     certificate_name,
     certificates_in,
     name_of,
@@ -21,7 +22,6 @@ from dovetail.network.certificates import (
     read_file,
     read_key,
 )
-from dovetail.network.revocation import Revocations
 
 #: Fewer days than this before it expires, ``Credentials.load`` warns.
 WARN_DAYS = 30

@@ -125,7 +125,7 @@ class Hello:
     Attributes:
         instance: drawn at random by each process.
         nonce: drawn by a party for each line; the driver's ``proof`` is of it.
-        proof: a driver's, that it has the key of a certificate of its name; see ``identity.py``.
+        proof: a driver's, that it has the key of a certificate of its name; see ``renewal.py``.
         start_s: how long a party's process took from its start to its first line.
     """
 

@@ -33,9 +33,9 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from dovetail.errors import ConfigError, MessageError, NetworkError
 from dovetail.network.certificates import certificate_name, make_folder
-from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import LedgerFile, Verified, verify
 from dovetail.network.messages import Message
+from dovetail.network.renewal import Identity, check_proof
 from dovetail.network.retry import open_private, patiently
 from dovetail.network.tree import Tree
 

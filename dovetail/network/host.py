@@ -21,11 +21,11 @@ from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.counting import Counted, times
 from dovetail.network.engine import Party
 from dovetail.network.heads import Heads, Tell, Told
-from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.logs import of_run
 from dovetail.network.printable import printable
 from dovetail.network.recording import NotWrittenError, Recorder
+from dovetail.network.renewal import Identity
 
 #: (run, algorithm, driver) -> the party that answers in that run; raises to refuse.
 OpenRun = Callable[[str, str, str], Party]

@@ -33,8 +33,8 @@ from cryptography import x509
 from dovetail.errors import MessageError, NetworkError
 from dovetail.network.control import Failed
 from dovetail.network.heads import FOLDER, Head, heads_of, read_head
-from dovetail.network.identity import check_proof
 from dovetail.network.ledger import files_of, verify
+from dovetail.network.renewal import check_proof
 from dovetail.network.tree import leaf_hash, path, root_of
 
 PROOF = "dovetail proof 1"

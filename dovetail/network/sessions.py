@@ -28,10 +28,10 @@ from dovetail.network.connection import Link, Request
 from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.engine import Engine, Replies
 from dovetail.network.heads import Heads, Tell, Told
-from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import MAX_MESSAGE_BYTES, Data, Message, Opened, decode, encode
 from dovetail.network.printable import printable
+from dovetail.network.renewal import Identity
 from dovetail.settings.section import Precision
 
 R = TypeVar("R", bound=Message)

@@ -31,10 +31,9 @@ from cryptography import x509
 from dovetail.alignment.stored import is_predicting
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network import Message
-from dovetail.network.certificates import make_folder
+from dovetail.network.certificates import Revocations, make_folder
 from dovetail.network.quota import Count, Quota
 from dovetail.network.retry import write_text
-from dovetail.network.revocation import Revocations
 from dovetail.node.proposal import (
     Proposal,
     Signature,

@@ -25,7 +25,7 @@ from dovetail import alignment as psi
 from dovetail import data as dd
 from dovetail.alignment import stored
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
-from dovetail.federated import missing_parties
+from dovetail.federated import federation
 from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.network import Engine, calls, checkpoint, connection, credentials, renewal, stream
 from dovetail.network.certificates import certificate_name, make_folder
@@ -528,4 +528,4 @@ def _watched(lines: Lines, talk: Progress) -> Iterator[None]:
 
 
 #: Whose warnings a driver's user is told.
-_WARNING = (stream, connection, calls, checkpoint, missing_parties, credentials, renewal)
+_WARNING = (stream, connection, calls, checkpoint, federation, credentials, renewal)

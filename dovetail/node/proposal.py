@@ -28,8 +28,8 @@ from cryptography import x509
 from pydantic import AwareDatetime, Field, ValidationError, field_validator
 
 from dovetail.errors import ConfigError, MessageError
-from dovetail.network.identity import Identity, check_proof
-from dovetail.network.revocation import Revocations
+from dovetail.network.certificates import Revocations
+from dovetail.network.renewal import Identity, check_proof
 from dovetail.settings.section import PartyName, Section
 
 S = TypeVar("S", bound=Section)

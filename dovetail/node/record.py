@@ -30,8 +30,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from dovetail.errors import ConfigError, MessageError, NetworkError
 from dovetail.network.heads import Head, read_head
-from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import verify
+from dovetail.network.renewal import Identity, check_proof
 from dovetail.network.retry import write_text
 from dovetail.node.proposal import Signed, read_proposal, read_signatures
 from dovetail.settings.section import PartyName, Section

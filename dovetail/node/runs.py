@@ -52,8 +52,8 @@ from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Checkpointed, StatefulParty
 from dovetail.network.counting import Counted, times
 from dovetail.network.host import MAX_RUNS
-from dovetail.network.identity import Identity
 from dovetail.network.quota import Quota, QuotaError
+from dovetail.network.renewal import Identity
 from dovetail.node.agreements import Approved, Plan, Reader
 from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of, last_written
 from dovetail.node.fingerprint import site_digests

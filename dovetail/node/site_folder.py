@@ -41,11 +41,10 @@ from dovetail.methods.base import Site
 from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
-from dovetail.network.identity import Identity
 from dovetail.network.in_use import LOCK, in_use, lock_of
 from dovetail.network.logs import handled_by
 from dovetail.network.quota import Quota
-from dovetail.network.renewal import Certified
+from dovetail.network.renewal import Certified, Identity
 from dovetail.network.retry import open_private
 from dovetail.node.agreements import Agreements
 from dovetail.node.metrics import counter

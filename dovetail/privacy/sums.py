@@ -33,9 +33,8 @@ from typing import Protocol
 from torch import Tensor
 
 from dovetail.errors import MessageError
-from dovetail.network.identity import Identity
-from dovetail.privacy.dropout import SumSecrets, threshold_of
-from dovetail.privacy.masks import MaskKeys, to_fixed
+from dovetail.network.renewal import Identity
+from dovetail.privacy.masks import MaskKeys, SumSecrets, threshold_of, to_fixed
 from dovetail.settings.privacy import QUORUM
 
 #: The fewest parties of a sum: of two, each subtracts its own and has the other's.
@@ -165,7 +164,7 @@ class SecretSums:
         )
         return masked_P
 
-    # --- That outlives lost parties (dropout.py) --------------------------------------------------
+    # --- That outlives lost parties (masks.py) --------------------------------------------------
 
     def lasting_key(self, number: int) -> tuple[bytes, bytes]:
         """New public keys and a commitment for the sum of this round, and the proof of them."""

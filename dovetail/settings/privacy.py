@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from dovetail.settings.section import Section
 
-#: A sum that outlives lost members opens for more than this share of them (``privacy/dropout.py``).
+#: A sum that outlives lost members opens for more than this share of them (``privacy/masks.py``).
 QUORUM = 2 / 3
 
 

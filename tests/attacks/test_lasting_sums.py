@@ -9,8 +9,7 @@ from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus import masked as fedoptimus
 from dovetail.methods.limits import rows_of
 from dovetail.privacy import SecretSums
-from dovetail.privacy.dropout import PUBLIC_BYTES
-from dovetail.privacy.masks import to_fixed
+from dovetail.privacy.masks import PUBLIC_BYTES, to_fixed
 from dovetail.privacy.sums import InMemory
 
 NAMES = ("ada", "bea", "cy", "dan", "eve")

@@ -21,11 +21,10 @@ from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.variant_settings import variant_config
 from dovetail.methods.settings.chfl import ChflSection
 from dovetail.models.saved import load
-from dovetail.network.certificates import Authority, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import Authority, Revocations, certificate_pem, key_pem, new_key
 from dovetail.network.credentials import Credentials
 from dovetail.network.ledger import verify
 from dovetail.network.renewal import Certified
-from dovetail.network.revocation import Revocations
 from dovetail.node.agreements import Agreements, Show
 from dovetail.node.partyfile import open_site
 from dovetail.node.proposal import Proposal, Signature, agreed_run, parse_proposal, sign, split_run

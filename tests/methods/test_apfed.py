@@ -386,9 +386,7 @@ def test_who_is_left_out_is_told_at_once_and_now_and_then(
     helper = _Failing(passives({"lab": "contrastive"})["lab"], "fails")
     epochs = train_to_end(party, InProcess({"lab": helper}, driver="clinic"))
     assert sum(epoch.missed.get("lab", 0) for epoch in epochs) == 12
-    messages = [
-        each.getMessage() for each in caplog.records if each.name.endswith("missing_parties")
-    ]
+    messages = [each.getMessage() for each in caplog.records if each.name.endswith("federation")]
     assert messages == [
         "party 'lab' is left out of epoch 1, step 2: its disk is full",
         "party 'lab' is left out of epoch 7, step 2: its disk is full (left out 10 times so far)",

@@ -8,8 +8,8 @@ import torch
 from dovetail.models.learners import NO_FOLD, Linear
 from dovetail.models.learners.assisted import Inputs, fit_assisted
 from dovetail.models.learners.assisted_teacher import fit_teacher
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import Owner
+from dovetail.models.learners.specs import Fitted
 from dovetail.models.losses import Values
 
 

@@ -19,12 +19,17 @@ import torch
 from processes import Answer, Doubles, Question
 
 from dovetail.errors import ConfigError, MessageError
-from dovetail.network.certificates import Authority, certificate_pem, read_certificates, tls_name
+from dovetail.network.certificates import (
+    Authority,
+    Revocations,
+    certificate_pem,
+    read_certificates,
+    tls_name,
+)
 from dovetail.network.client import Event, Way, serve
 from dovetail.network.credentials import Credentials, certificate_warnings
 from dovetail.network.host import Host
 from dovetail.network.renewal import Certified
-from dovetail.network.revocation import Revocations
 from dovetail.network.stream import Stream
 from dovetail.node import issuing
 from dovetail.node.issuing import Folder

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from dovetail.errors import MessageError, TrainingError
-from dovetail.privacy.dropout import SEALED_BYTES, SumSecrets, threshold_of, unmasked
-from dovetail.privacy.masks import to_fixed, total
+from dovetail.privacy.masks import SEALED_BYTES, SumSecrets, threshold_of, to_fixed, total, unmasked
 
 SEALING = b"run 1, round 3"
 
@@ -112,8 +111,7 @@ def made_of_key(made, parts, masked, late):
     """What the driver has of late values without their seed: masks of pairs taken off."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from dovetail.privacy.masks import KEY_BYTES, masks_between
-    from dovetail.privacy.shamir import join
+    from dovetail.privacy.masks import KEY_BYTES, join, masks_between
 
     index = {name: number + 1 for number, name in enumerate(sorted(made.names))}
     key = join({index[name]: parts[name]["p0"] for name in [*masked][: made.threshold]})

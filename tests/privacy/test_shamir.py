@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.privacy.shamir import PART_BYTES, PRIME, join, joined, split
+from dovetail.privacy.masks import PART_BYTES, PRIME, join, joined, split
 
 
 def test_the_field_is_one_and_holds_a_key():

@@ -25,8 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from dovetail.companions.mailbox.places import CARDS, Place
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network.certificates import make_folder
-from dovetail.network.identity import MAX_PROOF_BYTES
-from dovetail.network.renewal import Certified
+from dovetail.network.renewal import MAX_PROOF_BYTES, Certified
 from dovetail.network.retry import write_private
 
 #: Seconds after which a party takes a new key for its card.

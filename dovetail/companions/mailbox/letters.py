@@ -33,9 +33,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from dovetail.errors import MessageError
-from dovetail.network.identity import MAX_PROOF_BYTES, check_proof
 from dovetail.network.messages import Data
-from dovetail.network.renewal import Certified
+from dovetail.network.renewal import MAX_PROOF_BYTES, Certified, check_proof
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 

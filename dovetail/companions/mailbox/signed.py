@@ -3,7 +3,7 @@
     Authorization: Dovetail STATEMENT.PROOF     both base64url
 
 STATEMENT is JSON: method, path and SHA-256 of the body, the relay's process, time and a nonce.
-PROOF is a certificate and a signature. ``network/identity.py`` decides whose count, as for letters
+PROOF is a certificate and a signature. ``network/renewal.py`` decides whose count, as for letters
 and ledgers; a library of HTTP signatures (RFC 9421) would bring a second way to decide it.
 
 So a proxy that opens TLS reads requests, and cannot change, repeat or invent one. Answers are not

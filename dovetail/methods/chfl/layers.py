@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from dovetail.alignment import columns
-from dovetail.data.common_unique import BLOCK
+from dovetail.data.by_column import BLOCK
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import (
     MAX_USES,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dovetail.alignment.columns import agreed_times, encoder_of
 from dovetail.data import PartyData, Summary, Survival, Table, TableEncoder, summarise
-from dovetail.data.common_unique import BLOCK
+from dovetail.data.by_column import BLOCK
 from dovetail.data.survival import survival_of
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.baselines import LocalRows

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data.common_unique import BLOCK
+from dovetail.data.by_column import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import Party
 from dovetail.methods.base import (

@@ -19,7 +19,7 @@ import torch
 
 from dovetail.alignment.stored import trial_variant
 from dovetail.data import PartyData, stacked
-from dovetail.data.common_unique import BLOCK
+from dovetail.data.by_column import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import train
 from dovetail.methods.chfl import layers as chfl

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dovetail import data as dd
-from dovetail.data.common_unique import BLOCK
+from dovetail.data.by_column import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Site

@@ -1,6 +1,5 @@
 """Learners of the label owner's columns, alone or from soft targets."""
 
-from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.boosting import Boosting, Trees
 from dovetail.models.learners.choice import LEARNERS, Best, best_of, fit_all, held_out_loss
 from dovetail.models.learners.linear import Linear
@@ -13,7 +12,7 @@ from dovetail.models.learners.rows import (
     hold_out,
     make_folds,
 )
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import EnsembleSpec, Fitted, Learner
 from dovetail.models.learners.vertical import (
     OwnerSide,
     PartySide,

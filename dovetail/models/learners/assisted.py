@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature
+from dovetail.models.learners.specs import Fitted
 
 #: Steps that are tried, in spreads of z over spreads of the own outputs.
 STEPS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

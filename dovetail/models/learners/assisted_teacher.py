@@ -24,8 +24,8 @@ from torch import Tensor
 
 from dovetail.data.stored import let_go, put_tensor_away, zeros
 from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.distil import MOST_ROWS_ALIGNED, Owner, Teacher, choose_teacher
+from dovetail.models.learners.specs import Fitted
 
 
 @dataclass(frozen=True, eq=False)

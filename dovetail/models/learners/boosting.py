@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.rows import Rows
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import EnsembleSpec, Fitted
 from dovetail.models.losses import Loss
 from dovetail.models.threads import side_by_side
 

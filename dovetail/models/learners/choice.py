@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dovetail.cluster import current
-from dovetail.models.learners.base import Chosen, Fitted, Learner
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import Rows, mean_loss
+from dovetail.models.learners.specs import Chosen, Fitted, Learner
 from dovetail.models.learners.stacked import Weights, frozen, weighted_outputs
 from dovetail.settings.models import LearnerName
 

@@ -33,7 +33,6 @@ from torch import Tensor
 
 from dovetail.data.stored import let_go, zeros
 from dovetail.errors import ConfigError, DataError
-from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.choice import LEARNERS, fit_each, held_out_loss
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import (
@@ -43,7 +42,7 @@ from dovetail.models.learners.rows import (
     fitting_temperature,
     mean_loss,
 )
-from dovetail.models.learners.specs import Ensemble, EnsembleSpec
+from dovetail.models.learners.specs import Ensemble, EnsembleSpec, Fitted, Learner
 from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.losses import CLASSES, Loss
 from dovetail.models.randomness import derive_seed, generator

@@ -26,11 +26,10 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError
 from dovetail.lazy import needed
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.choice import fit_each
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import NO_FOLD, Rows
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import EnsembleSpec, Fitted
 from dovetail.models.losses import Classes, Values
 from dovetail.models.randomness import derive_seed, generator
 

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.linear_model import LinearSpec
 from dovetail.models.learners.rows import Rows
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import EnsembleSpec, Fitted
 
 #: More values than this are not kept in double, but made so many rows at a time.
 _MOST_DOUBLES, _ROWS_AT_ONCE = 50_000_000, 50_000

@@ -9,9 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.rows import NO_FOLD, Rows
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import EnsembleSpec, Fitted
 from dovetail.models.learners.stacked import StackedNetwork, StackedSpec
 from dovetail.models.learners.vertical import Stacked, StackedConfig, copies_of, fit_stacked
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from dovetail.data.stored import zeros
-from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.choice import best_of, fit_all
 from dovetail.models.learners.distil import Distilled, Owner, StudentConfig, Teacher, distil
 from dovetail.models.learners.rows import Rows, make_folds
+from dovetail.models.learners.specs import Fitted, Learner
 
 
 @dataclass(frozen=True, eq=False)
