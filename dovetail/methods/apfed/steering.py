@@ -34,7 +34,7 @@ compares with the honest one's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +45,7 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.asked_rows import rows_of
 from dovetail.methods.apfed.distil import Table
-from dovetail.methods.apfed.local_data import PartnerData
+from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
 from dovetail.methods.apfed.variants import label_owner_data, partner_data_of
 from dovetail.methods.facets import audited
@@ -118,26 +118,55 @@ def steered(
 ) -> Iterator[Steered | Poisoned]:
     """Findings of steering in one variant, within these limits of each partner."""
     for name in partner_data_of(task):
+        peers = _Peers(task, scene, variant, seed, name, limits)
         if variant in ("apfed-mixed", "apfed-r", "apfed-c"):
-            yield from _alike(task, variant, seed, name, limits)
-            yield from _inverted(task, scene, variant, seed, name, lifted=limits == NO_LIMITS)
+            yield from _alike(peers)
+            yield from _inverted(peers)
         elif variant in ("apfed-d", "tvfl"):
-            yield from _hijack(task, scene, variant, seed, name, limits)
+            yield from _hijack(peers)
         elif variant == "apfed":
-            yield from _regressed(task, scene, variant, seed, name, limits)
+            yield from _regressed(peers)
 
 
-def _partner_data(task: Training, variant: str, party: str) -> PartnerData:
-    """The partner's site in this variant."""
-    return partner_data_of(
-        replace(task, party_data=task.kind.variant(variant).variant_data(task, variant))
-    )[party]
+@dataclass(frozen=True, eq=False)
+class _Peers:
+    """A label owner and a partner, of whom one steers the other within limits."""
 
+    task: Training
+    scene: Scene
+    variant: str
+    seed: int
+    party: str
+    limits: Limits
 
-def _shared(task: Training, party: str) -> Tensor:
-    """The samples that the label owner shares with a partner."""
-    local_data = label_owner_data(task)
-    return local_data.alignment.shared(local_data.name, party)
+    @property
+    def lifted(self) -> bool:
+        return self.limits == NO_LIMITS
+
+    @property
+    def owner(self) -> LabelOwnerData:
+        return label_owner_data(self.task)
+
+    @property
+    def partner(self) -> PartnerData:
+        """The partner's site in this variant."""
+        data = self.task.kind.variant(self.variant).variant_data(self.task, self.variant)
+        return partner_data_of(replace(self.task, party_data=data))[self.party]
+
+    def limited(self) -> InProcess:
+        """Engine that reaches the partner."""
+        passive = self.partner.party(Local(self.party, device=self.task.device))
+        return InProcess({self.party: Limited(passive, self.limits)}, driver=self.owner.name)
+
+    def samples(self) -> Tensor:
+        """The samples that the label owner shares with the partner."""
+        return self.owner.alignment.shared(self.owner.name, self.party)
+
+    def known(self, observed: str, rng: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """Samples that the other side knows, and columns that ``observed`` has of them."""
+        samples = self.samples()
+        chosen = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
+        return chosen, self.scene.columns_of(observed, "", chosen)
 
 
 def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tensor]:
@@ -149,16 +178,11 @@ def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tenso
             yield order[start : start + size]
 
 
-def _alike(
-    task: Training, variant: str, seed: int, party: str, limits: Limits
-) -> Iterator[Steered]:
+def _alike(peers: _Peers) -> Iterator[Steered]:
     """A few messages about all shared samples at once, each with one code for all of them."""
-    active, local = label_owner_data(task).name, Local(party, device=task.device)
-    passive = Limited(_partner_data(task, variant, party).party(local), limits)
-    samples = _shared(task, party)
-    rng = generator(seed, party, "alike")
-    engine = InProcess({party: passive}, driver=active)
-    begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
+    party, samples, engine = peers.party, peers.samples(), peers.limited()
+    rng = generator(peers.seed, party, "alike")
+    begin = apfed.Begin((_WIDTH,), _WIDTH, peers.seed)
     engine.ask({party: begin}, apfed.Ready).or_raise()
     gradients: list[Tensor] = []
     for _ in range(_ALIKE_MESSAGES):
@@ -175,28 +199,26 @@ def _alike(
         given = f"{known} rows of the other side; it sends what codes it likes"
         attack_name = f"{_ALIKE.attack}, {known} known rows"
         threat = replace(_ALIKE, attack=attack_name, given=given)
-        yield Steered(active, party, views, samples[kept], threat, "steered gradients", known)
+        owner = peers.owner.name
+        yield Steered(owner, party, views, samples[kept], threat, "steered gradients", known)
 
 
 #: Asks for codes of samples, after a step by the gradient of the last ones.
 _Ask = Callable[[Tensor, Tensor | None], Tensor]
 
 
-def _hijack(
-    task: Training, scene: Scene, variant: str, seed: int, party: str, limits: Limits
-) -> Iterator[Steered]:
+def _hijack(peers: _Peers) -> Iterator[Steered]:
     """FSHA: the partner's encoder learns to look like a pilot's, which the driver can decode."""
-    samples = _shared(task, party)
-    rng = generator(seed, party, "hijack")
-    ask, codes = _ask_of(task, variant, seed, party, limits)
+    party, samples, limits = peers.party, peers.samples(), peers.limits
+    rng = generator(peers.seed, party, "hijack")
+    ask, codes = _ask_of(peers)
     if ask is None:
         return  # it releases its columns once: there is nothing to steer
-    known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
-    x_KF = scene.columns_of(party, "", known)
+    known, x_KF = peers.known(party, rng)
     if x_KF is None:
         return
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(peers.seed)
         width, wide = codes.shape[1], 128
         decoder = nn.Sequential(nn.Linear(width, wide), nn.ReLU(), nn.Linear(wide, x_KF.shape[1]))
         critic = nn.Sequential(nn.Linear(width, wide), nn.LeakyReLU(0.2), nn.Linear(wide, 1))
@@ -207,7 +229,7 @@ def _hijack(
         others = _batches(samples[~torch.isin(samples, known)], half, rng)
         due: Tensor | None = None
         most = (limits.max_uses - 2) * len(known) // half if limits.max_uses else _LONG
-        steps = min(_LONG if limits == NO_LIMITS else _STEPS, most)
+        steps = min(_LONG if peers.lifted else _STEPS, most)
         for _ in range(steps):  # it is told how often it may ask
             index_B = next(indices)
             code_BD = ask(torch.cat([known[index_B], next(others)]), due)
@@ -228,20 +250,16 @@ def _hijack(
             decoded_SF = decoder(code_SD)
     views = {"codes": code_SD, "the decoder's guess": decoded_SF}
     views = {name: each[:MAX_ROWS] for name, each in views.items()}
-    active = label_owner_data(task).name
-    yield Steered(active, party, views, samples[:MAX_ROWS], _HIJACK, "steered codes")
+    owner = peers.owner.name
+    yield Steered(owner, party, views, samples[:MAX_ROWS], _HIJACK, "steered codes")
 
 
-def _ask_of(
-    task: Training, variant: str, seed: int, party: str, limits: Limits
-) -> tuple[_Ask | None, Tensor]:
+def _ask_of(peers: _Peers) -> tuple[_Ask | None, Tensor]:
     """Question that asks a partner for codes, and codes of a first batch for their width."""
-    local_data, owner = _partner_data(task, variant, party), label_owner_data(task)
-    samples = _shared(task, party)[: max(_BATCH, limits.min_rows)]
-    local = Local(party, device=task.device)
-    engine = InProcess({party: Limited(local_data.party(local), limits)}, driver=owner.name)
-    if variant == "tvfl":
-        engine.ask({party: vertical.Open(seed)}, vertical.Opened).or_raise()
+    party, task, engine = peers.party, peers.task, peers.limited()
+    samples = peers.samples()[: max(_BATCH, peers.limits.min_rows)]
+    if peers.variant == "tvfl":
+        engine.ask({party: vertical.Open(peers.seed)}, vertical.Opened).or_raise()
 
         def ask(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
             if gradient_BD is not None:
@@ -251,9 +269,10 @@ def _ask_of(
             return engine.ask({party: request}, vertical.Codes).or_raise()[party].code_BD
 
         return ask, ask(samples, None)
-    if task.settings.distil.exchange == RELEASED or local_data.config.distil.release is not None:
+    released = peers.partner.config.distil.release is not None
+    if released or task.settings.distil.exchange == RELEASED:
         return None, torch.zeros(0, 0)
-    begin = distil.Begin(("network",), 1, owner.task.num_outputs, seed)
+    begin = distil.Begin(("network",), 1, peers.owner.task.num_outputs, peers.seed)
     engine.ask({party: begin}, distil.Ready).or_raise()
 
     def asks(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
@@ -264,21 +283,15 @@ def _ask_of(
     return asks, asks(samples, None)
 
 
-def _regressed(
-    task: Training, scene: Scene, variant: str, seed: int, party: str, limits: Limits
-) -> Iterator[Steered]:
+def _regressed(peers: _Peers) -> Iterator[Steered]:
     """Findings of one question of APFed-S whose targets are the owner's knowledge of some rows."""
-    local_data, owner = _partner_data(task, variant, party), label_owner_data(task)
-    samples = _shared(task, party)
-    known = samples[torch.randperm(len(samples), generator=generator(seed, party, "regressed"))]
-    known = known[:KNOWN]
-    x_KF = scene.columns_of(party, "", known)
+    party, local_data, owner = peers.party, peers.partner, peers.owner
+    known, x_KF = peers.known(party, generator(peers.seed, party, "regressed"))
     if x_KF is None:
         return
     policy = SealedLimits() if local_data.sealed_limits is None else local_data.sealed_limits
-    most = len(known) if limits == NO_LIMITS else policy.numbers_per_row
-    most = min(most, _MOST_NUMBERS)
-    local_data = replace(local_data, sealed_limits=UNLIMITED if limits == NO_LIMITS else policy)
+    most = min(len(known) if peers.lifted else policy.numbers_per_row, _MOST_NUMBERS)
+    local_data = replace(local_data, sealed_limits=UNLIMITED if peers.lifted else policy)
     components_KF = torch.from_numpy(whitened(scaled(x_KF.double().numpy()), width=most))
     chosen = {"its columns": components_KF, "single rows": torch.eye(len(known))[:, :most]}
     views = {}
@@ -291,8 +304,8 @@ def _regressed(
         folds_R[rows] = torch.arange(len(rows)) % 4
         gradients = Owner(table.x_RF, targets_RT, folds_R, loss=Values())
         table_of = Table(table.x_RF, {party: table.samples[party]})
-        active = sealed.Active(gradients, table_of, None, Local(owner.name), seed=seed)
-        engine = {party: local_data.party(Local(party, device=task.device))}
+        active = sealed.Active(gradients, table_of, None, Local(owner.name), seed=peers.seed)
+        engine = {party: local_data.party(Local(party, device=peers.task.device))}
         active.ask_all(InProcess(engine, driver=owner.name))
         if party in active.numbers:
             views[name] = active.numbers[party]
@@ -359,23 +372,15 @@ def _reaching(passive: apfed.Passive, driver: str) -> Callable[[str], Engine]:
     return lambda _: InProcess({passive.name: passive}, driver=driver)
 
 
-def _inverted(
-    task: Training, scene: Scene, variant: str, seed: int, party: str, *, lifted: bool
-) -> Iterator[Poisoned]:
+def _inverted(peers: _Peers) -> Iterator[Poisoned]:
     """The run as it is, with a partner that steers the label owner's encoder."""
+    party, task, owner, lifted = peers.party, peers.task, peers.owner, peers.lifted
     if lifted:
         task = replace(task, settings=task.settings.model_copy(update={"clip": None}))
-    samples = _shared(task, party)
-    rng = generator(seed, party, "inverting")
-    known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
-    owner, local_data, config = (
-        label_owner_data(task),
-        _partner_data(task, variant, party),
-        task.settings,
-    )
-    x_KF = scene.columns_of(owner.name, "", known)
+    known, x_KF = peers.known(owner.name, generator(peers.seed, party, "inverting"))
     if x_KF is None:
         return
+    local_data, config = replace(peers, task=task).partner, task.settings
     loudest = 0.9 * config.clip if config.clip else max(SIZES)
     assert local_data.shared is not None
     for factor in SIZES_LIFTED if lifted else sorted({min(each, loudest) for each in SIZES}):

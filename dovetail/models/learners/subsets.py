@@ -25,6 +25,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,19 +55,9 @@ class Subsets:
 
     def outputs(self, xs: Sequence[Tensor | None]) -> Tensor:
         """(N, C) of all members' mean; None stands for a partner that is gone."""
-        x = xs[0]
-        assert x is not None
-        outputs = []
-        with torch.inference_mode():
-            for start in range(0, len(x), 2048):
-                parts = [
-                    None if x is None else bottom(encoding(x[start : start + 2048]))
-                    for encoding, bottom, x in zip(
-                        self.stacked.encodings, self.stacked.bottoms, xs, strict=True
-                    )
-                ]
-                outputs.append(_outputs_of(self.stacked.top, parts, laser=self.laser))
-        return mean_outputs(torch.cat(outputs, dim=1), regression=self.stacked.regression)
+        top = partial(_outputs_of, self.stacked.top, laser=self.laser)
+        outputs_KNC = self.stacked.member_outputs(xs, top)
+        return mean_outputs(outputs_KNC, regression=self.stacked.regression)
 
 
 def fit_party_dropout(
@@ -135,19 +127,11 @@ class _Dropping(OwnerSide):
     """The head of party-wise dropout."""
 
     def __init__(
-        self,
-        rows: Rows,
-        config: StackedConfig,
-        *,
-        parties: int,
-        seed: int,
-        drop: float,
-        held_PN: Tensor | None,
+        self, *given: Any, seed: int, drop: float, held_PN: Tensor | None, parties: int
     ) -> None:
-        super().__init__(rows, config, parties=parties, seed=seed)
-        self._drop = drop
+        super().__init__(*given, parties=parties, seed=seed)
+        self._drop, self._held_PN = drop, held_PN
         self._rng = generator(seed, "party dropout")
-        self._held_PN = held_PN
 
     def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         there = [parts[0]]
@@ -185,27 +169,13 @@ def _where_held(part: Tensor, held_PN: Tensor | None, index: int, rows_KB: Tenso
 class _Laser(OwnerSide):
     """The head of LASER: it takes the mean of those that are there."""
 
-    def __init__(
-        self,
-        rows: Rows,
-        config: StackedConfig,
-        *,
-        parties: int,
-        seed: int,
-        held_PN: Tensor | None,
-    ) -> None:
-        super().__init__(rows, config, parties=1, seed=seed)
+    def __init__(self, *given: Any, parties: int, seed: int, held_PN: Tensor | None) -> None:
+        super().__init__(*given, parties=1, seed=seed)
         self._rng = generator(seed, "laser")
         self._held_PN = held_PN
         self._by_size = [
             list(itertools.combinations(range(1, parties), size)) for size in range(parties)
         ]
-
-    def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
-        return self._mean_loss(parts, rows_KB)
-
-    def judged(self, parts: Sequence[Tensor], rows_KV: Tensor) -> Tensor:
-        return self._mean_loss(parts, rows_KV)
 
     def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         if self._held_PN is None:
@@ -215,7 +185,7 @@ class _Laser(OwnerSide):
         outputs: Tensor = self.top([weighted.sum(dim=0) / held_PKB.sum(dim=0)[..., None]])
         return outputs
 
-    def _mean_loss(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+    def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         """(K, B) the mean over sizes of what sets of parties that have the row lose."""
         targets = self.rows.targets_NC[rows_KB]
         total, counts = torch.zeros(rows_KB.shape), torch.zeros(rows_KB.shape)

@@ -11,7 +11,7 @@ Letters: K members, N rows, B rows of a batch, V held-out rows, F features, D co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
 from dovetail.models.losses import Loss
 from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.randomness import RandomStream, generator
+
+#: What parties' bottoms say, None of one that is gone -> (K, B, C).
+Combine = Callable[[list[Tensor | None]], Tensor]
 
 #: More encoded values than this are not kept, nor judged at once: batches are encoded when drawn.
 _MOST_ENCODED = 50_000_000
@@ -192,22 +195,24 @@ class Stacked:
     loss: float
     steps: int
 
-    def member_outputs(self, xs: Sequence[Tensor]) -> Tensor:
-        """(K, N, C) of every member; ``xs`` are the parties' (N, F) features."""
-        parts = []
+    def member_outputs(self, xs: Sequence[Tensor | None], top: Combine | None = None) -> Tensor:
+        """(K, N, C) of every member.
+
+        Args:
+            xs: the parties' (N, F) features, the label owner's first; None: it is gone.
+            top: takes what each party's bottom says, None of one that is gone; else ``self.top``.
+        """
+        combine, parties = top or self.top, (self.encodings, self.bottoms, xs)
+        assert xs[0] is not None
+        outputs = []
         with torch.inference_mode():
             for start in range(0, len(xs[0]), 2048):
-                parts.append(
-                    self.top(
-                        [
-                            bottom(encoding(x[start : start + 2048]))
-                            for encoding, bottom, x in zip(
-                                self.encodings, self.bottoms, xs, strict=True
-                            )
-                        ]
-                    )
-                )
-        return torch.cat(parts, dim=1)
+                parts = [
+                    None if x is None else bottom(encoding(x[start : start + 2048]))
+                    for encoding, bottom, x in zip(*parties, strict=True)
+                ]
+                outputs.append(combine(parts))
+        return torch.cat(outputs, dim=1)
 
     def fold_outputs(self, xs: Sequence[Tensor]) -> Tensor:
         """(folds, N, C) the mean of each fold's copies."""
