@@ -1,23 +1,20 @@
-"""What a newcomer pastes: README, tutorial and python.md, line by line, from the wheel.
+"""What a newcomer pastes: README's Python, the tutorial and python.md, from the wheel.
 
 The environment is empty: a new virtual environment with the wheel of this checkout, the packages
 that it needs, and no variable but PATH and HOME. Install lines alone are not pasted, since the
-wheel is installed already.
+wheel is installed already. README's commands, in its order, are in ``cli/test_pasted_in_order.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from answering import until_it_answers
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -54,48 +51,8 @@ def section(page: str, heading: str) -> list[tuple[str, str]]:
     return FENCE.findall(text.split(f"## {heading}\n")[1].split("\n## ")[0])
 
 
-def lines_of(block: str) -> list[str]:
-    """The commands of a block, one a line, as they are pasted."""
-    return [line for line in block.splitlines() if line.strip() and not line.startswith("#")]
-
-
-@contextlib.contextmanager
-def background(installed: Path, folder: Path, command: str, url: str) -> Iterator[None]:
-    """A command that goes on, once this address answers."""
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {command}"], cwd=folder, env=variables(installed, folder)
-    )
-    try:
-        until_it_answers(url, process)
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
 @pytest.mark.slow
-def test_the_readmes_run_file_and_its_commands(installed: Path, tmp_path: Path) -> None:
-    (_, commands), (_, serve), (_, after) = section("README.md", "From a run file")[:3]
-    file, train, *others = re.findall(r"^cat (?s:.*?)^END$|^.+$", commands, re.MULTILINE)
-    assert "seeds = [0, 1, 2]" in file
-    paste(installed, tmp_path, file.replace("[0, 1, 2]", "[0, 1]"))
-    paste(installed, tmp_path, "dovetail demo --tables")
-    assert "share of the gain kept" in paste(installed, tmp_path, train).lower()
-    for line in others:
-        paste(installed, tmp_path, line)
-    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 51
-    assert (tmp_path / "out" / "digits" / "report.html").stat().st_size
-    ask, *others = lines_of(after)
-    with background(installed, tmp_path, serve.split("#")[0], "http://localhost:8000/health"):
-        answer = paste(installed, tmp_path, ask)
-        assert '"predictions"' in answer
-    for line in others:
-        paste(installed, tmp_path, line)
-    assert (tmp_path / "model.onnx").stat().st_size
-
-
-@pytest.mark.slow
-def test_the_readmes_python_and_its_first_files(installed: Path, tmp_path: Path) -> None:
+def test_the_readmes_python(installed: Path, tmp_path: Path) -> None:
     ((_, code),) = section("README.md", "From Python")
     (tmp_path / "snippet.py").write_text(code)
     printed = paste(installed, tmp_path, "python -W error snippet.py").splitlines()
@@ -104,23 +61,6 @@ def test_the_readmes_python_and_its_first_files(installed: Path, tmp_path: Path)
     seen = [float(line) for line in printed if re.fullmatch(r"0\.\d+", line)]
     assert seen == pytest.approx(said, abs=0.03)
     assert seen[0] - seen[1] > 2 * (0.25 / 797) ** 0.5  # of 797 rows
-    # One's own two tables.
-    ((_, commands),) = section("README.md", "Your own two tables")
-    tables, partner, owner, inspect, train, predict = lines_of(commands)
-    for line in (tables, partner, owner):
-        paste(installed, tmp_path, line)
-    assert "Recommended: APFed" in paste(installed, tmp_path, inspect)
-    assert "APFed-S, predicts alone" in paste(installed, tmp_path, train)
-    assert "p(yes)" in paste(installed, tmp_path, predict)
-
-
-@pytest.mark.slow
-def test_the_readmes_parties(installed: Path, tmp_path: Path) -> None:
-    (_, commands), *_ = section("README.md", "Parties with tables of their own")
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    for line in lines_of(commands):
-        paste(installed, tmp_path, line)
-    assert (tmp_path / "out" / "clinics" / "seed-0" / "models").is_dir()
 
 
 def masked(printed: str) -> str:

@@ -56,7 +56,7 @@ def join(
         mailbox: instead of a driver's address: where letters lie, as in its engine.place.
         once: with --mailbox: answer what lies there, and end.
         linger: with --once: seconds to wait for more after each answer.
-        poll: with --mailbox: seconds from one look to the next.
+        poll: with --mailbox: the most seconds from one look to the next.
         name: the driver's name; None: the one in the party file's policy.drivers.
         tls_name: the host in a driver's certificate, if a company's CA made it; or NAME=HOST.
         proxy: an HTTP proxy to CONNECT through, or none; None: https_proxy of the environment.

@@ -19,6 +19,7 @@ from dovetail.federated.group import Group
 from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.method import asks
 from dovetail.methods.outcome import missed_share, missed_text
+from dovetail.methods.training import Training
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.checkpoint import StatefulParty
@@ -269,7 +270,9 @@ class _Opened:
     ) -> dict[str, Any]:
         """Train a seed into its folder: the method, then each baseline."""
         run, driver, accounts = self.run, self.driver, {}
-        task = replace(setup(run, seed, self.loaded), reported=True)
+        task = setup(run, seed, self.loaded)
+        if isinstance(task, Training):  # a stranger's method may set up a class of its own
+            task = replace(task, reported=True)
         sizes: dict[str, Any] = {"resume": self.resume, "every": run.checkpoint_every}
         with (
             using(folder),

@@ -18,7 +18,7 @@ DRAWN = r"models/(joint/keys.safetensors|\w+/bottom\.\w+)"
 
 
 #: Moments at which runs of each method are killed; there are 20.
-MOMENTS = int(os.environ.get("DOVETAIL_KILLS", "5"))
+MOMENTS = int(os.environ.get("DOVETAIL_KILLS", "3"))
 
 
 def check(done: forked.Ended, num_lines: int) -> None:

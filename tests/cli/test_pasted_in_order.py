@@ -1,8 +1,8 @@
 """Every line of README, in the order of the page, in one empty folder.
 
 The commands run in this process, with learners that end early: lines must follow each other, with
-files that others left. What they print, from the wheel, is looked at in ``test_pasted.py``, which
-pastes the tutorial whole, too.
+files that others left. ``test_pasted.py`` pastes README's Python, the tutorial and python.md from
+the wheel, with learners as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ INSTALLS = (
     "python3 -m venv .venv && . .venv/bin/activate",
     "pip install -c constraints.txt -e . pandas",
 )
+
+#: How commands begin -> what they print.
+PRINTS = {
+    "dovetail inspect run.toml": "Recommended: APFed",
+    "dovetail train run.toml": "APFed-S, predicts alone",
+    "dovetail train digits.toml": "share of the gain kept",
+}
 
 
 def commands_of_readme() -> list[str]:
@@ -73,7 +80,10 @@ def paste(dovetail: Callable[..., Any]) -> Callable[[str], str]:
         if program == "dovetail":
             done = dovetail(*words)
             assert done.code == 0, f"{command}\n{done.err}{done.out}"
-            return str(done.out)
+            printed = f"{done.err}{done.out}"
+            for begins, words in PRINTS.items():
+                assert words.lower() in printed.lower() or not command.startswith(begins), printed
+            return printed
         if words == ["-"]:
             exec(compile(command.partition("\n")[2], "README.md", "exec"), {})
             return ""
@@ -115,6 +125,10 @@ def test_the_readme_pastes_whole(
         assert '"predictions"' in paste(asked[0])
     for command in asked[1:]:
         paste(command)
+    assert len(Path("predictions.csv").read_text().splitlines()) == 51
+    assert Path("out/digits/report.html").stat().st_size
+    assert Path("model.onnx").stat().st_size
+    assert Path("out/clinics/seed-0/models").is_dir()
 
     # Two machines: a folder each, with its table; both are this machine.
     with socket.create_server(("127.0.0.1", 0)) as free:

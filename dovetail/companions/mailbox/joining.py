@@ -12,7 +12,7 @@ import torch
 from dovetail.companions.mailbox.answering import Mailman
 from dovetail.companions.mailbox.keys import Keys
 from dovetail.companions.mailbox.opening import open_place
-from dovetail.companions.mailbox.places import Place, PlaceError
+from dovetail.companions.mailbox.places import Place, PlaceError, next_look_s
 from dovetail.companions.mailbox.watching import Watch
 from dovetail.methods.base import Site
 from dovetail.models import derive_key
@@ -38,7 +38,7 @@ class Looking:
 
     Attributes:
         where: the place.
-        poll_s: seconds from one look to the next.
+        poll_s: the most seconds from one look to the next.
         once: whether it ends when nothing more is there.
         linger_s: of ``once``: seconds that it waits for another letter after it has answered one.
         proxy_ca: authority of a proxy that opens TLS on the way to a relay.
@@ -131,7 +131,8 @@ class _Round:
                 continue
             if looking.once and self._is_over():
                 break
-            self._wait(min(looking.poll_s, looking.linger_s or looking.poll_s, self.mailman.poll_s))
+            poll_s = min(looking.poll_s, looking.linger_s or looking.poll_s, self.mailman.poll_s)
+            self._wait(next_look_s(time.monotonic() - self.last, poll_s))
         if self.published:
             self.keys.forget()
         busy = self.mailman.busy()

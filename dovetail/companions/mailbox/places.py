@@ -12,6 +12,20 @@ MAX_NAMES = 10_000
 #: Where public keys lie, and letters by their receiver.
 CARDS, MAIL = "cards/", "mail/"
 
+#: Of the time that a letter is waited for, the share from one look to the next.
+LOOK_SHARE, LEAST_LOOK_S = 0.25, 0.1
+
+
+def next_look_s(waited_s: float, poll_s: float) -> float:
+    """Seconds to the next look, at most ``poll_s``: letters that follow each other are seen soon.
+
+    A letter is seen late by a quarter of what it took, and a night's wait costs 20 looks more.
+
+    >>> next_look_s(0.0, 10.0), next_look_s(8.0, 10.0), next_look_s(3600.0, 10.0)
+    (0.1, 2.0, 10.0)
+    """
+    return min(poll_s, max(LEAST_LOOK_S, LOOK_SHARE * waited_s))
+
 
 class PlaceError(NetworkError):
     """A place cannot be reached, or does not do as it was asked."""

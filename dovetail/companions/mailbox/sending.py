@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from dovetail.companions.mailbox import letters
 from dovetail.companions.mailbox.keys import read_card
-from dovetail.companions.mailbox.places import MAIL, Place, PlaceError, UnfitError
+from dovetail.companions.mailbox.places import MAIL, Place, PlaceError, UnfitError, next_look_s
 from dovetail.companions.mailbox.watching import Watch, clock
 from dovetail.errors import MessageError
 from dovetail.network.calls import Call, Calls, SlowError, SpoiltError, UnreachableError
@@ -27,10 +27,10 @@ from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import MAX_MESSAGE_BYTES, PROTOCOL, Data, open_message
 from dovetail.network.renewal import Certified
 
-#: Seconds from one look at a place to the next.
+#: Seconds from one look at a place to the next, of a letter that is waited for for long.
 POLL_S = 10.0
 
-#: Looks after which a request that is gone, without an answer, is taken for lost.
+#: Times ``poll_s`` after which a request that is gone, without an answer, is taken for lost.
 LOST_LOOKS = 3
 
 #: How often a request goes out before its party counts as one whose answers cannot be read.
@@ -49,7 +49,7 @@ class Mailbox(Calls):
         driver: the driver's name.
         identity: signs and checks.
         show: told who is waited for, and what is wrong with letters.
-        poll_s: seconds from one look to the next.
+        poll_s: the most seconds from one look to the next.
         max_message_bytes: the largest answer.
         ledger: where it is written down what leaves the driver; None writes nothing.
         watch: what finds out what the place does; None: one that reports to ``show``.
@@ -142,7 +142,7 @@ class Correspondence:
         self._label: letters.Label | None = None  # of the last attempt, if it could be left
         self._attempts = 0
         self._since = 0.0  # of the first attempt
-        self._missed = 0  # looks at which the request was gone
+        self._gone_since = 0.0  # when it was seen first that the request was gone; 0: it lies there
         self._looked = 0.0  # when the place was looked through last
         self._report_s = REPORT_S
         self._read: set[str] = set()  # answers that are done
@@ -191,8 +191,9 @@ class Correspondence:
             except PlaceError as error:
                 shared.watch.tell(f"{error}; it is tried again", "unreachable")
             self._report()
+            pause_s = next_look_s(time.time() - self._since, shared.poll_s)
             if time.monotonic() >= deadline or shared.leaving.wait(
-                max(0.0, min(shared.poll_s, deadline - time.monotonic()))
+                max(0.0, min(pause_s, deadline - time.monotonic()))
             ):
                 raise SlowError(f"{self._party!r} has not answered for {timeout_s:g} s")
 
@@ -220,7 +221,7 @@ class Correspondence:
         shared.place.put(
             label.place, letters.seal(label, self._asked, self._key(), shared.identity)
         )
-        self._label, self._missed = label, 0
+        self._label, self._gone_since = label, 0.0
         self._attempts += 1
 
     def _key(self) -> X25519PublicKey:
@@ -253,8 +254,8 @@ class Correspondence:
             self._withdraw_attempts(label)
             return answer
         if self._label is not None and not lies_there:
-            self._missed += 1
-            if self._missed >= LOST_LOOKS:
+            self._gone_since = self._gone_since or looked
+            if looked - self._gone_since >= LOST_LOOKS * shared.poll_s:
                 self._again(f"request {self._number} to {self._party!r}, or its answer, is gone")
         return None
 
@@ -339,7 +340,7 @@ class Correspondence:
         if waited < self._report_s:
             return
         self._report_s = max(2 * self._report_s, waited)
-        lies = "lies" if not self._missed else "lay"
+        lies = "lies" if not self._gone_since else "lay"
         self._shared.tell(
             f"waiting for {self._party!r} since {clock(self._since)}: request {self._number} "
             f"{lies} in {self._shared.place.where}"
