@@ -30,7 +30,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from benchmarks import _results
-from dovetail.methods.apfed.sealed_checks import UNLIMITED
+from dovetail.methods.apfed.numbers import UNLIMITED
 from dovetail.methods.baselines import features
 from dovetail.models.learners import LEARNERS, NO_FOLD, best_of, fit_all, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, num_targets, targets

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks import _results
 from dovetail.data import Partitioned
-from dovetail.methods.apfed.sealed_checks import UNLIMITED
+from dovetail.methods.apfed.numbers import UNLIMITED
 from dovetail.methods.baselines import features
 from dovetail.models.learners import hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.methods.settings.record import FileRecord
+from dovetail.methods.settings.shared import FileRecord
 from dovetail.methods.validation import validate
 from dovetail.settings.section import Section
 

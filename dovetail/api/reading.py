@@ -29,8 +29,8 @@ from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.inference import Answers
 from dovetail.models import Model, load
+from dovetail.models.folders import NAME as KEYS
 from dovetail.models.joined import open_model
-from dovetail.models.key_files import NAME as KEYS
 from dovetail.models.learners.assisted_joint import AssistedSpec
 from dovetail.models.learners.joint import JointSpec, StacksSpec
 from dovetail.models.model_folders import JOINT, kind_of, model_folder

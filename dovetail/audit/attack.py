@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
-from dovetail.audit.attacks.each_label import Label, each_label
 from dovetail.audit.attacks.exact import exact
 from dovetail.audit.attacks.exact import threat as exact_threat
+from dovetail.audit.attacks.labels import Label, each_label
 from dovetail.audit.tape import Followed, Table, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
 from dovetail.data import Classification, PartyData

@@ -34,7 +34,7 @@ def schema(
         out: write it to this file; None: print it.
     """
     from dovetail.network.retry import write_text
-    from dovetail.runs.schema import schema_of
+    from dovetail.runs.keys import schema_of
 
     text = json.dumps(schema_of(file), indent=2) + "\n"
     if out is None:

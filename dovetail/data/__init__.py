@@ -15,16 +15,14 @@ from dovetail.data.by_column import ByColumn, CommonUnique, by_column, common_un
 from dovetail.data.databases import read_database
 from dovetail.data.datasets import Dataset, load, split, subset
 from dovetail.data.fitted import far_in
-from dovetail.data.images import ImageInput, read_images
-from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.images import ImageInput, ImageRegion, quadrants, read_images
 from dovetail.data.kinds import Column, Reading
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.partitions import Owners, Partitioned, columns, owners, strips
 from dovetail.data.party import UNLABELLED, UNSEEN, Alignment, Federation, PartyData
 from dovetail.data.party_data import keep_labels, split_sites
 from dovetail.data.partytables import PartyTable, read_party_table
-from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.regions import ImageRegion, quadrants
+from dovetail.data.preprocessing import Input, TableEncoder, input_from_json
 from dovetail.data.shared import SharedRows
 from dovetail.data.tables import Table, read_table, stacked, table_from_arrays, write_table
 from dovetail.data.task import (

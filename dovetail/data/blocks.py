@@ -28,10 +28,10 @@ from torch import Tensor
 
 from dovetail.data.agreed import agree, summarise
 from dovetail.data.datasets import Dataset
-from dovetail.data.inputs import Input
+from dovetail.data.images import ImageRegion, quadrants
 from dovetail.data.partitions import Partitioned, task_of
 from dovetail.data.party import Federation, PartyData
-from dovetail.data.regions import ImageRegion, quadrants
+from dovetail.data.preprocessing import Input
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification
 from dovetail.errors import ConfigError, DataError

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from dovetail.data.datasets import Dataset
 from dovetail.data.images import ImageInput
-from dovetail.data.inputs import Input
 from dovetail.data.party import Federation, PartyData
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import Input, TableEncoder
 from dovetail.data.tables import Table, nearest
 from dovetail.data.task import Classification, Task, fit_task
 from dovetail.errors import ConfigError, DataError

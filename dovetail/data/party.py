@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.inputs import Input
 from dovetail.data.many_rows import num_repeated
+from dovetail.data.preprocessing import Input
 from dovetail.data.stored import put_away, put_tensor_away
 from dovetail.data.tables import Table
 from dovetail.errors import AlignmentError, DataError

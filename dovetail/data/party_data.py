@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from dovetail.data.datasets import draw_rows
-from dovetail.data.inputs import Input
 from dovetail.data.partitions import Partitioned
 from dovetail.data.party import Alignment, Federation
 from dovetail.data.partytables import PartyTable
+from dovetail.data.preprocessing import Input
 from dovetail.data.stored import put_away
 from dovetail.data.task import fit_task
 from dovetail.errors import ConfigError, DataError

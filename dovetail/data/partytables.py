@@ -15,10 +15,9 @@ from dovetail.data.datasets import ids_of, read_ids, whole_numbers
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
-from dovetail.data.inputs import Input
 from dovetail.data.kinds import ID, TEXT, Column
 from dovetail.data.party import PartyData
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import Input, TableEncoder
 from dovetail.data.stored import put_away
 from dovetail.data.tables import Table, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task

@@ -16,8 +16,9 @@ from dovetail.data import kinds
 from dovetail.data.encode import FittedColumn, fit_column, fixed_how
 from dovetail.data.events import Events
 from dovetail.data.fitted import FarValues, NumberColumn
+from dovetail.data.images import ImageInput, ImageRegion
 from dovetail.data.kinds import Column, Reading
-from dovetail.data.saving import read_saved
+from dovetail.data.saving import of_kind, read_saved
 from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
 from dovetail.data.vectors import VectorColumn
@@ -273,3 +274,16 @@ def inferred(fitted: FittedColumn) -> Reading:
     if isinstance(fitted, VectorColumn):
         return kinds.TEXT
     return kinds.WORDS if set(fitted.categories) == {*kinds.BOOLEANS} else kinds.CATEGORY
+
+
+Input = TableEncoder | ImageInput | ImageRegion
+
+
+def input_from_json(stored: Mapping[str, Any]) -> Input:
+    """The input a model was saved with.
+
+    Raises:
+        ModelError: an unknown kind of input, or fields that cannot be.
+    """
+    read: Input = of_kind(Input, stored)
+    return read

@@ -8,7 +8,7 @@ from functools import cache
 from dovetail import entries
 from dovetail.errors import ConfigError
 from dovetail.methods.settings import RECORDS
-from dovetail.methods.settings.record import FileRecord
+from dovetail.methods.settings.shared import FileRecord
 
 
 @cache

@@ -16,7 +16,7 @@ from dovetail.errors import ConfigError
 from dovetail.files import did_you_mean
 from dovetail.methods.plugins import installed
 from dovetail.methods.settings import RECORDS
-from dovetail.methods.settings.record import BASELINES, FileRecord
+from dovetail.methods.settings.shared import BASELINES, FileRecord
 
 if TYPE_CHECKING:
     from dovetail.methods.base import Run

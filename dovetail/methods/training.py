@@ -31,7 +31,7 @@ from dovetail.methods.outcome import (
     metrics_of,
     score_party,
 )
-from dovetail.methods.settings.record import BASELINES, FileRecord
+from dovetail.methods.settings.shared import BASELINES, FileRecord
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold, fit_threshold
 from dovetail.models.owners import Bottom

@@ -26,7 +26,7 @@ Departures from the paper:
 
 What the paper has not are layers: batches that keep partners' limits, and codes that are looked at
 before they are used (``common_rows.py``); class weights, labels by randomised response and
-``spread`` (``targets.py``); codes and gradients that are clipped and noised row by row, and zeros
+``spread`` (``common_rows.py``); codes and gradients that are clipped and noised row by row, and zeros
 once a budget is spent (``federated/local.py``).
 """
 
@@ -43,11 +43,10 @@ from dovetail import federated
 from dovetail.data import Alignment, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
-from dovetail.methods.common_rows import CommonRows, due, leaves, released
+from dovetail.methods.common_rows import CommonRows, Targets, due, leaves, released
 from dovetail.methods.epochs import Epochs
 from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.settings.shared import EpochSettings, TargetSettings
-from dovetail.methods.targets import Targets
 from dovetail.models import Extractor, Head, network_input, output_shape
 from dovetail.models.optimizers import Optimizer, follow_back, head_apart
 from dovetail.network import Checkpoint, Engine, Message, Numbers, Samples, State

@@ -14,7 +14,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.data.frames import series_like
-from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.preprocessing import Input, input_from_json
 from dovetail.data.task import Classification, Regression, Task, task_from_json
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError, ModelError

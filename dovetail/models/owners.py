@@ -21,17 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.preprocessing import Input, input_from_json
 from dovetail.data.saving import Saved, of_kind
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models.blocks import ResNet
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.kept_smoothing import SmoothingSpec
-from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import BottomsSpec
-from dovetail.models.learners.stacked import Stack, mean_outputs
-from dovetail.models.networks import OwnNetwork, Shape, network_input, output_shape
-from dovetail.models.rowwise import rowwise
+from dovetail.models.learners.stacked import PiecewiseLinear, Stack, mean_outputs
+from dovetail.models.networks import OwnNetwork, Shape, network_input, output_shape, rowwise
 
 # --- Bottom networks ---------------------------------------------------------------------------
 

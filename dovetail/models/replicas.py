@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models import vectors
-from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.stacked import PiecewiseLinear
 from dovetail.models.networks import network_input
 from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.owners import DenseNetwork, EncodedNetwork

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from dovetail import data as dd
 from dovetail.data.frames import Frame, series_like
-from dovetail.data.inputs import Input, input_from_json
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import Input, TableEncoder, input_from_json
 from dovetail.data.tables import Table
 from dovetail.errors import DataError, ModelError
 from dovetail.models.calibration import calibration_of, radius_of
@@ -29,10 +28,9 @@ from dovetail.models.decisions import Decision, decision_after_calibration
 from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
-from dovetail.models.networks import OwnNetwork, Shape
+from dovetail.models.networks import OwnNetwork, Shape, rowwise
 from dovetail.models.prediction import Prediction, prediction_of
 from dovetail.models.raw import read_rows, table_of, usable_rows
-from dovetail.models.rowwise import rowwise
 from dovetail.models.shown import few, html_table
 from dovetail.models.specs import NetworkSpec, spec_from_json
 from dovetail.settings.labels import prediction_name

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from dovetail.data.saving import Saved
 from dovetail.data.stored import let_go, zeros
 from dovetail.errors import ModelError
-from dovetail.models.learners.encoding import FURTHEST, PiecewiseLinear
+from dovetail.models.learners.stacked import FURTHEST, PiecewiseLinear
 from dovetail.settings.models import Kernel
 
 TREES, LEVELS = 200, 6

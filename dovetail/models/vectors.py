@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models.blocks import BlocksNetwork
-from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.stacked import PiecewiseLinear
 
 
 def vector_of(network: nn.Module) -> Tensor:

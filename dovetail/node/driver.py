@@ -36,8 +36,7 @@ from dovetail.node.agreements import Plan, Seen, Show
 from dovetail.node.engines import ElsewhereSection
 from dovetail.node.proposal import Proposal, Signature, agreed_run
 from dovetail.node.record import Account, read_account, write_record
-from dovetail.node.secret import site_secret
-from dovetail.node.site_folder import SiteFolder, logged, site_folder_of
+from dovetail.node.site_folder import SiteFolder, logged, site_folder_of, site_secret
 from dovetail.node.warnings import Warned
 
 #: Seconds from one look at who is here to the next.

@@ -24,7 +24,7 @@ from dovetail.errors import ConfigError, ModelError, NetworkError, PartyError
 from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.inference import Answers, Question, ask
 from dovetail.models import Model
-from dovetail.models.key_files import key_file, read_keys
+from dovetail.models.folders import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.network import Engine

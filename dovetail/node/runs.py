@@ -62,8 +62,7 @@ from dovetail.node.parked import Parked, forget_parked
 from dovetail.node.proposal import split_run
 from dovetail.node.record import give_account
 from dovetail.node.recount import check_counts
-from dovetail.node.secret import run_key, site_secret
-from dovetail.node.site_folder import Refusals, agreements_of
+from dovetail.node.site_folder import Refusals, agreements_of, run_key, site_secret
 from dovetail.node.status_line import Activity, StatusLine
 from dovetail.privacy import SecretSums
 

@@ -15,6 +15,11 @@
         join.log
 
 The runs that it answers in from there: ``runs.py``.
+
+The secret is 128 bits, as 32 hexadecimal digits, drawn from the system when the site is first used.
+The seed of a run travels; with the secret nobody who knows it, the code and all settings can
+compute what this site draws. Each time that a run starts here it has a key of its own, derived from
+the secret: a driver that starts twice does not meet the same network again.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import sys
 import threading
 import time
@@ -38,6 +44,7 @@ from prometheus_client.core import Metric
 
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Site
+from dovetail.models import derive_key
 from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
@@ -45,7 +52,7 @@ from dovetail.network.in_use import LOCK, in_use, lock_of
 from dovetail.network.logs import handled_by
 from dovetail.network.quota import Quota
 from dovetail.network.renewal import Certified, Identity
-from dovetail.network.retry import open_private
+from dovetail.network.retry import open_private, write_private
 from dovetail.node.agreements import Agreements
 from dovetail.node.metrics import counter
 
@@ -247,3 +254,35 @@ def agreements_of(
 
 
 # --- What it answers ------------------------------------------------------------------------------
+
+
+#: Bytes of a secret.
+SECRET_BYTES = 16
+
+
+def site_secret(site_folder: Path) -> bytes:
+    """The secret of this site; drawn when it is first asked for.
+
+    Raises:
+        ConfigError: the file is not what was written, or cannot be.
+    """
+    path = site_folder / "secret"
+    try:
+        if not path.exists():
+            write_private(path, f"{secrets.token_hex(SECRET_BYTES)}\n".encode())
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: the secret of this site cannot be kept ({error}); allow writing there"
+        ) from None
+    if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
+        raise ConfigError(
+            f"{path} is not the secret of this site, which has {2 * SECRET_BYTES} hexadecimal "
+            "digits; put it back, or delete it: runs that are saved go on without it"
+        )
+    return bytes.fromhex(text)
+
+
+def run_key(secret: bytes, driver: str, number: int) -> bytes:
+    """Key that is mixed in when this driver's run of this number starts here."""
+    return derive_key(secret, "run", driver, str(number))

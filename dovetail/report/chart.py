@@ -2,6 +2,8 @@
 
 A plot is an SVG that is stretched to the room there is, with lines whose width is not; names and
 numbers beside it are the page's own text, in the page's colours.
+
+Curves of shares without event are one SVG that stands by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from dovetail.report.views import render
 
 #: Lines' patterns, in pixels drawn and left out; with the colours they tell lines apart twice.
 DASHES = ("", "8 4", "2 4", "12 4 2 4", "5 3", "1 3", "14 5", "8 3 2 3 2 3")
@@ -383,3 +387,33 @@ def dots(title: str, rows: Sequence[Spread], *, zero: bool = False) -> Dots | No
     ends = [end for row in kept for end in (*row.ends, *row.each)]
     marks = ticks(min(ends + [0.0] * zero), max(ends + [0.0] * zero), 4)
     return Dots(title, kept, marks, zero and marks[0] < 0 < marks[-1])
+
+
+#: Colours that also colour-blind readers tell apart (Okabe & Ito 2008).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+
+
+def steps_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> Chart:
+    """Steps that begin at 1 and keep their value until the next time.
+
+    Args:
+        title: what is drawn.
+        curves: name -> (time, share from then on), rising times.
+    """
+    last = max((time for points in curves.values() for time, _ in points), default=1.0)
+    lines = []
+    for name, points in curves.items():
+        steps, share = [(0.0, 1.0)], 1.0
+        for time, after in points:
+            steps += [(time / last, share), (time / last, after)]
+            share = after
+        lines.append((name, steps))
+    marks = [mark for mark in ticks(0.0, last, 6) if mark <= last]
+    step = marks[1] - marks[0]
+    x_ticks = [Tick(f"{100 * mark / last:.2f}", number_text(mark, step)) for mark in marks]
+    return replace(square(title, "time", lines), x_ticks=x_ticks)
+
+
+def svg_of(chart: Chart) -> str:
+    """The plot as an SVG."""
+    return render("curves.svg", chart=chart, colours=_COLOURS, pixels=300 / HEIGHT_REM)

@@ -15,8 +15,7 @@ from dovetail.report import chart as charts
 from dovetail.report import tables, views
 from dovetail.report.audit import audit_view
 from dovetail.report.folder import Run, number_of, scores_of
-from dovetail.report.judged import judged
-from dovetail.report.relied import relied
+from dovetail.report.judged import judged, relied
 from dovetail.report.worth import worths
 from dovetail.runs.situations import overlaps
 

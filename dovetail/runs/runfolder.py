@@ -23,8 +23,8 @@ from dovetail.files import not_written
 from dovetail.methods import outcome as outcomes
 from dovetail.models import Model
 from dovetail.models.card import renew_all
-from dovetail.models.key_files import NAME as KEYS
-from dovetail.models.key_files import key_file, write_keys
+from dovetail.models.folders import NAME as KEYS
+from dovetail.models.folders import key_file, write_keys
 from dovetail.models.metrics import mean_and_spread
 from dovetail.models.model_folders import JOINT
 from dovetail.models.recovered import over_seeds, warnings_of

@@ -15,8 +15,7 @@ import pytest
 from rich.console import Console
 
 import dovetail as dt
-from dovetail.api.notebook import Notebook
-from dovetail.api.progress import talk_of
+from dovetail.api.progress import Notebook, talk_of
 from dovetail.api.shown import Shown
 from dovetail.sklearn import SoloClassifier
 

@@ -82,7 +82,7 @@ def lying_command(
 
 def held_command(folder: Path, output: Path, arguments: Sequence[str], local_secrets: bool) -> None:
     """Run a driver that begins no epoch or round above the number in the file "allowed"."""
-    loop = import_module("dovetail.federated.train")
+    loop = import_module("dovetail.federated.driver")
     real = loop.play_round
 
     def play(driver: Any, number: int, federation: Any) -> Any:

@@ -24,7 +24,7 @@ from dovetail import methods
 from dovetail.cli.main import app
 from dovetail.errors import DovetailError
 from dovetail.files import split_cell
-from dovetail.methods.settings.record import BASELINES as TITLES
+from dovetail.methods.settings.shared import BASELINES as TITLES
 from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[2] / "runs"

@@ -42,8 +42,7 @@ from dovetail.node.join import describe
 from dovetail.node.partyfile import open_site
 from dovetail.node.partysections import party_file
 from dovetail.node.runs import Runs
-from dovetail.node.secret import run_key, site_secret
-from dovetail.node.site_folder import Refusals, SiteFolder
+from dovetail.node.site_folder import Refusals, SiteFolder, run_key, site_secret
 from dovetail.node.status_line import StatusLine
 
 BANK_IDS = np.array([f"P-{number:02d}" for number in range(40)])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dovetail.runs.schema import schema_of
+from dovetail.runs.keys import schema_of
 
 
 def test_the_command_prints_or_writes_it(dovetail: Any, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows, stored
 from dovetail.errors import MessageError, ModelError, PartyError
 from dovetail.federated import Local
-from dovetail.methods.apfed import assisting, inference, sealed, sealed_checks
+from dovetail.methods.apfed import assisting, inference, numbers, sealed
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed import Reader, lasting
@@ -84,7 +84,7 @@ def partner_of(
     given: NumbersGiven | None = None,
 ) -> sealed.Partner:
     """A partner; without limits its numbers are as good as those in the clear."""
-    limits = limits or sealed_checks.UNLIMITED.model_copy(update={"bits": FINE})
+    limits = limits or numbers.UNLIMITED.model_copy(update={"bits": FINE})
     test = SharedRows(name, x.clone(), rows)
     return sealed.Partner(SharedRows(name, x, rows), test, Local(name), limits, given=given)
 
@@ -95,7 +95,7 @@ def in_the_clear(owner: Owner, x: Tensor, rows_L: Tensor, name: str) -> tuple[Te
     local.begin(3)
     kernels = Kernels.fit(x, lasting(local, "kernels"))
     made_of = Smoothing(
-        kernels, SMOOTHER, x[rows_L], owner.folds_R[rows_L], sealed_checks.UNLIMITED.least_rows
+        kernels, SMOOTHER, x[rows_L], owner.folds_R[rows_L], numbers.UNLIMITED.least_rows
     )
     weights = made_of.weights(x)
     weights[rows_L] = made_of.left_out()

@@ -18,7 +18,7 @@ from dovetail.methods import selection
 from dovetail.methods.fedoptimus import choosing
 from dovetail.methods.fedoptimus.local_data import Columns
 from dovetail.methods.fedoptimus.masked import SummingSettings
-from dovetail.methods.fedoptimus.sides import chooser_of
+from dovetail.methods.fedoptimus.variants import chooser_of
 from dovetail.models.owners import ColumnsMlp
 from dovetail.network import Composite, InProcess
 from dovetail.network.checkpoint import Checkpoint

@@ -33,21 +33,21 @@ from dovetail.models.learners import (
     Trees,
     boosting,
     boosting_model,
-    encoding,
     first_fold_only,
     fit_stacked,
     hard_targets,
     held_out_loss,
     linear,
     make_folds,
+    stacked,
     vertical,
 )
 from dovetail.models.learners.boosting import FEW_ROWS
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
 from dovetail.models.learners.choice import best_of, mean_of
-from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import fitting_temperature
 from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.stacked import PiecewiseLinear
 from dovetail.models.losses import Values, loss_of
 
 #: Small and quick, of every kind.
@@ -624,7 +624,7 @@ def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     rows, learner = rows_of(*cancer(120)), QUICK[name]
     whole = learner.fit(rows, seed=0)
     monkeypatch.setattr(vertical, "_MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
-    monkeypatch.setattr(encoding, "_MOST_SORTED", 50)
+    monkeypatch.setattr(stacked, "_MOST_SORTED", 50)
     monkeypatch.setattr(linear, "_MOST_DOUBLES", 0)
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)
     parts = learner.fit(rows, seed=0)

@@ -13,8 +13,8 @@ from dovetail.models.learners.linear import Linear
 from dovetail.models.raw import read_rows
 from dovetail.models.relied import SHOWN, relied
 from dovetail.report.folder import read_run
+from dovetail.report.judged import relied as plots
 from dovetail.report.make import make_report
-from dovetail.report.relied import relied as plots
 
 
 def told(table: pd.DataFrame, **given: Any) -> Any:

@@ -9,8 +9,7 @@ from torch import nn
 
 from dovetail.models.learners import Best, Boosting, Linear, Network, Rows, hard_targets, make_folds
 from dovetail.models.learners.stacked import Bottom, StackedSpec
-from dovetail.models.networks import TABLE_4, Head, Perceptron
-from dovetail.models.rowwise import rowwise
+from dovetail.models.networks import TABLE_4, Head, Perceptron, rowwise
 
 _SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 33, 63, 64, 100, 511, 512, 700)
 

@@ -16,7 +16,7 @@ from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners.assisted_joint import Answers, AssistedSpec
 from dovetail.models.learners.boosting_model import BoostingSpec
 from dovetail.models.learners.joint import Part, StacksSpec
-from dovetail.models.learners.linear_model import LinearSpec
+from dovetail.models.learners.linear import LinearSpec
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import StackedSpec
 from dovetail.models.owners import ColumnsMlp, OwnerResNet, OwnersSpec, StripCnn, TopSpec

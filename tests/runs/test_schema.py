@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from dovetail.files import grid_cells, read_run
-from dovetail.runs.schema import schema_of
+from dovetail.runs.keys import schema_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,8 +24,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dovetail.audit.attacks.regressors import Fit, best_of, fits
-from dovetail.audit.attacks.views import directions
+from dovetail.audit.attacks.regressors import Fit, best_of, directions, fits
 from dovetail.audit.verdict import Measured
 from dovetail.methods.facets.audited import KNOWN, Threat
 from dovetail.methods.facets.views import scaled, whitened

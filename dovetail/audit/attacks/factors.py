@@ -46,7 +46,7 @@ ALTERNATIONS = 100
 #: How far a weight moves in a step: the label owner's usual learning rate.
 STEP = 0.01
 
-#: Columns are read no further from their mean than this (``models/learners/encoding.py``).
+#: Columns are read no further from their mean than this (``models/learners/stacked.py``).
 FURTHEST = 5.0
 
 #: A category that so many known rows or fewer have is guessed from the attacker's own columns.

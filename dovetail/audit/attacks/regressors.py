@@ -5,6 +5,8 @@ what its trees that did not see a row miss of it. So known rows also say how to 
 (stacking, Wolpert 1992, with weights of 0 or more). A network expects what it misses of a fifth.
 
 Letters: N rows, K known ones, D numbers of a view, F columns.
+
+Before them come the views that attackers make of numbers: one scale, directions, side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +19,32 @@ import numpy as np
 import torch
 from torch import nn
 
+from dovetail.methods.facets.views import scaled
 from dovetail.models.optimizers import Optimizer
+
+
+def directions(x_NF: np.ndarray) -> np.ndarray:
+    """Each row at length 1; rows of zeros stay zeros."""
+    return np.asarray(x_NF / np.linalg.norm(x_NF, axis=1, keepdims=True).clip(1e-12))
+
+
+def message_views(views: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Views of what was seen of each row, whole and as a direction."""
+    shown: dict[str, np.ndarray] = {}
+    for name, x in views.items():
+        if name == "first":  # of networks that were hardly trained; for columns only
+            continue
+        shown[f"{name} as sent"] = np.asarray(x, dtype=np.float64)
+        shown[f"{name}, direction"] = directions(x)
+    return shown
+
+
+def local_views(x_NF: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Views of what the attacker has by itself."""
+    if x_NF is None:
+        return {}
+    return {"own columns": scaled(x_NF), "own columns, direction": directions(scaled(x_NF))}
+
 
 #: Of a forest.
 _TREES = 60

@@ -21,8 +21,7 @@ from dovetail.network.renewal import Certified
 from dovetail.node.hosting import opened_home, shown_by
 from dovetail.node.join import TICK_S, describe
 from dovetail.node.parked import Parked
-from dovetail.node.secret import site_secret
-from dovetail.node.site_folder import site_folder_of
+from dovetail.node.site_folder import site_folder_of, site_secret
 from dovetail.node.status_line import StatusLine
 
 #: In a party's site: its keys, and what it remembers of drivers' letters.

@@ -27,9 +27,8 @@ from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.calibration import Calibration
 from dovetail.models.learners.boosting_model import BoostedTrees
-from dovetail.models.learners.encoding import FURTHEST
 from dovetail.models.learners.specs import Ensemble
-from dovetail.models.learners.stacked import StackedNetwork
+from dovetail.models.learners.stacked import FURTHEST, StackedNetwork
 from dovetail.models.networks import Shape
 
 #: The first with Equal of strings is 19; torch translates to 20 directly.

@@ -20,7 +20,7 @@ from dovetail.lazy import needed
 from dovetail.methods.local_data import DRIVER
 from dovetail.network.retry import write_text
 from dovetail.privacy import spent_text
-from dovetail.report.curves import steps_chart, svg_of
+from dovetail.report.chart import steps_chart, svg_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from dovetail.data.fitted import NumberColumn
 from dovetail.data.kinds import NUMBERS
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.survival import Survival
-from dovetail.models.learners.linear_model import LinearSpec
+from dovetail.models.learners.linear import LinearSpec
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.saved import Model
 

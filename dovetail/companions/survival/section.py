@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dovetail.methods.settings.record import FileRecord
+from dovetail.methods.settings.shared import FileRecord
 from dovetail.settings.privacy import PrivateSteps
 from dovetail.settings.section import PartyName, Section
 

@@ -56,7 +56,7 @@ their settings beside the paper's:
     - rows of partners' gradients that are out of bounds (``bound.py``)
     - ``balance`` in place of Eq. (9) (``unify.py``); DP-SGD (``private.py``)
     - the best epoch by ``validation`` rows, and ``patience`` (``best.py``)
-    - class weights, labels by randomised response, ``spread`` (``methods/targets.py``)
+    - class weights, labels by randomised response, ``spread`` (``methods/common_rows.py``)
     - ``codes`` and ``gradients`` that are clipped and noised (``federated/local.py``),
       ``decorrelate`` (``privacy/release.py``)
     - ``vicreg`` and ``clustering`` in place of Eq. (12) and (14) (``code_losses.py``)
@@ -84,9 +84,9 @@ from dovetail.methods.apfed.code_losses import CODE_LOSSES
 from dovetail.methods.apfed.networks import PartnerSpec, SoloNetwork, partner_network
 from dovetail.methods.apfed.owner import LabelOwner
 from dovetail.methods.apfed.questions import Partner
+from dovetail.methods.common_rows import Targets
 from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.settings.apfed import Config, Layers, PassiveConfig, PassiveLayers
-from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, follow_back, network_input
 from dovetail.models.optimizers import Optimizer, gradient_of, head_apart
 from dovetail.models.tiles import in_tiles

@@ -52,7 +52,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, SharedRows
-from dovetail.data.inputs import Input
+from dovetail.data.preprocessing import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, LeftOut, Local, Party, handles
 from dovetail.methods.baselines import features

@@ -38,7 +38,7 @@ from dovetail.methods.outcome import (
     score_party,
 )
 from dovetail.methods.settings.apfed import ApfedSection, DistilSection
-from dovetail.methods.settings.record import BASELINES as TITLES
+from dovetail.methods.settings.shared import BASELINES as TITLES
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import FittedThreshold
 from dovetail.models.learners import NO_FOLD, Fitted, best_of, fit_all, make_folds

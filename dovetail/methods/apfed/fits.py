@@ -1,4 +1,8 @@
-"""Which federations APFed fits: labels at one party, samples and more columns at others."""
+"""Which federations APFed fits: labels at one party, samples and more columns at others.
+
+Figures are reported by ``dovetail audit FILE --fast`` with seed 0 (APFed-S without
+``--fast``; docs/privacy.md) and by ``dovetail bench worth``, beside the best local model.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from dovetail.data.partytables import IMAGES
 from dovetail.data.wording import count_text, name_list
 from dovetail.methods.apfed.partners import passive_fields
 from dovetail.methods.base import Run, Site
+from dovetail.methods.facets.declared import Reported
 from dovetail.methods.facets.fits import (
     FLOAT,
     PLACE,
@@ -29,6 +34,51 @@ from dovetail.methods.section import encoder_spec
 from dovetail.methods.settings.apfed import ApfedSection, PassiveFields
 from dovetail.models import output_shape
 from dovetail.privacy import encrypted
+
+_LABELS = ("apfed.label_epsilon", "apfed.label_stages")
+
+REPORTED = {
+    "apfed": Reported(
+        shows=(
+            "labels and columns, to partners: none on digits and credit",
+            "partners' columns, to the label owner: high on digits, low on credit",
+        ),
+        gain="solo model 2.6 points, joint model 11.4 (25 settings)",
+        bounds=("policy.sealed",),
+        letters=(2, 0),
+    ),
+    "apfed-d": Reported(
+        shows=(
+            "labels, to partners: none on digits and credit",
+            "partners' columns, to the label owner: low on both",
+            'with apfed.distil.exchange = "gradients" labels and columns, both ways: high on both',
+        ),
+        gain='solo model 0.0 points (25 settings); with exchange = "gradients" 2.2, joint model '
+        "13.8 (25 settings)",
+        bounds=(*_LABELS, "apfed.distil.exchange", "passive.distil.release"),
+        letters=(3, 0),
+    ),
+    "apfed-mixed": Reported(
+        shows=(
+            "labels, to partners: high on digits (all labelled), none on credit",
+            "columns, both ways: high on digits and on credit",
+        ),
+        gain="-3.7 points by reconstruction, -0.6 by contrast, of tables (5 settings)",
+        bounds=(
+            "apfed.projection", "apfed.codes", *_LABELS, "apfed.decorrelate", "apfed.spread",
+            "apfed.private", "passive.gradients",
+        ),
+        also=("apfed-r", "apfed-c"),
+    ),
+    "tvfl": Reported(
+        shows=(
+            "labels that are trained on, to partners: high (all of them on credit)",
+            "partners' columns, to the label owner: high",
+        ),
+        bounds=("apfed.gradients", *_LABELS, "apfed.spread", "passive.codes"),
+    ),
+}  # fmt: skip
+
 
 _NAME = "apfed"
 

@@ -30,9 +30,8 @@ from torch import Tensor
 from dovetail.data import SharedRows
 from dovetail.errors import MessageError, ModelError
 from dovetail.federated import Local, Party, handles
-from dovetail.methods.apfed.numbers import NumbersGiven
+from dovetail.methods.apfed.numbers import NumbersGiven, counted
 from dovetail.methods.apfed.sealed import Multiplying, Reader, row_names
-from dovetail.methods.apfed.sealed_checks import counted
 from dovetail.methods.base import Asked, Maker, Site
 from dovetail.methods.baselines import features
 from dovetail.methods.inference import Kept, Question, Recaller, recalling

@@ -17,9 +17,9 @@ from dovetail.methods.apfed.networks import SoloNetwork
 from dovetail.methods.apfed.private import Solo
 from dovetail.methods.apfed.questions import Questions
 from dovetail.methods.apfed.unify import Balanced, Unify
+from dovetail.methods.common_rows import Targets
 from dovetail.methods.epochs import Epochs, warn_of
 from dovetail.methods.settings.apfed import Layers
-from dovetail.methods.targets import Targets
 from dovetail.models import Model, RandomStream, network_input
 from dovetail.models.optimizers import Apart, Optimizer
 from dovetail.network import Engine, Replies

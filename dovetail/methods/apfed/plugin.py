@@ -16,7 +16,7 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, check_shared, label_owner, stored_alignment
 from dovetail.methods.apfed import distil, inference, sealed
 from dovetail.methods.apfed.audited import ApfedAudited
-from dovetail.methods.apfed.fits import ApfedFits
+from dovetail.methods.apfed.fits import REPORTED, ApfedFits
 from dovetail.methods.apfed.local_data import (
     LabelOwnerData,
     PartnerData,
@@ -32,7 +32,6 @@ from dovetail.methods.apfed.partners import (
     passives,
 )
 from dovetail.methods.apfed.private import check_variant
-from dovetail.methods.apfed.reported import REPORTED
 from dovetail.methods.apfed.valued import ApfedValued
 from dovetail.methods.apfed.variants import ASK_NOBODY, TOGETHER, VARIANTS
 from dovetail.methods.base import (

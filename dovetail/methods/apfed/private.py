@@ -29,7 +29,7 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.apfed.networks import SoloNetwork
 from dovetail.methods.apfed.unify import Gradients, Help, TradeOff, Unify, weight_of
-from dovetail.methods.targets import Targets
+from dovetail.methods.common_rows import Targets
 from dovetail.models import RandomStream, network_input
 from dovetail.network import State
 from dovetail.privacy import Stepping

@@ -43,13 +43,12 @@ import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
-from dovetail.data.inputs import Input
+from dovetail.data.preprocessing import Input
 from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
 from dovetail.methods.apfed.asked_rows import placed, rows_asked, rows_labelled
 from dovetail.methods.apfed.distil import Table
-from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_checks import UNLIMITED, checked, counted
+from dovetail.methods.apfed.numbers import UNLIMITED, NumbersGiven, checked, counted
 from dovetail.methods.baselines import features
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.models import Bottom, generator

@@ -46,7 +46,7 @@ from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.asked_rows import rows_of
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
-from dovetail.methods.apfed.sealed_checks import UNLIMITED
+from dovetail.methods.apfed.numbers import UNLIMITED
 from dovetail.methods.apfed.variants import label_owner_data, partner_data_of
 from dovetail.methods.facets import audited
 from dovetail.methods.facets.audited import MAX_ROWS, Poisoned, Scene, Steered, Threat

@@ -53,7 +53,7 @@ from dovetail.methods.settings.chfl import (
     ChflSection,
     MemberSection,
 )
-from dovetail.methods.settings.record import BASELINES
+from dovetail.methods.settings.shared import BASELINES
 from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
 from dovetail.network import Checkpoint, Engine

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import PartyData, Task
-from dovetail.data.inputs import Input
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import Input, TableEncoder
 from dovetail.methods.facets.defences import Grid
 from dovetail.methods.limits import Limits
 from dovetail.methods.training import Training

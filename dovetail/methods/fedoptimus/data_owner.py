@@ -16,6 +16,7 @@ from dovetail.methods.fedoptimus.requests import check_finite
 from dovetail.methods.fedoptimus.server import ServerOptimizer, weighted_mean
 from dovetail.methods.fedoptimus.settings import settings_of
 from dovetail.methods.settings.fedoptimus import Config
+from dovetail.models.networks import rowwise
 from dovetail.models.owners import (
     Bottom,
     EncodedMlp,
@@ -23,7 +24,6 @@ from dovetail.models.owners import (
     MembersSpec,
 )
 from dovetail.models.replicas import EnsembleReplicas
-from dovetail.models.rowwise import rowwise
 from dovetail.models.vectors import write_vector
 from dovetail.network import check_shape
 from dovetail.privacy import SecretSums

@@ -30,11 +30,10 @@ from dovetail.methods.fedoptimus.fits import REPORTED, OwnersFits
 from dovetail.methods.fedoptimus.local_data import OwnerData, OwnerHoldings
 from dovetail.methods.fedoptimus.party_files import columns_of, is_label_owner, labels_of
 from dovetail.methods.fedoptimus.sections import bottom
-from dovetail.methods.fedoptimus.sides import side_of
 from dovetail.methods.fedoptimus.simulated import holdings
 from dovetail.methods.fedoptimus.site import members_of
 from dovetail.methods.fedoptimus.valued import OwnersValued
-from dovetail.methods.fedoptimus.variants import OwnersAlone, OwnersVariant, variant_config
+from dovetail.methods.fedoptimus.variants import OwnersAlone, OwnersVariant, side_of, variant_config
 from dovetail.methods.labels import (
     common_task,
     own_baseline,
@@ -42,7 +41,7 @@ from dovetail.methods.labels import (
 from dovetail.methods.local_data import DRIVER, check_nobody_is_active, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.settings.fedoptimus import VARIANT_NAMES, FedOptimusRecord, FedOptimusSection
-from dovetail.methods.settings.record import BASELINES
+from dovetail.methods.settings.shared import BASELINES
 from dovetail.methods.training import Variant
 from dovetail.settings.section import narrowed
 

@@ -33,7 +33,7 @@ from dovetail.methods.fedoptimus.local_data import (
     check_counted,
 )
 from dovetail.methods.fedoptimus.party_files import columns_of, dealt, is_label_owner, labels_of
-from dovetail.methods.fedoptimus.sides import chooser_of, side_of
+from dovetail.methods.fedoptimus.variants import chooser_of, side_of
 from dovetail.methods.inference import recalling
 from dovetail.methods.labels import (
     local_task,

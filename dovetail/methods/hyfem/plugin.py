@@ -26,7 +26,7 @@ from dovetail.methods.labels import check_labels, common_task, scaled
 from dovetail.methods.local_data import Holdings, check_variants
 from dovetail.methods.method import Method
 from dovetail.methods.settings.hyfem import VARIANT_NAMES, HyfemRecord, HyfemSection
-from dovetail.methods.settings.record import BASELINES
+from dovetail.methods.settings.shared import BASELINES
 from dovetail.methods.training import LocalBaseline, Variant
 from dovetail.settings.section import narrowed
 

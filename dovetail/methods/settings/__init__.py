@@ -8,7 +8,7 @@ from dovetail.methods.settings.apfed import ApfedRecord
 from dovetail.methods.settings.chfl import ChflRecord
 from dovetail.methods.settings.fedoptimus import FedOptimusRecord
 from dovetail.methods.settings.hyfem import HyfemRecord
-from dovetail.methods.settings.record import FileRecord
+from dovetail.methods.settings.shared import FileRecord
 
 #: Dovetail's own; where two have a variant of one name, ``method =`` means the first's.
 RECORDS: Mapping[str, FileRecord] = {

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from dovetail.methods.section import EncoderField, PartyEncoderField
-from dovetail.methods.settings.record import BASELINES, FileRecord
-from dovetail.methods.settings.shared import EpochSettings, TargetSettings
+from dovetail.methods.settings.shared import BASELINES, EpochSettings, FileRecord, TargetSettings
 from dovetail.settings.models import HeadConfig, LearnerName, OptimizerConfig, Pictures
 from dovetail.settings.privacy import Once, PrivateSteps, Release
 from dovetail.settings.section import Section

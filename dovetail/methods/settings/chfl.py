@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dovetail.methods.section import GivenNetwork, InstalledNetwork
-from dovetail.methods.settings.record import BASELINES, FileRecord
-from dovetail.methods.settings.shared import LabelScale
+from dovetail.methods.settings.shared import BASELINES, FileRecord, LabelScale
 from dovetail.settings.models import Choose, ClassWeights, OptimizerConfig, ThresholdSettings
 from dovetail.settings.privacy import QUORUM, PrivateSteps
 from dovetail.settings.section import PartyName, Section

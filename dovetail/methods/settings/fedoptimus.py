@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, WrapSerializer, WrapValidator, model_validator
 
 from dovetail.methods.section import own_installed, own_network, own_written
-from dovetail.methods.settings.record import BASELINES, FileRecord
-from dovetail.methods.settings.shared import LabelScale, SelectionConfig
+from dovetail.methods.settings.shared import BASELINES, FileRecord, LabelScale, SelectionConfig
 from dovetail.settings.models import ClassWeights, OptimizerConfig, ThresholdSettings
 from dovetail.settings.privacy import QUORUM, Release
 from dovetail.settings.section import Section

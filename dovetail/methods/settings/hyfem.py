@@ -23,8 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, WrapSerializer, WrapValidator, model_validator
 
 from dovetail.methods.section import own_network, own_written
-from dovetail.methods.settings.record import BASELINES, FileRecord
-from dovetail.methods.settings.shared import LabelScale
+from dovetail.methods.settings.shared import BASELINES, FileRecord, LabelScale
 from dovetail.settings.models import (
     ClassWeights,
     MatchingConfig,

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from dovetail.data.saving import Saved
 from dovetail.errors import ModelError
-from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.specs import EnsembleSpec
-from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
+from dovetail.models.learners.stacked import Bottom, PiecewiseLinear, Top, mean_outputs
 
 
 class Bottoms(nn.Module):

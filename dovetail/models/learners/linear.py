@@ -16,9 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.models.learners.linear_model import LinearSpec
+from dovetail.models.learners.member import MemberSpec
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.specs import EnsembleSpec, Fitted
+
+
+@dataclass(frozen=True)
+class LinearSpec(MemberSpec):
+    """Linear model: a weight a feature and output, and an intercept an output."""
+
+    kind: ClassVar[str] = "linear"
+
+    num_features: int
+    num_outputs: int
+
+    def build(self) -> nn.Linear:
+        return nn.Linear(self.num_features, self.num_outputs)
+
 
 #: More values than this are not kept in double, but made so many rows at a time.
 _MOST_DOUBLES, _ROWS_AT_ONCE = 50_000_000, 50_000

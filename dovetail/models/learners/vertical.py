@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import Part, fold_means
 from dovetail.models.learners.rows import Rows
-from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
+from dovetail.models.learners.stacked import Bottom, PiecewiseLinear, Top, mean_outputs
 from dovetail.models.losses import Loss
 from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.randomness import RandomStream, generator
