@@ -25,9 +25,9 @@ Departures from the paper:
     - Only rows with a label that every party has are trained on.
 
 What the paper has not are layers: batches that keep partners' limits, and codes that are looked at
-before they are used (``common_rows.py``); class weights, labels by randomised response and
-``spread`` (``common_rows.py``); codes and gradients that are clipped and noised row by row, and zeros
-once a budget is spent (``federated/local.py``).
+before they are used, class weights, labels by randomised response and ``spread`` (all in
+``common_rows.py``); codes and gradients that are clipped and noised row by row, and zeros once a
+budget is spent (``federated/local.py``).
 """
 
 from __future__ import annotations

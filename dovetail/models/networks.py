@@ -3,9 +3,10 @@
 Letters: B rows, C channels, H height, W width, F features, D code width (flattened).
 
 Outputs have the same bits for a row, whichever rows are computed beside it. Libraries round a
-float32 product by how many rows there are and where a row stands, if there are fewer rows or outputs
-than their kernels take at a time, and sums by whether a value fills a vector. So rows are filled up to ``_ROWS`` and a product's outputs to ``_WIDTH``: seen to be enough on
-processors with AVX2 and AVX-512 (``tests/models/test_rowwise.py``), not promised of a GPU.
+float32 product by how many rows there are and where a row stands, if there are fewer rows or
+outputs than their kernels take at a time, and sums by whether a value fills a vector. So rows are
+filled up to ``_ROWS`` and a product's outputs to ``_WIDTH``: seen to be enough on processors with
+AVX2 and AVX-512 (``tests/models/test_rowwise.py``), not promised of a GPU.
 """
 
 from __future__ import annotations

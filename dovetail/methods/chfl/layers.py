@@ -38,14 +38,18 @@ from dovetail.federated import (
     Federation,
     Local,
     handles,
-    lasting_mean,
     read_settings,
     secret_mean,
     train,
 )
 from dovetail.federated import Round as BaseRound
-from dovetail.federated.lasting_mean import Lasting, LastingFederation
-from dovetail.federated.secret_mean import SecretFederation, Sharing, Sums
+from dovetail.federated.secret_mean import (
+    Lasting,
+    LastingFederation,
+    SecretFederation,
+    Sharing,
+    Sums,
+)
 from dovetail.methods import chfl
 from dovetail.methods.chfl import (
     Average,
@@ -92,7 +96,7 @@ A = TypeVar("A", Average, Finish)
 
 
 GiveKey, PublicKey, GiveShare, Share = SHARED = secret_mean.messages("chfl", __name__)
-LASTING = lasting_mean.messages("chfl", __name__)
+LASTING = secret_mean.lasting_messages("chfl", __name__)
 GiveKeys, PublicKeys, GiveParts, Parts, GiveMasked, Masked, GiveOpened, Opened = LASTING
 
 

@@ -3,7 +3,7 @@
     coordinator                                data owner
     Step or Embed                  -------->   embeds, and keeps it
                                    <--------   Embeddings, of no rows
-    a sum that outlives lost data owners (``federated/lasting_mean.py``): GiveKeys, GiveParts,
+    a sum that outlives lost data owners (``federated/secret_mean.py``): GiveKeys, GiveParts,
     GiveMasked, GiveOpened and their answers, with the embeddings as values
 
 The coordinator learns the mean and no data owner's part. What a data owner embeds once has a part
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError, PartyError, TrainingError
-from dovetail.federated import lasting_mean
-from dovetail.federated.lasting_mean import Lasting, LastingFederation
+from dovetail.federated import secret_mean
+from dovetail.federated.secret_mean import Lasting, LastingFederation
 from dovetail.methods.fedoptimus.messages import Embeddings
 from dovetail.methods.fedoptimus.requests import Requests, checked_embedding
 from dovetail.network import Engine, Message
@@ -34,7 +34,7 @@ from dovetail.settings.privacy import QUORUM
 _APART = 10**6
 
 
-MESSAGES = lasting_mean.messages("fedoptimus", __name__)
+MESSAGES = secret_mean.lasting_messages("fedoptimus", __name__)
 GiveKeys, PublicKeys, GiveParts, Parts, GiveMasked, Masked, GiveOpened, Opened = MESSAGES
 
 
