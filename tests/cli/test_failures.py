@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from federations import Federation, Process, command, free_port
 from mailboxes import wait_until
+from safetensors.torch import load_file
 
 from dovetail.network.quota import Quota
 
@@ -505,6 +506,46 @@ def test_what_breaks_ends_as_the_page_says(
 
 def test_every_way_to_break_stands_in_the_page() -> None:
     assert {row[1] for row in table()} == BREAKS.keys()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_match_keys_by_letter_go_on_in_new_processes(two: Two) -> None:
+    """Two keys: half of the people share the first; the lab's process ends in either pass."""
+    people = {}
+    for name in ("clinic", "lab"):
+        file = two.folder / f"{name}.csv"
+        first, *rows = file.read_text().splitlines()
+        people[name] = [row.partition(",")[0] for row in rows]
+        codes = [each if int(each[-1]) % 2 else "" for each in people[name]]
+        made = (f"{i},{code},{row}" for i, (code, row) in enumerate(zip(codes, rows, strict=True)))
+        file.write_text("\n".join([f"row,code,{first}", *made]))
+        text = (two.folder / f"{name}.toml").read_text()
+        keys = 'id = "row"\nmatch = [["text(code)"], ["text(person)"]]'
+        (two.folder / f"{name}.toml").write_text(text.replace('id = "person"', keys))
+    two.by_letter()
+    driver = two.start("align", "network.toml", "--json")
+    for number, kind in ((signal.SIGKILL, "psi.GetDoubled"), (signal.SIGTERM, "psi.Pass")):
+        lab = two.join_holding(kind, after=True)
+        two.wait_held()
+        lab.signal(number)
+        two.let_go()
+        lab.ended()
+        two.started.remove(lab)
+    assert "ends in the middle of an alignment" in " ".join(lab.printed().split())
+    two.join_lab()
+    assert driver.ended() == 0, driver.printed()
+    rows = [
+        load_file(two.folder / f"{name}.site/aligned/clinic.safetensors")["rows_S"].tolist()
+        for name in people
+    ]
+    pairs = {(here, there) for here, there in zip(*rows, strict=True) if there >= 0}
+    assert pairs == {
+        (people["clinic"].index(each), people["lab"].index(each))
+        for each in {*people["clinic"]} & {*people["lab"]}
+    }
+    assert two.count("SELECT count(*) FROM alignments") == 2  # a pass each
+    assert not [*(two.folder / "lab.site/mailbox").glob("*.aligning-*")]
 
 
 @pytest.mark.network
