@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOMS = ("network", "node", "alignment")
+ROOMS = ("network", "node", "alignment", "companions/mailbox")
 
 #: Errors that end a command. What a partner that breaks the protocol is told is none.
 ENDS = {
     *("AlignmentError", "BudgetError", "ChangedError", "CheckpointError", "ConfigError"),
     *("DataError", "LimitError", "ModelError", "NetworkError", "PartyError", "QuotaError"),
-    "TrainingError",
+    *("ParticipationError", "PlaceError", "SpoiltError", "TrainingError", "UnreachableError"),
 }
 
 #: Whose sentences are what was found in files that are held to each other.
@@ -24,7 +24,7 @@ STEP = re.compile(
     r"[;:,(].*\b(add|again|align|allow|ask|begin|check|choose|convert|delete|end|free|give|gives|"
     r"goes on|leave|list|look|make|makes a new|mount|must|name|pip|propose|put|raise|remove|"
     r"run|say|see|send|set|share|sort|start|take|tell|train|use|wait|write)\b|"
-    r"[;:,(].*dovetail [a-z]|--[a-z]+.*(takes|names)|[;:] \.\.\.$|expected|for example|"
+    r"[;:,(].*dovetail [a-z]|--[a-z]+.*(takes|names)|says: \.\.\.$|for example|"
     r"there (are|is no) .*;|in its file|which it has|needs an|there is no \.\.\., \.\.\.$|"
     r"; there are \.\.\.|; \.\.\.",
     re.DOTALL | re.IGNORECASE,
@@ -52,11 +52,10 @@ def sentences() -> Iterator[tuple[str, str]]:
         if path.name in FINDINGS:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
+            if not (isinstance(node, ast.Call) and node.args):  # raised here, or by who calls
                 continue
-            kind = node.exc.func
-            if isinstance(kind, ast.Name) and kind.id in ENDS and node.exc.args:
-                text = said(node.exc.args[-1])
+            if ast.unparse(node.func).rpartition(".")[2] in ENDS:
+                text = said(node.args[-1])
                 if text.strip(".: "):  # else it is another's sentence
                     yield f"{path.relative_to(root)}:{node.lineno}", text
 

@@ -229,7 +229,9 @@ def component(text: str) -> Component:
     """
     parts = _COMPONENT.fullmatch(text)
     if parts is None:
-        raise ConfigError(f"expected a column or FUNCTION(column) in a match key, got {text!r}")
+        raise ConfigError(
+            f"a match key is made of columns and FUNCTION(column), got {text!r}; write it so"
+        )
     function, inside, alone = parts.groups()
     if alone is not None:
         return Component(_function_of(alone), (alone,))

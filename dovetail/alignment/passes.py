@@ -164,7 +164,11 @@ def _begun(engine: Engine, party: str, asked: psi.Pass, timeout_s: float | None)
         engine.ask({party: asked}, psi.Passing, timeout_s=timeout_s).or_raise()[party].num_rows
     )
     if not 0 <= num_rows <= psi.MAX_TOTAL_IDS:
-        raise PartyError(party, f"says it has {num_rows} rows; expected 0 to {psi.MAX_TOTAL_IDS:,}")
+        raise PartyError(
+            party,
+            f"says it has {num_rows} rows; expected 0 to {psi.MAX_TOTAL_IDS:,}: ask its owner "
+            "which version runs there",
+        )
     return num_rows
 
 
@@ -323,7 +327,8 @@ class KeyResponder(Responder):
         if not max(0, self._smallest) <= num_rows <= most:
             raise AlignmentError(
                 f"{sender} has {num_rows} rows; this party compares itself with sets of "
-                f"{max(0, self._smallest)} to {most} (policy.min_ids, policy.max_ids in its file)"
+                f"{max(0, self._smallest)} to {most}: ask its owner to change policy.min_ids or "
+                "policy.max_ids"
             )
 
     def _begin(self, begin: psi.Begin) -> psi.Ready:

@@ -615,7 +615,9 @@ class Initiator:
         for party, ready in replies.items():
             if not 0 <= ready.num_ids <= MAX_TOTAL_IDS:
                 raise PartyError(
-                    party, f"says it has {ready.num_ids} ids; expected 0 to {MAX_TOTAL_IDS:,}"
+                    party,
+                    f"says it has {ready.num_ids} ids; expected 0 to {MAX_TOTAL_IDS:,}: ask its "
+                    "owner which version runs there",
                 )
             secret = secrets.token_bytes(POINT_BYTES)
             whose = self.engine.driver

@@ -303,7 +303,7 @@ class Responder:
         if self._max_ids is not None and begin.num_ids > self._max_ids:
             raise AlignmentError(
                 f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
-                f"sets of at most {self._max_ids} (policy.max_ids in its file allows more)"
+                f"sets of at most {self._max_ids}: ask its owner to raise policy.max_ids"
             )
         if not 1 <= begin.batch_size <= psi.MAX_IDS:
             raise MessageError(

@@ -138,7 +138,8 @@ def save_rows(path: Path, stored: StoredRows) -> None:
     except (safetensors.SafetensorError, OSError) as error:
         fresh.unlink(missing_ok=True)
         raise AlignmentError(
-            f"party {stored.party!r}: cannot write its part of the alignment, {path}: {error}"
+            f"party {stored.party!r}: cannot write its part of the alignment, {path}: {error}; "
+            "allow writing there, or free the disk, and align again"
         ) from None
 
 

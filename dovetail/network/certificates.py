@@ -543,7 +543,7 @@ class Revocations:
             if not any(_signed(crl, authority) for authority in authorities):
                 raise ConfigError(
                     f"{where}: the list of {crl.issuer.rfc4514_string()!r} is not signed by an "
-                    "authority in ca.pem; both must come from the same holder"
+                    "authority in ca.pem; take both from the same holder"
                 )
             for each in extensions:
                 if each.critical and not isinstance(each.value, _UNDERSTOOD):

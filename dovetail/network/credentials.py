@@ -130,8 +130,8 @@ class Credentials:
         issuers = path_to(leaf, between, authorities)
         if issuers is None:
             raise ConfigError(
-                f"{certificate_path} is not signed by the authority in {ca_path}; both must come "
-                "from the same holder, and the certificates of authorities between them stand in "
+                f"{certificate_path} is not signed by the authority in {ca_path}; take both from "
+                "the same holder, and put the certificates of authorities between them into "
                 f"{certificate_path.name} behind its own"
             )
         renew = (

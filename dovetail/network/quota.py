@@ -274,5 +274,5 @@ class Quota:
         _log.error("what is answered cannot be counted: %s: %s", self.path, error)
         return QuotaError(
             f"it cannot {what} {FILE} in its site, where what it answers is counted, and answers "
-            "nothing that is not counted; its log has the details"
+            "nothing that is not counted; its owner may look for the cause in join.log there"
         )

@@ -438,10 +438,9 @@ class Driver(Listener):
 
 def _not_aligned(failure: PartyError) -> PartyError:
     """A failure of an alignment, with what to do."""
-    again = "then give this command again"
-    if "dovetail join" not in failure.cause:
-        again = f"put that right at {failure.party!r}, {again}"
-    return PartyError(failure.party, f"{failure.cause}, {again}: nothing was aligned")
+    first = "" if "dovetail join" in failure.cause else f"put that right at {failure.party!r}, "
+    said = f"{failure.cause}, {first}then give this command again: nothing was aligned"
+    return PartyError(failure.party, said)
 
 
 def coordinator_name(section: ElsewhereSection) -> str:

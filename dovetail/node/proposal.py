@@ -344,7 +344,7 @@ def _read(path: Path) -> str:
             raise ConfigError(f"{path} is larger than any proposal ({MAX_BYTES:,} bytes); name one")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        raise ConfigError(f"cannot read {path}: {error}; name a proposal's file") from None
 
 
 def _parse(kind: type[S], text: str, *, where: str) -> S:
@@ -358,7 +358,9 @@ def _parse(kind: type[S], text: str, *, where: str) -> S:
             first = error.errors()[0]
             reason = first["msg"].removeprefix("Value error, ")
             why = f"{'.'.join(map(str, first['loc']))} {reason}".strip()
-        raise ConfigError(f"{where} is no {kind.__name__.lower()}: {why}") from None
+        raise ConfigError(
+            f"{where} is no {kind.__name__.lower()}: {why}; ask for the file as it was made"
+        ) from None
 
 
 # --- Runs -----------------------------------------------------------------------------------------

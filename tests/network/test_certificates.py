@@ -240,7 +240,7 @@ def test_files_that_do_not_belong_together_are_refused(
     (mine / "shop.key").write_bytes((newer / "shop.key").read_bytes())
     refuse(mine, r"shop\.key is not the key of .*shop\.pem; put the certificate that was issued")
     (newer / "ca.pem").write_bytes((stranger / "ca.pem").read_bytes())
-    refuse(newer, r"shop\.pem is not signed by the authority in .*ca\.pem; both must come from")
+    refuse(newer, r"shop\.pem is not signed by the authority in .*ca\.pem; take both from")
     for ending in ("pem", "key"):
         (bank / f"bank.{ending}").rename(bank / f"shop.{ending}")
     refuse(bank, r"shop\.pem is of 'bank', not of 'shop'")

@@ -97,7 +97,9 @@ def test_a_full_disk_answers_nothing_and_what_was_counted_is_there(
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
     try:
         for _ in range(2):
-            with pytest.raises(QuotaError, match="answers nothing that is not counted; its log"):
+            with pytest.raises(
+                QuotaError, match="answers nothing that is not counted; its owner may"
+            ):
                 limits.of("bank", "a2").begins("bank", "intersection", 10)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, most))

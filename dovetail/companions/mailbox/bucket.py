@@ -42,7 +42,9 @@ class Bucket:
         self.where = where.rstrip("/")
         parts = urlsplit(self.where)
         if not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
-            raise ConfigError(f"a bucket is s3://BUCKET or s3://BUCKET/PREFIX, got {where!r}")
+            raise ConfigError(
+                f"a bucket is s3://BUCKET or s3://BUCKET/PREFIX, got {where!r}; name it so"
+            )
         with needed("a bucket", "'dovetail-fl[s3]'"):
             import obstore
             from obstore.exceptions import BaseError
@@ -77,13 +79,19 @@ class Bucket:
                 ) from None
             raise
         except (self._error, OSError) as error:
-            raise PlaceError(f"cannot {what} {self.where}/{name}: {_first_line(error)}") from None
+            raise self._failed(f"{what} {self.where}/{name}", error) from None
+
+    def _failed(self, what: str, error: Exception) -> PlaceError:
+        return PlaceError(
+            f"cannot {what}: {_first_line(error)}; check the bucket's address and the credentials "
+            "in the environment"
+        )
 
     def put(self, name: str, data: bytes) -> None:
         try:
             self._ask("put", name, lambda: self._obstore.put(self._store, name, data))
         except FileNotFoundError as error:
-            raise PlaceError(f"cannot put {self.where}/{name}: {_first_line(error)}") from None
+            raise self._failed(f"put {self.where}/{name}", error) from None
 
     def get(self, name: str, most: int) -> bytes | None:
         def read() -> bytes:

@@ -31,13 +31,15 @@ def open_place(where: str, shown: Certified, proxy_ca: Path | None = None) -> Pl
     if where.startswith("https://"):
         return Relay(where, shown, proxy_ca=proxy_ca)
     if proxy_ca is not None:
-        raise ConfigError(f"proxy_ca is for https://HOST:PORT of a relay, got {where!r}")
+        raise ConfigError(
+            f"proxy_ca is for https://HOST:PORT of a relay, got {where!r}; leave it out"
+        )
     if where.startswith("s3://"):
         return Bucket(where)
     if "://" in where:
         raise ConfigError(
             "a mailbox is a folder that both sides reach, s3://BUCKET/PREFIX, or https://HOST:PORT "
-            f"of a relay; got {where!r}"
+            f"of a relay; name one of these, got {where!r}"
         )
     return Folder(Path(where))
 

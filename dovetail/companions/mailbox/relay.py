@@ -63,7 +63,7 @@ class Relay:
         self._httpx = httpx
         parts = httpx.URL(where)
         if parts.scheme != "https" or not parts.host or parts.path.strip("/"):
-            raise ConfigError(f"a relay is https://HOST:PORT, got {where!r}")
+            raise ConfigError(f"a relay is https://HOST:PORT, got {where!r}; name it so")
         _context(shown.credentials, proxy_ca)  # so that a file that is none is reported now
 
     def _open(self) -> Any:
@@ -109,7 +109,9 @@ class Relay:
         if status == 404:
             return None
         why = printable(found[:300].decode(errors="replace").strip())
-        raise PlaceError(f"{self.where} will not {method} {name} ({status}): {why}")
+        raise PlaceError(
+            f"{self.where} will not {method} {name} ({status}): {why}; ask who runs the relay"
+        )
 
     def _once(self, method: str, name: str, data: bytes, most: int) -> tuple[int, str, bytes]:
         """Status, process of the relay, and body of what answers one request."""
@@ -132,23 +134,23 @@ class Relay:
 
     def _unreachable(self, error: Exception) -> PlaceError:
         why = printable(str(error)) or type(error).__name__
-        advice = ""
+        advice = "see that the relay runs, and that its port can be reached from here"
         if self._proxy_ca is not None:
             advice = (
-                "; a proxy that opens TLS carries no certificate of yours, so the relay must run "
+                "a proxy that opens TLS carries no certificate of yours, so the relay must run "
                 "with --no-mutual-tls"
             )
         elif any(word in why.lower() for word in ("certificate", "tls", "ssl")):
             advice = (
-                "; both sides and the relay need certificates of one authority, the relay's with "
+                "both sides and the relay need certificates of one authority, the relay's with "
                 "its host in it (--host). If a proxy on the way opens TLS, name its authority with "
                 "engine.proxy_ca or --proxy-ca"
             )
-        return PlaceError(f"{self.where} is not reached ({why}){advice}")
+        return PlaceError(f"{self.where} is not reached ({why}); {advice}")
 
     def put(self, name: str, data: bytes) -> None:
         if self._ask("PUT", name, data) is None:
-            raise PlaceError(f"{self.where} is no relay: it knows nothing of {name}")
+            raise PlaceError(f"{self.where} is no relay: it knows nothing of {name}; name another")
 
     def get(self, name: str, most: int) -> bytes | None:
         return self._ask("GET", name, most=most)
@@ -159,7 +161,9 @@ class Relay:
             if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
                 raise ValueError("no names")
         except (ValueError, RecursionError):
-            raise PlaceError(f"{self.where} is no relay: it tells no names of letters") from None
+            raise PlaceError(
+                f"{self.where} is no relay: it tells no names of letters; name another"
+            ) from None
         return found[:MAX_NAMES]
 
     def remove(self, name: str) -> None:
@@ -185,7 +189,8 @@ def _context(credentials: Credentials, proxy_ca: Path | None) -> ssl.SSLContext:
             context.load_verify_locations(cafile=proxy_ca)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{proxy_ca} holds no certificate of a proxy's authority, as PEM ({error})"
+                f"{proxy_ca} holds no certificate of a proxy's authority, as PEM ({error}); name "
+                "the file that does"
             ) from None
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:  # read from files alone
         paths = [Path(folder) / name for name in ("certificate", "key")]

@@ -204,7 +204,8 @@ class Correspondence:
         if self._attempts >= MOST_ATTEMPTS:
             raise SpoiltError(
                 f"request {self._number} to {self._party!r} was left in {shared.place.where} "
-                f"{self._attempts} times, and no answer came that can be read"
+                f"{self._attempts} times, and no answer came that can be read; look into join.log "
+                "there for the cause"
             )
         label = letters.Label(
             shared.driver,
