@@ -35,8 +35,9 @@ import numpy as np
 
 from dovetail.network.quota import Quota
 
-#: Seconds after which a run hangs.
+#: Seconds after which a run hangs, and of a machine with much else to do as many times its twin's.
 HANG_S = 240.0
+HANG_TIMES = 6.0
 
 #: Outcomes of a run that are faults; one that ends with a sentence and code 2 is none.
 MUST_NOT_BE = ("hung", "other weights", "traceback", "count passed")
@@ -196,7 +197,7 @@ def write(folder: Path) -> None:
 def disturbed(pair: Pair, rng: random.Random, length_s: float) -> tuple[str, str, float]:
     """One run whose bank or shop is killed at random: how it ended, who was killed, and when."""
     shop, bank = pair.join(), pair.train()
-    until = time.monotonic() + HANG_S
+    until = time.monotonic() + max(HANG_S, HANG_TIMES * length_s)
     after_s, victim = rng.uniform(0.2, 1.1) * length_s, rng.choice(["bank", "shop"])
     kill_at, killed = time.monotonic() + after_s, ""
     while bank.code() is None:
