@@ -30,7 +30,7 @@ THREADS = 1
 
 
 class Data:
-    """The rows of ``strips.npz``: the label owner's, the partner's, and labels."""
+    """The rows of ``strips.npz``: the label owner's, the partner's, and labels of the first."""
 
     def __init__(self, path: str | Path) -> None:
         stored = np.load(path)

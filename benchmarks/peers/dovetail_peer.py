@@ -2,7 +2,8 @@
 
 ``vertical`` is classic vertical learning, the peers' mathematics; ``apfed`` is APFed-C, whose label
 owner predicts alone; ``alone`` is that label owner without a partner. The networks, batch and
-optimizer are those of ``common``.
+optimizer are those of ``common``. ``sealed`` is APFed-S by its defaults, on pixels as columns of a
+table: it has no steps, and chooses its models itself.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import argparse
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+import dovetail as dt
 from benchmarks._line import issue, listening, running
 from benchmarks.exchange import socket_bytes
 from benchmarks.peers import common
 from benchmarks.peers.strips import OWNER, PARTNER
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.data.party import UNLABELLED
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.substitutes import predict_alone
@@ -35,6 +39,7 @@ from dovetail.network.host import Host
 from dovetail.settings.models import OptimizerConfig
 
 EVERY = 50
+VERSION = f"dovetail {dt.__version__}, torch {torch.__version__}"
 RATE: dict[str, Any] = {
     "learning_rate": common.LEARNING_RATE,
     "momentum": common.MOMENTUM,
@@ -68,8 +73,10 @@ def train(
     method: str, data: common.Data, engine: Engine, port: int, given: argparse.Namespace
 ) -> Any:
     """What the peers' programs tell of their training; bytes are those of the sockets, TLS too."""
-    num_rows = len(data.labels)
-    party = PartyData(OWNER, np.arange(num_rows), {"strip": data.columns}, data.labels)
+    num_rows = len(data.columns if method == "apfed" else data.labels)
+    labels = torch.full((num_rows,), UNLABELLED)
+    labels[: len(data.labels)] = data.labels
+    party = PartyData(OWNER, np.arange(num_rows), {"strip": data.columns[:num_rows]}, labels)
     alignment = Alignment({name: torch.arange(num_rows) for name in (OWNER, PARTNER)})
     config: dict[str, Any] = {
         "batch_size": common.BATCH_SIZE,
@@ -119,6 +126,7 @@ def train(
     if method == "vertical":
         gone = accuracy(predict_alone(owner, data.local_test)["zeros"])
     return {
+        "version": VERSION,
         "steps": done,
         "seconds": spent,
         "warm_seconds": warmed,
@@ -127,13 +135,45 @@ def train(
         "accuracy": curve[-1][2],
         "gone": gone,
         "bytes_per_step": num_bytes / EVERY,
-        "version": f"dovetail {version('dovetail-fl')}, torch {torch.__version__}",
+    }
+
+
+def train_sealed(data: common.Data) -> dict[str, Any]:
+    """APFed-S, both parties in one process: one question, then models chosen and refitted."""
+
+    def frame(x: torch.Tensor, side: str) -> pd.DataFrame:
+        numbers = {f"{side}{at}": column for at, column in enumerate(x.numpy().T)}
+        return pd.DataFrame({"id": np.arange(len(x)), **numbers})
+
+    labels = pd.array(data.labels.tolist() + [None] * (len(data.columns) - len(data.labels)))
+    started = time.perf_counter()
+    parties = [
+        dt.Party(OWNER, frame(data.columns, "upper").assign(digit=labels), id="id", label="digit"),
+        dt.Party(PARTNER, frame(data.other, "lower"), id="id"),
+    ]
+    run = dt.fit(dt.APFed(), parties, test=None, quiet=True)
+    seconds = time.perf_counter() - started
+    model, tested = run.models[OWNER], frame(data.local_test, "upper")
+    predicted = np.asarray(model.predictions(tested, allow_unseen=True).values).astype(int)
+    accuracy = float((predicted == data.labels_test.numpy()).mean())
+    return {
+        "version": VERSION,
+        "steps": None,
+        "seconds": seconds,
+        "warm_seconds": 0.0,
+        "samples_per_second": None,
+        "curve": [(0, seconds, accuracy)],
+        "accuracy": accuracy,
+        "gone": accuracy,
+        "bytes_per_step": None,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--method", choices=("vertical", "apfed", "alone"), default="vertical")
+    parser.add_argument(
+        "--method", choices=("vertical", "apfed", "alone", "sealed"), default="vertical"
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=60)
@@ -143,6 +183,9 @@ def main() -> None:
     torch.set_num_threads(common.THREADS)
     if given.partner:
         run_partner(int(given.partner[0]), Path(given.partner[1]), given.data)
+        return
+    if given.method == "sealed":
+        common.write(given.out, train_sealed(common.Data(given.data)))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -12,8 +12,12 @@ from dovetail import data
 OWNER, PARTNER = "view-1", "view-2"
 
 
-def prepare(folder: Path) -> Path:
+def prepare(folder: Path, rows: int | None = None, labels: int | None = None) -> Path:
     """Write ``strips.npz``: flat pixels in 0..1.
+
+    Args:
+        rows: so many train, the first; None: all.
+        labels: the first so many of them have labels; None: all.
 
     Raises:
         DataError: MNIST is not there; DOVETAIL_DATA names the folder that has it.
@@ -25,9 +29,9 @@ def prepare(folder: Path) -> Path:
     for name, each in (("train", parts.train), ("test", parts.test)):
         for party, letter in ((OWNER, "x"), (PARTNER, "z")):
             pixels = each[party].joined().flatten(1).float() / 255
-            arrays[f"{letter}_{name}"] = pixels.numpy()
-        labels = each[OWNER].labels
-        assert labels is not None
-        arrays[f"y_{name}"] = labels.numpy()
+            arrays[f"{letter}_{name}"] = pixels.numpy()[: rows if name == "train" else None]
+        labels_N = each[OWNER].labels
+        assert labels_N is not None
+        arrays[f"y_{name}"] = labels_N.numpy()[: labels if name == "train" else None]
     np.savez(folder / "strips.npz", **arrays)
     return folder / "strips.npz"
