@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -429,17 +430,24 @@ def _breast_cancer() -> tuple[Table, str]:
 
 
 def _digits() -> tuple[Table, str]:
-    from sklearn.datasets import load_digits
-
-    stored = load_digits()
-    columns = dict(zip(stored.feature_names, stored.data.T, strict=True))
-    columns["digit"] = stored.target
+    pixels, digit = _read_digits()
+    names = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
+    columns = dict(zip(names, pixels.T, strict=True)) | {"digit": digit}
     return tables.table_from_arrays("digits", columns), "digit"
 
 
 def _digits_images() -> ImagePart:
-    from sklearn.datasets import load_digits
+    pixels, digit = _read_digits()
+    x = torch.from_numpy(pixels.reshape(-1, 1, 8, 8) / 16).float()  # 16 is a digit's darkest ink
+    return ImagePart(x, Column(digit, np.zeros(len(x), dtype=bool)))
 
-    stored = load_digits()
-    x = torch.from_numpy(stored.images / 16).float()[:, None]  # 16 is a digit's darkest ink
-    return ImagePart(x, Column(stored.target, np.zeros(len(x), dtype=bool)))
+
+def _read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """(1797, 64) pixels and (1797,) digits of scikit-learn's file.
+
+    To import scikit-learn takes a second, so ``load_digits`` is not called.
+    """
+    found = find_spec("sklearn")
+    assert found is not None and found.origin is not None  # Dovetail requires it
+    stored = np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    return stored[:, :-1], stored[:, -1].astype(int)
