@@ -63,9 +63,7 @@ def quoted(repository: Path = REPOSITORY) -> dict[str, tuple[str, ...]]:
 def timed(script: Path, repository: Path = REPOSITORY) -> list[str]:
     """Paths of what a script times: itself, and the files of Dovetail that it reaches."""
     folder = script.with_suffix("")
-    waiting = [*folder.glob("*.py")] if folder.is_dir() else [script] if script.is_file() else []
-    if not waiting:
-        return ["dovetail"]
+    waiting = [*folder.glob("*.py")] if folder.is_dir() else [script]
     reached: set[Path] = set()
     while waiting:
         path = waiting.pop()
@@ -137,7 +135,8 @@ def records(repository: Path = REPOSITORY) -> Iterator[Record]:
     folder = repository / "benchmarks"
     for name, pages in sorted(quoted(repository).items()):
         date, commit = _made(folder / "results", name)
-        paths = timed(folder / f"{name}.py", repository)
+        script = _results.script(name, folder)
+        paths = ["dovetail"] if script is None else timed(script, repository)
         last = ["rev-list", "-1", f"--before={date} 23:59:59", "HEAD"]
         if not _git(repository, "cat-file", "-t", commit or "none"):  # unknown, or another clone's
             commit, known = _git(repository, *last).strip(), commit
@@ -186,9 +185,8 @@ def _made(folder: Path, name: str) -> tuple[str, str]:
 
 
 def _command(name: str) -> str:
-    script = REPOSITORY / "benchmarks" / name
-    there = script.is_dir() or script.with_suffix(".py").is_file()
-    return f"python -m benchmarks.{name}" if there else "see the page"
+    script = _results.script(name)
+    return f"python -m benchmarks.{script.stem}" if script else "see the page"
 
 
 def main() -> int:

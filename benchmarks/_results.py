@@ -36,6 +36,16 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
+def script(name: str, folder: Path = FOLDER.parent) -> Path | None:
+    """The script of a record, or of those that it writes: ``exchange`` of ``exchange_parts``."""
+    while name:
+        path = folder / name
+        if path.is_dir() or path.with_suffix(".py").is_file():
+            return path.with_suffix(".py")
+        name = name.rpartition("_")[0]
+    return None
+
+
 def write(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write results/NAME.jsonl and results/NAME.md, and print the table."""
     FOLDER.mkdir(exist_ok=True)
@@ -43,7 +53,8 @@ def write(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     lines = (json.dumps({**about, **row}) + "\n" for row in rows)
     (FOLDER / f"{name}.jsonl").write_text("".join(lines))
     noted = ", ".join(f"{key} {value}" for key, value in about.items())
-    text = f"# {title}\n\n`python -m benchmarks.{name}`; {noted}.\n\n{markdown(rows)}"
+    command = f"python -m benchmarks.{(script(name) or Path(name)).stem}"
+    text = f"# {title}\n\n`{command}`; {noted}.\n\n{markdown(rows)}"
     (FOLDER / f"{name}.md").write_text(text)
     print(text)
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -115,10 +114,13 @@ def predict(
     show = not (quiet or as_json)
     asks_nobody = not (party or partners or listen or mailbox or images)
     if asks_nobody and not (partial or spreadsheet or as_json or (out and out.suffix != ".csv")):
-        with suppress(DataError, ModelError):  # said of all rows, below
-            options = {"id_column": id_column, "allow_unseen": allow_unseen}
+        options = {"id_column": id_column, "allow_unseen": allow_unseen}
+        try:
             if _predict_in_parts(model, data, out, coverage, target, show, quiet, options):
                 return
+        except (DataError, ModelError) as error:
+            if str(error).startswith(f"cannot write {out}"):
+                raise  # others are said of all rows, below
     elsewhere = Elsewhere(partners, listen, certificates, wait, timeout, mailbox, proxy_ca)
     section = elsewhere.reached(where="dovetail predict")
     given = gather(

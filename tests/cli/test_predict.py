@@ -28,6 +28,7 @@ from dovetail.data.saving import Saved
 from dovetail.data.tables import table_parts
 from dovetail.errors import DataError
 from dovetail.models import EncoderHead, Head, Model, Perceptron, specs
+from dovetail.models.joined import open_model
 
 HEADER = ["patient", "diagnosis", "p(benign)", "p(malignant)"]
 
@@ -169,6 +170,11 @@ def test_a_long_file_is_predicted_part_by_part_as_the_whole_is(
             assert (seen[0][0].code, sum(read)) == ((0, 40) if last == "1e9" else (2, sum(read)))
             assert len(read) > 1
             read.clear()
+    opened = []
+    monkeypatch.setattr(reading, "open_model", lambda path: opened.append(path) or open_model(path))
+    missing = tmp_path / "none" / "said.csv"
+    assert f"cannot write {missing}" in dovetail("predict", model, new, "--out", missing).err
+    assert len(opened) == 1  # the whole is not predicted after it
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="parts are read from memory, on Linux")
