@@ -448,6 +448,7 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     To import scikit-learn takes a second, so ``load_digits`` is not called.
     """
     found = find_spec("sklearn")
-    assert found is not None and found.origin is not None  # Dovetail requires it
-    stored = np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    assert found is not None, "Dovetail requires scikit-learn"
+    file = Path(str(found.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    stored = np.loadtxt(file, delimiter=",")
     return stored[:, :-1], stored[:, -1].astype(int)
