@@ -26,7 +26,7 @@ from dovetail.data.coverage import from_partition
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import table
-from dovetail.methods.plugins import installed
+from dovetail.methods.table import installed
 from dovetail.network import Message
 from dovetail.runs import search, situations
 from dovetail.runs.runfile import RunFile, SearchSection, check_run

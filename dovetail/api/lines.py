@@ -14,7 +14,7 @@ from dovetail.api.party import Party
 from dovetail.errors import AlignmentError, ConfigError
 from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.validation import validate
-from dovetail.models.devices import device as device_of
+from dovetail.models.computing import device as device_of
 from dovetail.network.addresses import drivers_of
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.node.engines import ElsewhereSection, StreamSection

@@ -1,15 +1,23 @@
-"""Progress of a run on standard error, for commands and ``dovetail.fit``; or in a notebook."""
+"""Progress of a run on standard error, for commands and ``dovetail.fit``; or in a notebook.
+
+Beside what is shown, it becomes a driver's probes and metrics, and records of Python's ``logging``.
+The logger is ``dovetail.train``: INFO for each epoch, round and step, WARNING for what must not be
+missed. Nothing is printed by it until the application adds a handler.
+"""
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from html import escape
 from typing import Any
 
+from prometheus_client.core import Metric
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,11 +31,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from dovetail.api.logged import Logged
 from dovetail.api.shown import scores_of, unit_of, waiting_text
-from dovetail.methods.base import Epochs, Points, Progress, Waiting
+from dovetail.methods.base import Epochs, Passing, Points, Progress, Waiting
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
+from dovetail.node.probes import gauge
 from dovetail.settings.section import ADDRESS
 
 #: Columns of a bar's title, and of a bar in a narrow terminal.
@@ -233,3 +241,94 @@ class Notebook(Progress):
     def is_due(self) -> bool:
         """Whether the line has stood long enough to be changed."""
         return time.monotonic() - self._shown_at >= _EVERY_S
+
+
+_log = logging.getLogger("dovetail.train")
+_log.addHandler(logging.NullHandler())  # else Python prints warnings that nobody handles
+
+
+class Logged(Passing):
+    """Logs, and passes on."""
+
+    def print(self, text: str) -> None:
+        _log.info("%s", text)
+        super().print(text)
+
+    def warn(self, text: str) -> None:
+        _log.warning("%s", text)
+        super().warn(text)
+
+    @contextmanager
+    def epochs(self, title: str) -> Iterator[Epochs]:
+        with self._shown.epochs(title) as shown:
+
+            def ended(variant: str, total: int, line: Mapping[str, Any]) -> None:
+                if _log.isEnabledFor(logging.INFO):
+                    numbers = (
+                        f"{key} {value:g}"
+                        for key, value in line.items()
+                        if isinstance(value, int | float)
+                    )
+                    _log.info("%s%s: %s", title, variant, ", ".join(numbers))
+                shown(variant, total, line)
+
+            yield ended
+
+
+class Probed(Passing):
+    """Passes progress on, and keeps what probes and Prometheus ask for.
+
+    Args:
+        shown: who else watches.
+    """
+
+    def __init__(self, shown: Progress) -> None:
+        super().__init__(shown)
+        self._lock = threading.Lock()
+        self._missing: tuple[str, ...] = ()
+        self._here: tuple[str, ...] = ()
+        self._done: dict[str, tuple[int, int]] = {}
+        self._losses: dict[str, float] = {}
+
+    def why_not_ready(self) -> str:
+        """ "" once all partners are here, else whom the driver waits for."""
+        return f"waiting for {', '.join(self._missing)}" if self._missing else ""
+
+    def metrics(self) -> Iterator[Metric]:
+        """Partners that are here, and rounds and the last loss of each variant and baseline."""
+        with self._lock:
+            here, missing = self._here, self._missing
+            done, losses = dict(self._done), dict(self._losses)
+        connected = {name: float(name in here) for name in (*here, *missing)}
+        about = "1 while the partner is connected."
+        yield gauge("dovetail_partner_connected", about, "partner", connected)
+        ended = {name: each for name, (each, _) in done.items()}
+        planned = {name: each for name, (_, each) in done.items()}
+        yield gauge("dovetail_rounds_done", "Epochs or rounds that ended.", "variant", ended)
+        yield gauge("dovetail_rounds_planned", "Epochs or rounds at most.", "variant", planned)
+        yield gauge("dovetail_loss", "The last reported loss.", "variant", losses)
+
+    @contextmanager
+    def epochs(self, title: str) -> Iterator[Epochs]:
+        with self._shown.epochs(title) as shown:
+
+            def ended(variant: str, total: int, line: Mapping[str, Any]) -> None:
+                with self._lock:
+                    self._done[variant] = (self._done.get(variant, (0, 0))[0] + 1, total)
+                    loss = line.get("loss")
+                    if isinstance(loss, int | float):
+                        self._losses[variant] = float(loss)
+                shown(variant, total, line)
+
+            yield ended
+
+    @contextmanager
+    def waiting(self, address: str) -> Iterator[Waiting]:
+        with self._shown.waiting(address) as shown:
+
+            def found(here: Iterable[str], missing: Iterable[str]) -> None:
+                with self._lock:
+                    self._here, self._missing = tuple(here), tuple(missing)
+                shown(self._here, self._missing)
+
+            yield found

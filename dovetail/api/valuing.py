@@ -18,7 +18,7 @@ from dovetail.api.shown import Shown, line
 from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Points
-from dovetail.models.devices import device as device_of
+from dovetail.models.computing import device as device_of
 from dovetail.models.shown import html_table
 from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run

@@ -88,7 +88,7 @@ def join(
     precheck.check_certificates(party, file, certificates)
     from pkgutil import resolve_name
 
-    from dovetail.models.devices import device as device_of
+    from dovetail.models.computing import device as device_of
     from dovetail.network.client import Way
     from dovetail.network.logs import json_lines
     from dovetail.node.engines import elsewhere_section

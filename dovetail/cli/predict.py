@@ -106,7 +106,7 @@ def predict(
     from dovetail.cli.remote import Elsewhere
     from dovetail.data import Survival, write_table
     from dovetail.data.formulas import formulas_in, without_formulas
-    from dovetail.models.devices import device as device_named
+    from dovetail.models.computing import device as device_named
     from dovetail.models.watching import shift
     from dovetail.settings.labels import prediction_name
 

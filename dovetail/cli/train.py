@@ -51,8 +51,7 @@ def train(
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)
     from dovetail import methods
-    from dovetail.api.probed import Probed
-    from dovetail.api.progress import talk_of
+    from dovetail.api.progress import Probed, talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import print_line, show
     from dovetail.cluster import tasks_at

@@ -22,7 +22,7 @@ from dovetail.data.partitions import Owners, Partitioned, columns, owners, strip
 from dovetail.data.party import UNLABELLED, UNSEEN, Alignment, Federation, PartyData
 from dovetail.data.party_data import keep_labels, split_sites
 from dovetail.data.partytables import PartyTable, read_party_table
-from dovetail.data.preprocessing import Input, TableEncoder, input_from_json
+from dovetail.data.preprocessing import Input, TableEncoder, input_from_json, unusable_rows
 from dovetail.data.shared import SharedRows
 from dovetail.data.tables import Table, read_table, stacked, table_from_arrays, write_table
 from dovetail.data.task import (
@@ -42,6 +42,5 @@ from dovetail.data.task import (
     spelled_alike,
     task_from_json,
 )
-from dovetail.data.unusable import unusable_rows
 from dovetail.settings.labels import Kind
 from dovetail.settings.sources import is_database_url, is_query

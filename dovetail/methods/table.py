@@ -1,26 +1,51 @@
 """The methods that a run file can name: the only table of names.
 
 Each of Dovetail's is a folder of this room whose ``plugin.py`` has a ``Method``; its settings are a
-section of run files and party files that has its name. Installed packages bring more
-(``plugins.py``). What files say of a method is read at once, without torch; the method itself is
-imported when it is asked for.
+section of run files and party files that has its name. Installed packages bring more, Dovetail's
+own companions among them: see docs/own-method.md. What files say of a method is read at once,
+without torch; the method itself is imported when it is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
+from dovetail import entries
 from dovetail.errors import ConfigError
 from dovetail.files import did_you_mean
-from dovetail.methods.plugins import installed
 from dovetail.methods.settings import RECORDS
 from dovetail.methods.settings.shared import BASELINES, FileRecord
 
 if TYPE_CHECKING:
     from dovetail.methods.base import Run
     from dovetail.methods.method import Method
+
+
+@cache
+def installed() -> Mapping[str, FileRecord]:
+    """The methods that installed packages register; imports what files say of each.
+
+    Raises:
+        ConfigError: one that cannot be loaded, or has a name that is taken, naming its package.
+    """
+    found = {}
+    for name, entry in entries.registered("methods").items():
+        if name in RECORDS:
+            raise ConfigError(
+                f"an installed package has a method {name!r}, and so has Dovetail; rename it"
+            )
+        record = entries.load("methods", name)
+        if not (isinstance(record, type) and issubclass(record, FileRecord)):
+            raise ConfigError(
+                f"{entries.where('methods', entry)} names {record!r}; it is to name a subclass of "
+                "Method"
+            )
+        record.name = name
+        found[name] = record()
+    return found
 
 
 class Table(MutableMapping[str, "Method"]):

@@ -2,7 +2,7 @@
 
 ``Training`` is a run: its file, what its parties have, and where it computes. ``Variant`` is what
 the method and each baseline is: who answers, who drives, what is scored and kept. ``VariantRun``
-is one in training.
+is one in training. ``Separately`` drives runs that have nothing to do with each other as one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from dovetail.data import Task
 from dovetail.errors import ConfigError
-from dovetail.federated import Driver, Local, Party, Played, train
+from dovetail.federated import Driver, Federation, Local, Party, Played, train
 from dovetail.methods.base import Loaded, Run
 from dovetail.methods.baselines import LocalRows, train_baselines
 from dovetail.methods.local_data import DRIVER
@@ -36,7 +36,7 @@ from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold, fit_threshold
 from dovetail.models.owners import Bottom
 from dovetail.models.relied import relied as relied_on
-from dovetail.network import Checkpoint, Engine, InProcess
+from dovetail.network import Checkpoint, Engine, InProcess, State
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Hosted
 from dovetail.settings.models import ThresholdSettings
@@ -549,3 +549,70 @@ class VariantRun:
         if isinstance(self.parties, Hosted):
             spent += self.parties.spent()
         return [{"from": name, **each} for name, each in spent]
+
+
+D = TypeVar("D", bound=Driver)
+
+
+class Separately(Driver, Generic[D]):
+    """A round of each run after the other.
+
+    Args:
+        runs: name -> what drives it.
+    """
+
+    def __init__(self, runs: Mapping[str, D]) -> None:
+        self.runs = dict(runs)
+        self.num_rounds = 0
+
+    def reach(self, name: str, network: Federation) -> Federation:
+        """Federation that reaches the parties of a run."""
+        return network
+
+    def together(self, done: Mapping[str, Played], network: Federation) -> Played:
+        """Result of a round of each run as one; name -> round."""
+        raise NotImplementedError
+
+    def _going_on(self, number: int) -> list[str]:
+        return [
+            name
+            for name, run in self.runs.items()
+            if number <= run.num_rounds and not run.ended(number)
+        ]
+
+    def ended(self, number: int) -> bool:
+        return not self._going_on(number)
+
+    def due(self, number: int, every: int) -> bool:
+        return any(self.runs[name].due(number, every) for name in self._going_on(number))
+
+    def begin(self, network: Federation) -> None:
+        for name, run in self.runs.items():
+            run.begin(self.reach(name, network))
+        self._count()
+
+    def begin_again(self, behind: Mapping[str, int], network: Federation) -> None:
+        for name, run in self.runs.items():
+            reached = self.reach(name, network)
+            here = {party: step for party, step in behind.items() if party in reached.parties}
+            run.begin_again(here, reached)
+
+    def round(self, number: int, network: Federation) -> Played:
+        going_on = self._going_on(number)
+        done = {name: self.runs[name].round(number, self.reach(name, network)) for name in going_on}
+        return self.together(done, network)
+
+    def finish(self, network: Federation) -> None:
+        for name, run in self.runs.items():
+            run.finish(self.reach(name, network))
+
+    def state(self) -> State:
+        return {name: run.state() for name, run in self.runs.items()}
+
+    def restore(self, state: State) -> None:
+        for name, run in self.runs.items():
+            run.restore(state[name])
+        self._count()
+
+    def _count(self) -> None:
+        self.num_rounds = max(run.num_rounds for run in self.runs.values())

@@ -1,4 +1,4 @@
-"""In which numbers networks are computed: float32, or their products in bfloat16.
+"""Where networks are computed, and in which numbers: float32, or their products in bfloat16.
 
 ``compute = "bf16"`` makes the products of layers (linear, convolutions, the batched ones of many
 small networks) in bfloat16, forwards and backwards, and adds them up in float32 where the processor
@@ -22,6 +22,22 @@ from torch.overrides import TorchFunctionMode
 
 from dovetail.errors import ConfigError
 from dovetail.settings.models import Compute
+
+
+def device(name: str) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        ConfigError: no such device here.
+    """
+    try:
+        target = torch.device(name)
+        torch.zeros(1, device=target).item()  # the meta device has no values
+    except (RuntimeError, AssertionError):
+        available = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        raise ConfigError(f"there is no device {name!r} here; there is {available}") from None
+    return target
+
 
 #: What computes a product -> the same that makes a new tensor.
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {

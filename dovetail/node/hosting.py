@@ -19,9 +19,8 @@ from dovetail.network.ledger import LedgerFile
 from dovetail.network.renewal import Certified
 from dovetail.network.retry import raise_descriptor_limit
 from dovetail.node import site_folder as sites
-from dovetail.node.metrics import gauge
 from dovetail.node.parked import Parked
-from dovetail.node.probes import Probes
+from dovetail.node.probes import Probes, gauge
 from dovetail.node.runs import Runs
 from dovetail.node.status_line import StatusLine
 from dovetail.node.warnings import Warned

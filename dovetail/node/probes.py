@@ -13,19 +13,41 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dovetail.errors import ConfigError
 from dovetail.network.addresses import check_address
+
+#: Value of the label, or values of several; "" where there is no label.
+K = TypeVar("K", bound=str | tuple[str, ...])
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
+
+
+def gauge(name: str, about: str, labels: str, figures: Mapping[K, float]) -> GaugeMetricFamily:
+    """A figure that goes up and down, by these labels ("" for none, else with blanks between)."""
+    return _filled(GaugeMetricFamily(name, about, labels=labels.split()), figures)
+
+
+def counter(name: str, about: str, labels: str, figures: Mapping[K, float]) -> CounterMetricFamily:
+    """A figure that only grows, by these labels."""
+    return _filled(CounterMetricFamily(name, about, labels=labels.split()), figures)
+
+
+def _filled(family: F, figures: Mapping[K, float]) -> F:
+    for key, figure in figures.items():
+        labels: tuple[str, ...] = key if isinstance(key, tuple) else (key,) if key else ()
+        family.add_metric(labels, figure)
+    return family
+
 
 #: Seconds that a connection has to say what it asks.
 REQUEST_S = 5.0

@@ -54,7 +54,7 @@ from dovetail.network.quota import Quota
 from dovetail.network.renewal import Certified, Identity
 from dovetail.network.retry import open_private, write_private
 from dovetail.node.agreements import Agreements
-from dovetail.node.metrics import counter
+from dovetail.node.probes import counter
 
 _log = logging.getLogger(__name__)
 

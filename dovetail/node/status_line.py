@@ -18,8 +18,8 @@ from rich.text import Text
 from dovetail.network.client import Event
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.printable import printable
-from dovetail.node.metrics import counter, gauge
 from dovetail.node.partyfile import algorithms
+from dovetail.node.probes import counter, gauge
 
 #: Seconds from one report of runs to the next.
 REPORT_S = 30.0

@@ -19,7 +19,7 @@ from dovetail.methods.base import SILENT, Driver, Loaded, Progress, Site
 from dovetail.methods.settings.shared import SealedLimits
 from dovetail.methods.training import Training
 from dovetail.models import generator
-from dovetail.models.devices import device
+from dovetail.models.computing import device
 from dovetail.models.threads import one_thread
 from dovetail.node.partyfile import open_sites
 from dovetail.runs.label_copies import copies_of_sites, copies_of_table

@@ -20,8 +20,7 @@ from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.method import asks
 from dovetail.methods.outcome import missed_share, missed_text
 from dovetail.methods.training import Training
-from dovetail.models.computing import computing
-from dovetail.models.devices import device
+from dovetail.models.computing import computing, device
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.hosted import Pool
 from dovetail.network.in_use import LOCK

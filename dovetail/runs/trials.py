@@ -23,7 +23,7 @@ from dovetail.errors import ConfigError, ParticipationError, TrainingError
 from dovetail.methods.base import Loaded
 from dovetail.methods.outcome import Outcome, mean_over, missed_share, missed_text
 from dovetail.models import generator
-from dovetail.models.devices import device
+from dovetail.models.computing import device
 from dovetail.models.metrics import SCORES, headline
 from dovetail.node.driver import Coordinator, Driver
 from dovetail.runs.one_seed import run as run_variants

@@ -17,11 +17,14 @@ from dovetail.data import (
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import Loaded
-from dovetail.methods.fedoptimus.local_data import Columns, OwnerHoldings, columns_in, labels_in
-from dovetail.methods.fedoptimus.simulated import (
+from dovetail.methods.fedoptimus.local_data import (
     EVERYBODY,
     POOLED,
+    Columns,
+    OwnerHoldings,
+    columns_in,
     holdings,
+    labels_in,
     side_by_side,
     together,
 )

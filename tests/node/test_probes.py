@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.api.probed import Probed
+from dovetail.api.progress import Probed
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Progress
 from dovetail.network.client import Event

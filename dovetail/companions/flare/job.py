@@ -41,7 +41,7 @@ from dovetail.files import read_toml
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Progress, Site
 from dovetail.methods.validation import validate
-from dovetail.models.devices import device
+from dovetail.models.computing import device
 from dovetail.network.calls import Call, Calls
 from dovetail.network.certificates import certificate_name
 from dovetail.network.host import Host

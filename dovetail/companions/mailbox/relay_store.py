@@ -17,7 +17,7 @@ from dovetail.companions.mailbox.letters import read_name
 from dovetail.companions.mailbox.places import CARDS, MAIL
 from dovetail.network.certificates import make_folder
 from dovetail.network.retry import open_private
-from dovetail.node.metrics import counter, gauge
+from dovetail.node.probes import counter, gauge
 
 
 class FullError(Exception):

@@ -35,7 +35,7 @@ from dovetail.companions.room.pages import templates
 from dovetail.companions.room.watch import Watch
 from dovetail.companions.service.origins import SameOriginOnly
 from dovetail.errors import DovetailError
-from dovetail.node.metrics import gauge
+from dovetail.node.probes import gauge
 from dovetail.report.views import COLOURS
 
 #: Pages that wait for events at a time: half of the connections that a room takes.

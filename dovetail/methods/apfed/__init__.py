@@ -55,7 +55,7 @@ their settings beside the paper's:
     - missing labels, partial overlap, partners' limits, ``projection`` (``questions.py``)
     - rows of partners' gradients that are out of bounds (``bound.py``)
     - ``balance`` in place of Eq. (9) (``unify.py``); DP-SGD (``private.py``)
-    - the best epoch by ``validation`` rows, and ``patience`` (``best.py``)
+    - the best epoch by ``validation`` rows, and ``patience`` (``owner.py``)
     - class weights, labels by randomised response, ``spread`` (``methods/common_rows.py``)
     - ``codes`` and ``gradients`` that are clipped and noised (``federated/local.py``),
       ``decorrelate`` (``privacy/release.py``)

@@ -21,8 +21,7 @@ from dovetail.methods.base import (
     Progress,
     Site,
 )
-from dovetail.methods.fedoptimus.local_data import TRAIN
-from dovetail.methods.fedoptimus.party_files import dealt
+from dovetail.methods.fedoptimus.local_data import TRAIN, dealt
 from dovetail.network import InProcess
 from dovetail.network.retry import write_text
 

@@ -27,10 +27,15 @@ from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.aligning import align_owners, relay_alignment
 from dovetail.methods.fedoptimus.audited import OwnersAudited
 from dovetail.methods.fedoptimus.fits import REPORTED, OwnersFits
-from dovetail.methods.fedoptimus.local_data import OwnerData, OwnerHoldings
-from dovetail.methods.fedoptimus.party_files import columns_of, is_label_owner, labels_of
+from dovetail.methods.fedoptimus.local_data import (
+    OwnerData,
+    OwnerHoldings,
+    columns_of,
+    holdings,
+    is_label_owner,
+    labels_of,
+)
 from dovetail.methods.fedoptimus.sections import bottom
-from dovetail.methods.fedoptimus.simulated import holdings
 from dovetail.methods.fedoptimus.site import members_of
 from dovetail.methods.fedoptimus.valued import OwnersValued
 from dovetail.methods.fedoptimus.variants import OwnersAlone, OwnersVariant, side_of, variant_config

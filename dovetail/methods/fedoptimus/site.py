@@ -31,8 +31,11 @@ from dovetail.methods.fedoptimus.local_data import (
     TRAIN,
     OwnerData,
     check_counted,
+    columns_of,
+    dealt,
+    is_label_owner,
+    labels_of,
 )
-from dovetail.methods.fedoptimus.party_files import columns_of, dealt, is_label_owner, labels_of
 from dovetail.methods.fedoptimus.variants import chooser_of, side_of
 from dovetail.methods.inference import recalling
 from dovetail.methods.labels import (

@@ -30,13 +30,15 @@ from dovetail.methods.fedoptimus.local_data import (
     check_counted,
     columns_in,
     labels_in,
+    local_rows,
+    separate,
+    side_by_side,
+    together,
 )
 from dovetail.methods.fedoptimus.requests import Round, num_bytes
-from dovetail.methods.fedoptimus.simulated import local_rows, separate, side_by_side, together
 from dovetail.methods.outcome import Observer, Scores, described
-from dovetail.methods.separately import Separately
 from dovetail.methods.settings.fedoptimus import FedOptimusSection
-from dovetail.methods.training import LocalBaseline, Training, Variant, VariantRun
+from dovetail.methods.training import LocalBaseline, Separately, Training, Variant, VariantRun
 from dovetail.models import Model
 from dovetail.models.decisions import FittedThreshold
 from dovetail.models.owners import Bottom

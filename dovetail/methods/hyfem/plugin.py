@@ -13,7 +13,7 @@ from dovetail.methods.base import Algorithm, Loaded, Progress, Run, Site, algori
 from dovetail.methods.facets.declared import Keys, Proposed
 from dovetail.methods.hyfem.audited import HyfemAudited
 from dovetail.methods.hyfem.fits import REPORTED, HyfemFits
-from dovetail.methods.hyfem.loading import data_by_column, data_of_partition, data_of_site
+from dovetail.methods.hyfem.local_data import data_by_column, data_of_partition, data_of_site
 from dovetail.methods.hyfem.models import part_of
 from dovetail.methods.hyfem.sections import extractor, run_extractors, widths_of
 from dovetail.methods.hyfem.variant_settings import (

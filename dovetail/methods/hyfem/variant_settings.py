@@ -17,9 +17,8 @@ from dovetail.methods.base import Run, deciding, weighed
 from dovetail.methods.hyfem.sections import run_extractors
 from dovetail.methods.labels import OWN_BASELINE
 from dovetail.methods.outcome import Observer, Scores, described, inputs_of
-from dovetail.methods.separately import Separately
 from dovetail.methods.settings.hyfem import HyfemSection
-from dovetail.methods.training import Training, Variant, VariantRun
+from dovetail.methods.training import Separately, Training, Variant, VariantRun
 from dovetail.models import Model, Unchanged
 from dovetail.network import Checkpoint, Engine
 from dovetail.settings.section import narrowed

@@ -54,7 +54,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Layers(TargetSettings, EpochSettings, HeadConfig):
     """None of these is the paper's; if all are left out, the page is what runs.
 
-    ``validation`` and ``patience`` are of ``best.py``; ``balance`` of ``unify.py``; ``private`` of
+    ``validation`` and ``patience`` are of ``owner.py``; ``balance`` of ``unify.py``; ``private`` of
     ``private.py``; ``projection``, ``overlap`` and ``codes`` of ``questions.py``; ``clip`` of
     ``bound.py``; ``decorrelate`` of ``owner.py``; ``gradients`` of ``methods/vertical.py``.
     """
