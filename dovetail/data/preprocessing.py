@@ -1,7 +1,7 @@
 """From raw columns to numbers, as fitted on a party's training rows: a table's encoder.
 
-``TableEncoder.transform`` refuses a whole table for one row that a model cannot use; ``unusable_rows``
-names each such row with its reason, so that the others are predicted.
+``TableEncoder.transform`` refuses a whole table for one row that a model cannot use.
+``unusable_rows`` names each with its reason, so that the others are predicted.
 """
 
 from __future__ import annotations

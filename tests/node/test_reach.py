@@ -12,7 +12,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods.base import Site
 from dovetail.node import issuing
 from dovetail.node.engines import StreamSection
-from dovetail.node.joint_serving import JointServing
+from dovetail.node.joint_prediction import JointServing
 from dovetail.node.partyfile import open_site
 from dovetail.node.reach import party_driver
 

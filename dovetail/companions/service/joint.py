@@ -29,8 +29,7 @@ from dovetail.models.learners.joint import JointSpec
 from dovetail.models.model_folders import model_folder
 from dovetail.models.raw import read_rows
 from dovetail.node.engines import StreamSection
-from dovetail.node.joint_prediction import check_asks, keys_of, question_of
-from dovetail.node.joint_serving import JointServing
+from dovetail.node.joint_prediction import JointServing, check_asks, keys_of, question_of
 from dovetail.node.partyfile import open_site
 
 
