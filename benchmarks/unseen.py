@@ -16,10 +16,14 @@ one against the rest.
     every label             of the owner's columns, with the labels of all training rows: the mean
                             of LR and LightGBM, near what these columns can tell
     joint                   with the partner where it knows a row, else solo: what ``serve`` answers
+    joint, half the rows    the same while the partner does not answer for every other row
     pooled                  as local, on the columns of both; what the partner lacks is missing
     pooled LR and LightGBM  the mean of the two on the same
 
-Finished cells are kept in results/unseen.jsonl, so that a run that was stopped goes on.
+    APC-VFL                 ``benchmarks.rivals.apc_vfl``, with ``--rivals``
+
+Finished cells are kept in results/unseen.jsonl and unseen_rivals.jsonl, so that a run that was
+stopped goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +45,7 @@ from torch import Tensor
 
 from benchmarks import _results
 from benchmarks.newcomer import by_anyone, measure
+from benchmarks.rivals.apc_vfl import apc_vfl
 from dovetail.methods.apfed.distilling import Distilling
 
 TABLES = [
@@ -72,7 +78,15 @@ FIRST = {
     "every label": "own columns, all labels known",
 }
 #: What the table of results has.
-SHOWN = ("local", "solo", "every label", "joint", "pooled", "pooled LR and LightGBM")
+SHOWN = (
+    "local",
+    "solo",
+    "every label",
+    "joint, half the rows",
+    "joint",
+    "pooled",
+    "pooled LR and LightGBM",
+)
 MOST_ROWS = 5000
 
 
@@ -89,10 +103,32 @@ def frame_of(folder: Path, name: str) -> pd.DataFrame:
     return frame
 
 
-def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | None:
-    """Train and score one split; None for a table of too few rows."""
-    import dovetail as dt
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A table as it is halved.
 
+    Attributes:
+        columns, others: the owner's, and the partner's.
+        classes: of which two rows or more are labelled.
+        train, taught: rows to learn from, with every label, and with those that the owner knows.
+        test: rows that nobody trains on.
+    """
+
+    columns: list[str]
+    others: list[str]
+    classes: list[str]
+    train: pd.DataFrame
+    taught: pd.DataFrame
+    test: pd.DataFrame
+
+    def lacking(self, draw: int) -> pd.Index:
+        """Rows of ``train`` that a partner lacks, which knows as many of them as this draw's."""
+        order = np.random.default_rng(draw).permutation(len(self.train))
+        return self.train.index[order[int(KNOWN[draw] * len(self.train)) :]]
+
+
+def split_of(folder: Path, table: str, labels: int, draw: int) -> Split | None:
+    """One draw of a table; None of too few rows."""
     frame, rng = frame_of(folder, table), np.random.default_rng([draw, labels])
     frame = frame.iloc[rng.permutation(len(frame))[:MOST_ROWS]].reset_index(drop=True)
     frame["id"] = np.arange(len(frame))
@@ -109,14 +145,45 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
     taught.loc[taught.index[labels:], "y"] = None
     taught.loc[~taught["y"].isin(classes), "y"] = None
     others = [each for each in features if each not in columns]
-    split = dt.Columns(
+    return Split(columns, others, classes, train, taught, test)
+
+
+def rival(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | None:
+    """Train and score APC-VFL on the same split; None for a table of too few rows."""
+    split = split_of(folder, table, labels, draw)
+    if split is None:
+        return None
+    started = time.process_time()
+    theirs = split.train.drop(index=split.lacking(draw))[split.others]
+    result = apc_vfl(split.taught, theirs, split.test, split.columns)
+    truth = np.array([split.classes.index(value) for value in split.test["y"]])
+    return {
+        "APC-VFL": measure(result.probabilities.astype(float), truth),
+        "bytes": result.num_bytes,
+        "messages": result.messages,
+        "seconds": time.process_time() - started,
+    }
+
+
+def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | None:
+    """Train and score one split; None for a table of too few rows."""
+    import dovetail as dt
+
+    split = split_of(folder, table, labels, draw)
+    if split is None:
+        return None
+    columns, others, classes, train, taught, test = (
+        getattr(split, each.name) for each in fields(Split)
+    )
+    features = [each for each in train if each not in ("id", "y")]
+    halves = dt.Columns(
         active="own", parties={"own": columns, "partner": others}, overlap=KNOWN[draw]
     )
     started = time.perf_counter()
     with outputs_kept() as kept:
         run = dt.fit(
             dt.APFed(),
-            dt.simulate(taught, split, label="y", id="id", test_source=test),
+            dt.simulate(taught, halves, label="y", id="id", test_source=test),
             quiet=True,
         )
     seconds = time.perf_counter() - started
@@ -124,13 +191,12 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
     joint_N = kept["joint"][1]
     served = said["apfed"].copy()
     served[slice(None) if joint_N is None else joint_N] = said["joint"]
+    half = served.copy()
+    half[::2] = said["apfed"][::2]
     # All in one table: what the partner lacks is missing there, too.
     pooled = taught.copy()
     if joint_N is not None:
-        lacks = np.random.default_rng(draw).permutation(len(pooled))[
-            int(KNOWN[draw] * len(pooled)) :
-        ]
-        pooled.loc[pooled.index[lacks], others] = None
+        pooled.loc[split.lacking(draw), others] = None
         test = test.copy()
         test.loc[~np.isin(np.arange(len(test)), joint_N), others] = None
     with outputs_kept() as of_pooled:
@@ -157,6 +223,7 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
         "local": said["best-alone"],
         "solo": said["apfed"],
         "joint": served,
+        "joint, half the rows": half,
         "pooled": of_pooled["best-alone"][0].softmax(dim=1).numpy(),
         "pooled LR and LightGBM": np.mean(
             [anyone(kind, pooled.dropna(subset="y"), features) for kind in two], axis=0
@@ -208,12 +275,39 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def beside(cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each number of labels and share known: a rival's cells, and ours of the same."""
+    ours = {(each["table"], each["labels"], each["draw"]): each for each in cells}
+    rows = []
+    for labels, draw in itertools.product(LABELS, DRAWS):
+        theirs = [each for each in rivals if (each["labels"], each["draw"]) == (labels, draw)]
+        both = [{**ours[each["table"], labels, draw], **each} for each in theirs]
+        if both:
+            gains = 100 * np.array([each["APC-VFL"] - each["local"] for each in both])
+            rows.append(
+                {
+                    "labels": labels,
+                    "partner knows": f"{KNOWN[draw]:.0%}",
+                    "tables": len(both),
+                    **{
+                        what: f"{np.mean([each[what] for each in both]):.3f}"
+                        for what in ("LR", "LightGBM", "APC-VFL", "local", "solo")
+                    },
+                    "APC-VFL less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to "
+                    f"{gains.max():+.1f})",
+                    "kB from the partner": f"{np.mean([each['bytes'] for each in both]) / 1e3:.0f}",
+                    "messages": both[0]["messages"],
+                }
+            )
+    return rows
+
+
 def line(group: list[dict[str, Any]]) -> dict[str, Any]:
     """Means of some cells, and how far from local they are, in points."""
     cells: dict[str, Any] = {
         what: f"{np.mean([each[what] for each in group]):.3f}" for what in SHOWN
     }
-    for what in ("solo", "joint"):
+    for what in ("solo", "joint, half the rows", "joint"):
         gains = 100 * np.array([each[what] - each["local"] for each in group])
         cells |= {
             f"{what} less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})",
@@ -242,19 +336,32 @@ def main() -> None:
     )
     parser.add_argument("--tables", type=Path, help="the folder that has KEEL's .dat files")
     parser.add_argument("--only", help="tables, such as german,magic")
+    parser.add_argument("--rivals", action="store_true", help="train APC-VFL instead")
     parser.add_argument("--insert", action="store_true", help="write README's table")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
-    path = _results.FOLDER / "unseen.jsonl"
     names = given.only.split(",") if given.only else TABLES
-    wanted = (
+    wanted = [
         {"table": name, "labels": labels, "draw": draw}
         for draw, labels, name in itertools.product(DRAWS, LABELS, names)
+        if given.tables
+    ]
+    cells, rivals = (
+        _results.resumed(
+            _results.FOLDER / f"{name}.jsonl",
+            wanted if given.rivals == (run is rival) else (),
+            partial(run, given.tables),
+        )
+        for name, run in (("unseen", cell), ("unseen_rivals", rival))
     )
-    run = partial(cell, given.tables)
-    cells = _results.resumed(path, wanted if given.tables else (), run)
     text = "# On tables that nothing was chosen on\n\n`python -m benchmarks.unseen`\n\n"
     text += _results.markdown(summary(cells))
+    if rivals:
+        text += (
+            "\n## A rival\n\n`python -m benchmarks.unseen --rivals`: APC-VFL (arXiv:2410.17648), "
+        )
+        text += "written from its description, on these tables' own columns alone.\n\n"
+        text += _results.markdown(beside(cells, rivals))
     (_results.FOLDER / "unseen.md").write_text(text)
     print(text)
     if given.insert:

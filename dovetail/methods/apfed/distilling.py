@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Classification, MultiLabel, MultiTarget, Task
+from dovetail.data.wording import FEW_OF_CLASS
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.apfed import distil
@@ -65,9 +66,6 @@ _log = logging.getLogger(__name__)
 #: held-out rows.
 ALONE = tuple(TITLES)
 
-
-#: Of fewer labelled rows of a class, what is chosen on held-out rows is close to chance.
-FEW = 20
 
 #: Of more labelled rows than this, so many are drawn.
 MOST_LEARNT = 500_000
@@ -359,7 +357,7 @@ def finish(
         report["why"] = help.why
     else:
         taught_by = help.students_teacher or teacher
-        done = distilled(owner, taught_by, alone, work.students, seed=work.seed)
+        done = distilled(owner, taught_by, alone, work.students, seed=work.seed, joint=teacher)
         solo, choice = done.solo, done.choice if done.pays else "alone"
         report |= done.report(teacher, owner, work.labels)
     if few := few_of(work.task, owner):
@@ -401,12 +399,12 @@ def finish(
 
 
 def few_of(task: Task, owner: Owner) -> dict[str, int]:
-    """Class -> its labelled rows that train, where these are fewer than ``FEW``."""
+    """Class -> its labelled rows that train, where these are fewer than ``FEW_OF_CLASS``."""
     if not isinstance(task, Classification):
         return {}
     counts_C = owner.targets_RC[owner.labelled].sum(dim=0)
     counts = zip(task.classes, counts_C.long().tolist(), strict=True)
-    return {str(name): num for name, num in counts if num < FEW}
+    return {str(name): num for name, num in counts if num < FEW_OF_CLASS}
 
 
 def _scored_rows(

@@ -56,6 +56,8 @@ _MANY_LABELS = 3000
 MOST_ROWS_ALIGNED = 0.75
 #: Standard errors by which a joint model must be ahead to speak alone.
 _LEADS = 1.0
+#: Of fewer labelled shared rows how far ahead it is says nothing.
+_FEWEST_SHARED = 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +236,8 @@ class Distilled:
         gain: by how much the student that was considered last has less loss than the own model
             on held-out rows.
         standard_error: of the gain.
-        teacher_gain: by how many standard errors the joint model has less; 0 of too few rows.
+        teacher_gain: by how many standard errors the joint model has less; 0 of fewer than
+            ``_FEWEST_SHARED`` labelled shared rows.
         gates: of each label whether it pays; of several labels ``gain`` is their mean.
         settings: JSON-ready, for reports.
     """
@@ -397,6 +400,7 @@ def distil(
     seed: int,
     learners: Mapping[str, Learner] = LEARNERS,
     kept: Distilled | None = None,
+    joint: Teacher | None = None,
 ) -> Distilled:
     """The solo model.
 
@@ -408,6 +412,7 @@ def distil(
         seed: of all that is drawn.
         learners: name -> student.
         kept: what was chosen of fewer rows, which stays; None: it is chosen.
+        joint: the joint model, if ``teacher`` is another one.
     """
     if kept is not None:
         config = replace(config, students=tuple(kept.chosen.split("+")))
@@ -432,7 +437,7 @@ def distil(
         temperatures[name] = temperature
         losses_of[name] = owner.loss.each(outputs / temperature, targets).double()
     losses = {name: float(each.sum(dim=1).mean()) for name, each in losses_of.items()}
-    teacher_gain = _teacher_gain(owner, teacher, losses_of[ALONE].sum(dim=1), judged)
+    teacher_gain = _teacher_gain(owner, joint or teacher, losses_of[ALONE].sum(dim=1), judged)
     share_aligned = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
     known_NL = owner.loss.known(targets)
     gates = (
@@ -620,7 +625,7 @@ def _teacher_gain(owner: Owner, teacher: Teacher, alone: Tensor, judged: Tensor)
     """By how many standard errors the joint model is above the own model; 0 for too few rows."""
     held_out_RC = teacher.held_out(owner.folds_R)
     both = judged & ~held_out_RC.isnan().any(dim=1)
-    if int(both.sum()) < 2:
+    if int(both.sum()) < _FEWEST_SHARED:
         return 0.0
     losses = owner.loss.rows(held_out_RC[both], owner.targets_RC[both])
     gain, error = _gain(alone[both[judged]], losses.double())
