@@ -78,15 +78,7 @@ FIRST = {
     "every label": "own columns, all labels known",
 }
 #: What the table of results has.
-SHOWN = (
-    "local",
-    "solo",
-    "every label",
-    "joint, half the rows",
-    "joint",
-    "pooled",
-    "pooled LR and LightGBM",
-)
+SHOWN = ("local", "solo", "every label", "joint", "pooled", "pooled LR and LightGBM")
 MOST_ROWS = 5000
 
 
@@ -302,12 +294,30 @@ def beside(cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> list[di
     return rows
 
 
+def presence(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each share of the test rows that the partner answers; cells that have all."""
+    cells = [each for each in cells if "joint, half the rows" in each]
+    rows = []
+    for share, what in (("0 %", "solo"), ("50 %", "joint, half the rows"), ("100 %", "joint")):
+        gains = 100 * np.array([each[what] - each["local"] for each in cells])
+        rows.append(
+            {
+                "partner answers": share,
+                "cells": len(cells),
+                "served": f"{np.mean([each[what] for each in cells]):.3f}",
+                "less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})",
+                "over half a point below local": int((gains < -0.5).sum()),
+            }
+        )
+    return rows
+
+
 def line(group: list[dict[str, Any]]) -> dict[str, Any]:
     """Means of some cells, and how far from local they are, in points."""
     cells: dict[str, Any] = {
         what: f"{np.mean([each[what] for each in group]):.3f}" for what in SHOWN
     }
-    for what in ("solo", "joint, half the rows", "joint"):
+    for what in ("solo", "joint"):
         gains = 100 * np.array([each[what] - each["local"] for each in group])
         cells |= {
             f"{what} less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})",
@@ -356,6 +366,7 @@ def main() -> None:
     )
     text = "# On tables that nothing was chosen on\n\n`python -m benchmarks.unseen`\n\n"
     text += _results.markdown(summary(cells))
+    text += "\n## A partner that answers for some rows\n\n" + _results.markdown(presence(cells))
     if rivals:
         text += (
             "\n## A rival\n\n`python -m benchmarks.unseen --rivals`: APC-VFL (arXiv:2410.17648), "

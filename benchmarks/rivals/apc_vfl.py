@@ -57,7 +57,7 @@ def encoded(frame: pd.DataFrame, like: pd.DataFrame) -> Tensor:
         kinds = sorted(like[name].dropna().astype(str).unique())
         values = frame[name].astype(str)
         blocks.append(pd.DataFrame({kind: values == kind for kind in kinds}, index=frame.index))
-    return torch.from_numpy(pd.concat(blocks, axis=1).fillna(0).to_numpy(np.float32))
+    return torch.tensor(pd.concat(blocks, axis=1).fillna(0).to_numpy(np.float32))
 
 
 def trained(

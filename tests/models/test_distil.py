@@ -173,6 +173,19 @@ def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> N
     assert done.losses[done.choice] < done.losses[ALONE]
 
 
+@pytest.mark.parametrize(("shared", "leads"), [(89, False), (90, True)])
+def test_a_joint_model_leads_by_its_own_shared_rows_and_by_enough(shared: int, leads: bool) -> None:
+    owner = made(120, 110)
+    right = 0.8 * owner.targets_RC + 0.1
+    alone = alone_of(owner)
+    level = Teacher("level", outputs_of(owner, torch.full_like(right, 0.5)))
+    joint = outputs_of(owner, right)
+    joint[:, shared:] = torch.nan
+    done = distil(owner, level, alone, CONFIG, seed=0, learners=LEARNERS, joint=Teacher("j", joint))
+    assert done.joint_leads == leads
+    assert (done.teacher_gain > 1) == leads
+
+
 def test_teachers_of_many_rows_have_the_mean_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = torch.Generator().manual_seed(5)
     classes = torch.randint(2, (333,), generator=rng)
