@@ -366,7 +366,10 @@ def main() -> None:
     )
     text = "# On tables that nothing was chosen on\n\n`python -m benchmarks.unseen`\n\n"
     text += _results.markdown(summary(cells))
-    text += "\n## A partner that answers for some rows\n\n" + _results.markdown(presence(cells))
+    text += (
+        "\n## A partner that answers for some rows\n\nEvery other test row lacks its answer.\n\n"
+    )
+    text += _results.markdown(presence(cells))
     if rivals:
         text += (
             "\n## A rival\n\n`python -m benchmarks.unseen --rivals`: APC-VFL (arXiv:2410.17648), "
