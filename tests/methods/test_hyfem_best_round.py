@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from dovetail.data import PartyData
 from dovetail.errors import TrainingError
 from dovetail.methods import hyfem
-from dovetail.methods.hyfem import best_round
+from dovetail.methods.hyfem import layers
 from dovetail.methods.settings.hyfem import HyfemSection
 from dovetail.network import Checkpoint, Message
 from dovetail.settings.models import ThresholdSettings
@@ -217,7 +217,7 @@ def test_users_have_it_and_the_paper_has_the_last_round() -> None:
 
 
 def test_of_many_rows_no_more_are_kept_than_a_score_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(best_round, "MOST_SCORED", 10)
+    monkeypatch.setattr(layers, "MOST_SCORED", 10)
     server, parties = coordinator(choose="loss", rounds=1), noisy(num_rows=200)
     trained(server, parties)
     for party in parties.values():

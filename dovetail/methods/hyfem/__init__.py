@@ -1,7 +1,6 @@
-"""HyFEM: the paper is ``hyfem.py``; upon it ``layers``, ``best_round`` and ``calibration``."""
+"""HyFEM: the paper is ``hyfem.py``; upon it ``layers`` and ``calibration``."""
 
 from dovetail.methods.hyfem.agreement import Agreement, Begin, Hello, Holding, Ready
-from dovetail.methods.hyfem.best_round import Validate, Validated
 from dovetail.methods.hyfem.calibration import (
     Coordinator,
     GiveMoments,
@@ -11,7 +10,7 @@ from dovetail.methods.hyfem.calibration import (
     Moments,
 )
 from dovetail.methods.hyfem.hyfem import Finish, Finished, Round, Train, Trained
-from dovetail.methods.hyfem.layers import GiveScore, Score
+from dovetail.methods.hyfem.layers import GiveScore, Score, Validate, Validated
 from dovetail.methods.hyfem.local_data import HyfemData
 from dovetail.methods.settings.hyfem import (
     Config,

@@ -19,7 +19,7 @@ import torch
 from dovetail.data import Classification
 from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Federation, handles
-from dovetail.methods.hyfem import best_round
+from dovetail.methods.hyfem import layers
 from dovetail.methods.hyfem.agreement import Begin, Ready
 from dovetail.methods.hyfem.hyfem import Classifier, Extractors
 from dovetail.models import derive_seed, generator
@@ -98,7 +98,7 @@ class Judged(Message):
 # --- What a party executes ---------------------------------------------------------------------
 
 
-class Member(best_round.Member):
+class Member(layers.Member):
     """A party's side of a run: it sends its features' moments if its own file allows it.
 
     Attributes:
@@ -166,7 +166,7 @@ class Member(best_round.Member):
 # --- What the server executes ------------------------------------------------------------------
 
 
-class Coordinator(best_round.Coordinator):
+class Coordinator(layers.Coordinator):
     """The server of a run: it refits its classifier when rounds are over.
 
     Attributes:

@@ -36,8 +36,7 @@ whose is found by matching.
     classifier.
 
 What leaves a party: its weights and mean loss after each round, and before the first what
-``agreement.py`` says. Layers send more only where a run asks: ``layers.py``, ``best_round.py``,
-``calibration.py``.
+``agreement.py`` says. Layers send more only where a run asks: ``layers.py``, ``calibration.py``.
 
 Departures from the paper:
     - Algorithm 2 restarts each party at the server's slice in every round (line 2), Eq. (22a)

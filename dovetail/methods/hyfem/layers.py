@@ -13,6 +13,8 @@
     average_last        the server's model is the mean over its last rounds
     decide              a run's threshold and calibration of probabilities are decided on rows that
                         a party keeps out of training; a search asks for the score on them
+    choose, patience    the round is kept whose slices do best on such rows: the paper keeps the
+                        last, and of few rows parties learn their own by heart long before
 
 Always: networks become models that predict alone, a party's from its blocks, the server's from
 those a table has; of several labels a party sends back what it cannot learn as it came; a new party
@@ -24,12 +26,22 @@ intervals, and each has a baseline of its own:
                                    <--------   Ends
     Begin, with the agreed ends    -------->   fits its own baseline hazards in them
 
-One output moves the log odds of all intervals alike, on top of a party's own baseline, as in a
+The one output moves the log odds of all intervals alike, on top of a party's own baseline, as in a
 survival model that is stratified by hospital; no count of an interval leaves a party.
+
+To choose a round, the server asks of each:
+
+    Validate, with its new slice   -------->   how good is it on the rows that you keep out?
+                                   <--------   Validated
+
+What leaves a party besides: the mean loss and the accuracy of the server's weights on those rows,
+and how many they are; nothing where its policy has a budget or its weights have noise.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -44,21 +56,26 @@ from dovetail.alignment.times import agree_times, rounded_up
 from dovetail.data import Classification, Survival
 from dovetail.data.survival import MOST_INTERVALS, survival_of
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.federated import Federation, handles
+from dovetail.federated import MAX_USES, BestRound, Federation, best, handles
 from dovetail.methods.hyfem import hyfem
 from dovetail.methods.hyfem.agreement import Begin, Hello, Holding, Ready
-from dovetail.methods.hyfem.hyfem import Finish, Finished, Round, Train
+from dovetail.methods.hyfem.hyfem import Classifier, Extractors, Finish, Finished, Round, Train
 from dovetail.methods.hyfem.models import loaded, model_of
 from dovetail.methods.outcome import goodness
 from dovetail.methods.settings.hyfem import Config, Settings
-from dovetail.models import Model, derive_seed, matching
+from dovetail.models import Model, derive_seed, generator, matching
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.decisions import class_weights, on
 from dovetail.models.learners import hold_out
 from dovetail.models.slices import ServerModel, flattened
 from dovetail.models.untaught import Untaught
-from dovetail.models.vectors import classifier_vector, load_classifier
+from dovetail.models.vectors import classifier_vector, load_classifier, load_weights
 from dovetail.network import Doubles, Engine, Message, State
+
+_log = logging.getLogger(__name__)
+
+#: A party scores a round on so many rows at most: more make it slow, and hardly a better choice.
+MOST_SCORED = 2000
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -98,6 +115,21 @@ class Score(Message):
             raise MessageError(f"{self.wire_name()}: {what}")
 
 
+class Validate(Message):
+    """Server -> party: P_m Theta_0 and Pi_m w_0 after a round; how good are they?"""
+
+    family: ClassVar[str] = "hyfem"
+
+    extractors: Extractors
+    classifier: Classifier
+
+
+class Validated(best.Scored):
+    """Party -> server: its slice on the rows that it keeps out of training."""
+
+    family: ClassVar[str] = "hyfem"
+
+
 # --- What a party executes ---------------------------------------------------------------------
 
 
@@ -106,11 +138,14 @@ class Member(hyfem.Member):
 
     Attributes:
         judged: (N,) rows that it keeps out of training where a run decides something on them.
+        scored: (N,) the rows that it scores a round on, of those that it keeps out of training;
+            none where it says no score.
     """
 
     settings: ClassVar[type[Config]] = Settings
     config: Settings
     judged: Tensor
+    scored: Tensor
 
     @handles(before_begin=True)
     def give_ends(self, ask: GiveEnds) -> Ends:
@@ -138,8 +173,9 @@ class Member(hyfem.Member):
         return replace(spec, of=begin.num_blocks) if self.config.scale_blocks else spec
 
     def training_rows(self) -> Tensor:
+        """Of many rows that would judge, those that only a score would need train all the same."""
         rows = super().training_rows()
-        self.judged = rows[:0]
+        self.judged = self.scored = rows[:0]
         if self.keeps_rows():
             rows, self.judged = hold_out(
                 rows,
@@ -147,11 +183,24 @@ class Member(hyfem.Member):
                 seed=derive_seed(0, self.name, "threshold"),
                 regression=not isinstance(self.task, Classification),
             )
+        if not self.scores():
+            return rows
+        rng = generator(0, self.name, "scored rows")
+        order = torch.randperm(len(self.judged), generator=rng)
+        self.scored = self.judged[order[:MOST_SCORED].sort().values]
+        if self.config.decide is None:
+            rows = torch.cat([rows, self.judged[order[MOST_SCORED:]]]).sort().values
+            self.judged = self.scored
         return rows
+
+    def scores(self) -> bool:
+        """Whether it says how good a round is: neither noise nor a budget covers an exact score."""
+        covered = self.data.private or self.config.private or self.local.budget
+        return self.config.chooses and not covered
 
     def keeps_rows(self) -> bool:
         """Whether something is decided on rows that do not train."""
-        return self.config.decide is not None
+        return self.config.decide is not None or self.scores()
 
     def loss(self, call: Callable[..., Tensor], /, *batch: Any, reduction: str = "mean") -> Tensor:
         if not (self.config.held_classes and isinstance(self.task, Classification)):
@@ -194,6 +243,27 @@ class Member(hyfem.Member):
         held = self.held_out() if self.local.budget is None else None
         return Score(0.0, 0) if held is None else Score(goodness(self.task, *held), len(held[1]))
 
+    @handles(most=MAX_USES)  # scores, of weights that a server makes, tell labels
+    @torch.no_grad()
+    def validate(self, ask: Validate) -> Validated:
+        """How good this slice is on the rows that did not train; nothing where it keeps none."""
+        # Noise that an earlier ``Begin`` of this run asked for covers no exact score either.
+        if not len(self.scored) or self.local.is_capped:
+            return Validated(0.0, 0, 0.0)
+        outputs, labels = self.outputs_of(ask.extractors, ask.classifier, self.scored)
+        loss = self.loss(lambda given: given, outputs, labels).item()
+        good = goodness(self.task, outputs.cpu(), labels.cpu())
+        return Validated.of(good, len(self.scored), loss)
+
+    def outputs_of(
+        self, extractors: Tensor, classifier: Tensor, rows_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(N, C) outputs of a slice of the server's for these rows, and their labels."""
+        network = copy.deepcopy(self.network).eval()
+        load_weights(network, extractors, classifier)
+        parts = [self.batch(rows_B) for rows_B in rows_N.split(1024)]
+        return torch.cat([network(x) for x, _ in parts]), torch.cat([each for _, each in parts])
+
     def model(self) -> Model:
         """The model as it is now: predicts alone.
 
@@ -216,15 +286,20 @@ class Coordinator(hyfem.Coordinator):
         times: where intervals of times to an event end, as all agreed; none of other labels.
         sums: of extractors and classifiers of the last rounds.
         summed: of how many rounds.
+        kept: its model after the best round so far; empty where there is none.
+        silent: parties that did not say a score when asked.
     """
 
-    saved: ClassVar[tuple[str, ...]] = (*hyfem.Coordinator.saved, "times", "sums", "summed")
+    saved: ClassVar[tuple[str, ...]] = (*hyfem.Coordinator.saved, "times", "sums", "summed", "kept")
     config: Settings
     times: tuple[float, ...] = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.sums, self.summed = ServerModel(), 0
+        self.kept, self.silent = ServerModel(), set[str]()
+        if self.config.chooses:
+            self.best_round = self._none_yet()
 
     # --- It begins ---------------------------------------------------------------------------
 
@@ -267,9 +342,33 @@ class Coordinator(hyfem.Coordinator):
         played = super().round(number, federation)
         if self.config.average_last > 1 and number > self.num_rounds - self.config.average_last:
             self._add()
-        if self.config.width != "free":
-            return played
-        return replace(played, metrics={**played.metrics, "widths": list(self.server.widths)})
+        metrics = {**played.metrics}
+        if self.config.width == "free":
+            metrics["widths"] = list(self.server.widths)
+        if self.best_round is not None:
+            means = self.best_round.judge(number, self.validated(federation))
+            if self.best_round.number == number:
+                self.kept = copy.deepcopy(self.server)
+            metrics |= {"best": self.best_round.number, **means}
+        return replace(played, metrics=metrics)
+
+    def _none_yet(self) -> BestRound:
+        return BestRound(self.config.patience, self.config.choose)
+
+    def validated(self, federation: Federation) -> Mapping[str, Validated]:
+        """Party -> its score of this round's model, of those that trained in it.
+
+        Who refuses has a part in the round all the same; it is named once.
+        """
+        here = [party for party in self.agreed.holdings if party not in federation.missing]
+        asked = {party: Validate(*self.slice(party)) for party in here}
+        sent = federation.send(asked, Validated, timeout_s=self.config.timeout_s)
+        replies = sent.replies().fitting()
+        for party, failure in replies.failures.items():
+            if party not in self.silent:
+                self.silent.add(party)
+                _log.warning("%s has no say in which round is kept: %s", party, failure.cause)
+        return dict(replies)
 
     def _add(self) -> None:
         """A server that grew starts again: of neurons that were not there is no mean."""
@@ -336,6 +435,8 @@ class Coordinator(hyfem.Coordinator):
             chosen.append(np.sort(np.argsort(-popularity, kind="stable")[:width]))
         server.assignments[party] = tuple(chosen)
         self.known[party] = self.slice(party)
+        if self.best_round is not None:  # what was the best round knows nothing of it
+            self.best_round, self.kept = self._none_yet(), ServerModel()
 
     def invite(self, federation: Federation, party: str) -> None:
         """A new party gets its model at once, and takes part from the next round on.
@@ -355,7 +456,7 @@ class Coordinator(hyfem.Coordinator):
         super().finish(federation)
 
     def settle(self) -> None:
-        """The model becomes the mean over the last rounds, once."""
+        """The model becomes the mean over the last rounds, or that of the best, once."""
         if self.summed:
             server, sums = self.server, self.sums
             server.extractors = {
@@ -363,6 +464,8 @@ class Coordinator(hyfem.Coordinator):
             }
             server.classifier = [layer / self.summed for layer in sums.classifier]
             self.summed, self.sums.classifier = 0, []
+        if self.kept.extractors:
+            self.server, self.kept = self.kept, ServerModel()
 
     def judged(self, network: Engine) -> dict[str, float]:
         """Party -> how good its model is on rows that it kept out of training."""
