@@ -14,11 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from dovetail.data.encode import FittedColumn, fixed_how, is_free_text
 from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn, counts_of
 from dovetail.data.frozen import Frozen
 from dovetail.data.kinds import DATES
-from dovetail.data.preprocessing import TableEncoder, inferred
+from dovetail.data.preprocessing import (
+    FittedColumn,
+    TableEncoder,
+    fixed_how,
+    inferred,
+    is_free_text,
+)
 from dovetail.data.tables import Table
 from dovetail.data.vectors import Fixed, Hashed, VectorColumn
 from dovetail.errors import DataError

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.data.encode import is_free_text
 from dovetail.data.kinds import Column, Doubt, doubts, texts_of
+from dovetail.data.preprocessing import is_free_text
 from dovetail.data.tables import Table
 
 #: Columns with these words in their names are likelier to be what they say.

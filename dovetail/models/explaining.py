@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Classification, TableEncoder, Task
-from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, NumberColumn
+from dovetail.data.preprocessing import FittedColumn
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import ModelError
 from dovetail.lazy import needed

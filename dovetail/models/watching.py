@@ -21,9 +21,8 @@ import numpy as np
 # Not scipy.stats: that takes seconds to import, which requests in flight would wait for.
 from scipy import special
 
-from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoriesSeen, CategoryColumn
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import FittedColumn, TableEncoder
 from dovetail.data.tables import Table, read_table
 from dovetail.errors import DataError
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data import coverage, kinds
 from dovetail.data.coverage import Overlaps, Part, hides
-from dovetail.data.encode import read_as
 from dovetail.data.partytables import IMAGES
+from dovetail.data.preprocessing import read_as
 from dovetail.data.survey import LOOKED_AT, texts_in
 from dovetail.methods.base import Site
 from dovetail.methods.facets.fits import Fit

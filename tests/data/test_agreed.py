@@ -12,7 +12,7 @@ from dovetail.data import (
     summarise,
     table_from_arrays,
 )
-from dovetail.data.encode import Encode
+from dovetail.data.preprocessing import Encode
 from dovetail.errors import DataError
 from dovetail.settings.encode import Asked
 

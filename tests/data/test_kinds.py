@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 import dovetail as dt
 from dovetail import data as dd
 from dovetail.data import kinds
-from dovetail.data.encode import Encode
 from dovetail.data.frames import table_from_frame
 from dovetail.data.kinds import Reading
+from dovetail.data.preprocessing import Encode
 from dovetail.errors import DataError
 from dovetail.models import card
 from dovetail.settings.encode import Asked

@@ -11,10 +11,9 @@ import numpy as np
 from onnx import TensorProto
 
 from dovetail.companions.service.graph import Graph
-from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn
 from dovetail.data.images import ImageInput, ImageRegion
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import FittedColumn, TableEncoder
 from dovetail.data.vectors import VectorColumn
 
 _ML = "ai.onnx.ml"

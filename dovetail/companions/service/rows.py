@@ -18,9 +18,8 @@ import numpy as np
 
 from dovetail import data as dd
 from dovetail.data import kinds
-from dovetail.data.encode import FittedColumn
 from dovetail.data.fitted import CategoryColumn, NumberColumn
-from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.preprocessing import FittedColumn, TableEncoder
 from dovetail.data.tables import closest
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import DataError

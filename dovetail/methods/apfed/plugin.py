@@ -23,7 +23,6 @@ from dovetail.methods.apfed.local_data import (
     Side,
     learners_of,
 )
-from dovetail.methods.apfed.missing_party_baselines import MISSING_PARTY
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.partners import (
     party_fields,
@@ -33,7 +32,7 @@ from dovetail.methods.apfed.partners import (
 )
 from dovetail.methods.apfed.private import check_variant
 from dovetail.methods.apfed.valued import ApfedValued
-from dovetail.methods.apfed.variants import ASK_NOBODY, TOGETHER, VARIANTS
+from dovetail.methods.apfed.variants import ASK_NOBODY, MISSING_PARTY, TOGETHER, VARIANTS
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
