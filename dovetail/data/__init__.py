@@ -20,8 +20,7 @@ from dovetail.data.kinds import Column, Reading
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.partitions import Owners, Partitioned, columns, owners, strips
 from dovetail.data.party import UNLABELLED, UNSEEN, Alignment, Federation, PartyData
-from dovetail.data.party_data import keep_labels, split_sites
-from dovetail.data.partytables import PartyTable, read_party_table
+from dovetail.data.partytables import PartyTable, keep_labels, read_party_table, split_sites
 from dovetail.data.preprocessing import Input, TableEncoder, input_from_json, unusable_rows
 from dovetail.data.shared import SharedRows
 from dovetail.data.tables import Table, read_table, stacked, table_from_arrays, write_table

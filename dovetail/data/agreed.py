@@ -15,7 +15,6 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn, counts_of
-from dovetail.data.frozen import Frozen
 from dovetail.data.kinds import DATES
 from dovetail.data.preprocessing import (
     FittedColumn,
@@ -25,7 +24,7 @@ from dovetail.data.preprocessing import (
     is_free_text,
 )
 from dovetail.data.tables import Table
-from dovetail.data.vectors import Fixed, Hashed, VectorColumn
+from dovetail.data.vectors import Fixed, Frozen, Hashed, VectorColumn
 from dovetail.errors import DataError
 
 

@@ -1,8 +1,11 @@
-"""Rows of one party, as its party file names them: ids, columns or images, perhaps a label."""
+"""Rows of one party, as its party file names them: ids, columns or images, perhaps a label.
+
+``split_sites`` says of parties' tables, aligned before, which rows train and test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,17 +14,18 @@ import torch
 from torch import Tensor
 
 from dovetail.data.databases import absolute_url, is_sqlite_url, read_database, sqlite_path
-from dovetail.data.datasets import ids_of, read_ids, whole_numbers
+from dovetail.data.datasets import draw_rows, ids_of, read_ids, whole_numbers
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.kinds import ID, TEXT, Column
-from dovetail.data.party import PartyData
+from dovetail.data.partitions import Partitioned
+from dovetail.data.party import Alignment, Federation, PartyData
 from dovetail.data.preprocessing import Input, TableEncoder
 from dovetail.data.stored import put_away
 from dovetail.data.tables import Table, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
-from dovetail.errors import DataError, MissingColumnError
+from dovetail.errors import ConfigError, DataError, MissingColumnError
 from dovetail.files import closed
 from dovetail.settings.encode import Asked, Encode, is_file
 from dovetail.settings.events import EventsSection
@@ -437,3 +441,109 @@ def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:
     return read_ids(
         table.description, " + ".join(names), Column(joined.astype(object), missing), parts=names
     )
+
+
+def split_sites(
+    tables: Mapping[str, PartyTable],
+    owner: str,
+    alignment: Alignment,
+    *,
+    fit: Callable[[PartyTable], Input],
+    kind: Kind,
+    test: float | None,
+    seed: int,
+) -> tuple[Partitioned, Alignment, Alignment | None]:
+    """Training and test data of all parties, and their alignments.
+
+    The label owner's labelled rows are split; its unlabelled rows all train. Its inputs are fitted
+    on training rows; the others, who have no test rows of their own, fit on all of theirs.
+
+    Args:
+        tables: party -> its table; parties that are elsewhere are left out.
+        owner: the party whose labels are learned.
+        alignment: rows by shared sample, of all parties.
+        fit: what turns a party's rows into network inputs, fitted on these.
+        kind: of what is predicted.
+        test: the share of labelled rows that test; None: none.
+        seed: of the split.
+
+    Raises:
+        DataError: rows that cannot be split, or labels that cannot be learned.
+    """
+    owner_table = tables[owner]
+    assert owner_table.labels is not None
+    assert owner_table.label is not None
+    if owner_table.labels.missing.all():
+        raise DataError(
+            f"party {owner!r}: label {owner_table.label!r} has no value in any of its "
+            f"{owner_table.num_rows} rows; "
+            "rows without one help, but some must have one"
+        )
+    drawn = _split_rows(owner_table, test, seed, stratify=kind == "classification")
+    train_rows, test_rows = (put_away(rows, owner) for rows in drawn)
+    del drawn
+    train_table = owner_table.take(train_rows)
+    assert train_table.labels is not None
+    task = fit_task(
+        train_table.labels.values,
+        train_table.labels.missing,
+        kind=kind,
+        label=owner_table.label,
+    )
+    inputs = {name: fit(train_table if name == owner else table) for name, table in tables.items()}
+    # Labels that another party may have stay unused.
+    others = [table.encoded(inputs[name]) for name, table in tables.items() if name != owner]
+
+    def part(rows: np.ndarray) -> tuple[Federation, Alignment]:
+        table = train_table if rows is train_rows else owner_table.take(rows)
+        federation = Federation([table.encoded(inputs[owner], task), *others])
+        return federation, alignment.restricted(owner, rows, owner_table.num_rows)
+
+    train, train_alignment = part(train_rows)
+    tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
+    data = Partitioned(train, tested, task, inputs, owner_table.label)
+    return data, train_alignment, test_alignment
+
+
+def _split_rows(
+    table: PartyTable, test: float | None, seed: int, *, stratify: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N',) training and (N'',) test rows, each in the table's order."""
+    rows = np.arange(table.num_rows)
+    if test is None:
+        return rows, rows[:0]
+    assert table.labels is not None
+    labelled = rows[~table.labels.missing]
+    _, drawn = draw_rows(
+        table.labels.take(labelled),
+        test,
+        seed=seed,
+        stratify=stratify,
+        whose=f"labelled rows of party {table.name!r} with test = {test}",
+    )
+    held_out = np.sort(labelled[drawn])
+    trains = np.ones(table.num_rows, dtype=bool)
+    trains[held_out] = False
+    return np.flatnonzero(trains), held_out
+
+
+def keep_labels(
+    partitioned: Partitioned, party: str, num_labels: int, rng: torch.Generator
+) -> Partitioned:
+    """Data with labels on a random ``num_labels`` of this party's training rows only.
+
+    Raises:
+        ConfigError: fewer rows have a label.
+    """
+    party_data = partitioned.train[party]
+    labelled = party_data.labelled_rows()
+    if num_labels > len(labelled):
+        raise ConfigError(
+            f"labels is {num_labels}, but only {len(labelled)} training rows of party {party!r} "
+            "have a label; ask for at most so many"
+        )
+    order = torch.randperm(len(labelled), generator=rng)
+    kept = party_data.with_labels_on(labelled[order[:num_labels]].sort().values)
+    parties = partitioned.train.parties.values()
+    train = Federation(kept if each.name == party else each for each in parties)
+    return replace(partitioned, train=train)

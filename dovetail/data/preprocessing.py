@@ -21,13 +21,12 @@ from torch import Tensor
 from dovetail.data import kinds
 from dovetail.data.events import Events
 from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, FarValues, NumberColumn
-from dovetail.data.frozen import Frozen
 from dovetail.data.images import ImageInput, ImageRegion
 from dovetail.data.kinds import Column, Reading, texts_of
 from dovetail.data.saving import of_kind, read_saved
 from dovetail.data.stored import side_by_side
 from dovetail.data.tables import Table
-from dovetail.data.vectors import Frequency, Hashed, VectorColumn, Words
+from dovetail.data.vectors import Frequency, Frozen, Hashed, VectorColumn, Words
 from dovetail.errors import DataError
 from dovetail.settings.encode import Asked, Encode
 

@@ -16,7 +16,7 @@ from pixel_encoders import pixels_onnx
 
 from dovetail.companions.service.rows import Reader
 from dovetail.data import TableEncoder, agree, installed, summarise, unusable_rows
-from dovetail.data import frozen as frozen_encoders
+from dovetail.data import vectors as frozen_encoders
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.settings.encode import Asked, Encode

@@ -29,7 +29,7 @@ from dovetail.audit.attack import Settings
 from dovetail.audit.defence_search import BEST_ALONE, try_defences
 from dovetail.audit.run import audit
 from dovetail.cluster import LOCAL, RayTasks, Tasks, computing_at, tasks_at
-from dovetail.data import frozen, vectors
+from dovetail.data import vectors
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import table_from_arrays
 from dovetail.data.vectors import _AT_ONCE
@@ -431,7 +431,7 @@ def test_a_partys_own_cluster_encodes_texts_and_pictures_alike(
     def encoded() -> torch.Tensor:
         ask = Asked({name: Encode(**each) for name, each in asked.items()})
         table = table_from_arrays("visits", columns).asking(ask)
-        frozen._memory.clear()
+        vectors._memory.clear()
         return TableEncoder.fit(table, [*columns], party="clinic").transform(table)
 
     here = encoded()
