@@ -288,7 +288,7 @@ ALLOWED = {
     "methods.released.Release.__init__": "standardised features, which are finite",
     "methods.selection.score": "finite scores of groups",
     "models.calibration._fitted": "scores of a model, which are finite",
-    "models.key_files.write_keys": "writes tensors of its own",
+    "models.folders.write_keys": "writes tensors of its own",
     "models.learners.": "standardised features; of constant ones boosting splits none",
     "models.matching._match_party": "weights, which messages refuse if they are not finite",
     "models.moments.": "covariances of standardised features",

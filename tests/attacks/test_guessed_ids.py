@@ -64,7 +64,8 @@ def test_100_000_guesses_are_refused_at_once_in_parts_and_after_a_restart(
     shop = shop_that_joins(MEMBERS)
     assert len(MEMBERS) == 14_286
     guesses = [f"06{number:08d}" for number in range(100_000)]
-    with pytest.raises(PartyError, match=r"'bank' has 100000 ids; .* at most 81430 \(policy\.max"):
+    refused = r"'bank' has 100000 ids; .* at most 81430: ask its owner to raise policy\.max_ids"
+    with pytest.raises(PartyError, match=refused):
         align(shop.engine("a1"), guesses)
     Driver(shop.engine("a2"), batch_size=16_384).begin(50_000)  # the half, which is allowed
     for run in ("a3", "a4"):
