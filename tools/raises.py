@@ -280,7 +280,6 @@ ALLOWED = {
     "data.duck.bounded_cursor": "opens a database in memory",
     "data.duck.lock": "sets settings that there are",
     "data.duck.shared_cursor": "opens a database in memory",
-    "data.frozen._onnx": "makes options",
     "data.loaded.Loaded.": "fetches what _run has run, which takes errors",
     "data.vectors.": "counts of words, of which there are some; Words.fit refuses none",
     "methods.facets.views.whitened": "of an audit's finite features",
