@@ -41,8 +41,9 @@ from dovetail.network import InProcess
 
 NUM_COMMON, NUM_CLASSES, BATCH_SIZE, EPOCHS = 16, 7, 64, 5
 WIDTHS = (512, 256, 128)
-#: Members -> of stacked to looped, at most.
-TARGETS = {5: 0.45, 50: 0.45}
+MEMBERS = (5, 50)
+#: Of what products and Adam take alone, at most: below it nothing can go.
+MOST = 1.1
 
 
 def local_columns(num_members: int) -> int:
@@ -192,12 +193,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each [3]")
     parser.add_argument("--rows", type=int, default=9072, help="rows of all members [9072]")
     parser.add_argument("--threads", type=int, default=2, help="processor threads [2]")
-    parser.add_argument("--members", type=int, nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--members", type=int, nargs="+", choices=MEMBERS, default=MEMBERS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     rows = []
     for num_members in given.members:
-        target = TARGETS[num_members]
         num_rows = given.rows // num_members
         seconds = time_all(num_members, num_rows, given.rounds)
         rows.append(
@@ -207,10 +207,10 @@ def main() -> None:
                 **{f"{name} s": wall for name, (wall, _) in seconds.items()},
                 **{f"{name} CPU s": worked for name, (_, worked) in seconds.items()},
                 "of looped": seconds["stacked"][1] / seconds["looped"][1],
-                "at most": target,
                 "of plain": seconds["stacked"][1] / seconds["plain"][1],
                 "bare CPU s": (bare := bare_seconds(num_members, num_rows)),
-                "bare of looped": bare / seconds["looped"][1],
+                "of bare": seconds["stacked"][1] / bare,
+                "at most": MOST,
             }
         )
     _results.write("chfl_round", "CHFL round, stacked against plain loops", rows)
