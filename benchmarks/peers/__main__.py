@@ -11,7 +11,8 @@ parties in processes of their own with one thread of PyTorch each: NVIDIA FLARE 
 messages through its server; Flower by its simulation engine, on Ray; Dovetail over gRPC with mutual
 TLS. APFed-S runs in one process, by its defaults: its time is that of all it does, models chosen
 and trained again on every label. "load" is how many programs wanted this machine's two cores
-meanwhile: seconds compare within a table, not with an idle machine.
+meanwhile: seconds compare within a table, not with an idle machine, nor with another table, which
+may be of another run.
 
 "partner gone" is the label owner's accuracy when its partner does not answer at prediction. Where a
 head reads both parties' codes there is no way to predict then; the figure is with zeros in place of
@@ -150,12 +151,14 @@ def run(name: str, case: Case, data: Path, seconds: float, folder: Path) -> dict
     if name == "dovetail-sealed" and case.labels is None:
         raise SkipError("it is made for few labels: with 60,000 nobody needs help")
     out = data.parent / f"{name}.json"
+    out.unlink(missing_ok=True)  # of the table before
     settings = {
         **os.environ,
         "OMP_NUM_THREADS": str(common.THREADS),
         "PEERS_DATA": str(data),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # not another program's, which runs on this machine
     }
     if peer.requirements is None:
         command = [sys.executable, "-m", f"benchmarks.peers.{peer.program}_peer"]
@@ -221,20 +224,25 @@ def page(stored: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60, help="training of each [60]")
-    parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--only", nargs="+", choices=PEERS, help="again; others stay on record")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument(
         "--environments", type=Path, default=HERE.parent / "scratch" / "peers", help="[scratch]"
     )
     given = parser.parse_args()
     torch.set_num_threads(common.THREADS)
-    results: dict[str, dict[str, Any]] = {}
-    skipped: dict[str, str] = {}
+    path = _results.FOLDER / "peers.json"
+    before = json.loads(path.read_text()) if given.only else {"peers": {}, "skipped": {}}
+    results: dict[str, dict[str, Any]] = before["peers"]
+    skipped: dict[str, str] = before["skipped"]
     load = [os.getloadavg()[1]]
     with tempfile.TemporaryDirectory() as temporary:
-        for title, case in CASES.items():
+        for title in given.cases:
+            case = CASES[title]
             data = prepare(Path(temporary), case.rows, case.labels)
-            results[title] = {}
-            for name in given.only:
+            results.setdefault(title, {})
+            for name in given.only or PEERS:
+                skipped.pop(name, None)
                 try:
                     results[title][name] = run(name, case, data, given.seconds, given.environments)
                 except SkipError as reason:
@@ -242,9 +250,10 @@ def main() -> None:
                     print(f"{name} is left out: {reason}", flush=True)
                 load.append(os.getloadavg()[1])
     about = {**_results.machine(), "seconds": given.seconds, "load": f"{min(load)} to {max(load)}"}
+    about = before.get("about", about)  # the oldest line's
     stored = {"about": about, "peers": results, "skipped": skipped}
     _results.FOLDER.mkdir(exist_ok=True)
-    (_results.FOLDER / "peers.json").write_text(json.dumps(stored, indent=1) + "\n")
+    path.write_text(json.dumps(stored, indent=1) + "\n")
     text = page(stored)
     (_results.FOLDER / "peers.md").write_text(text)
     print(text)
