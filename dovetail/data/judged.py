@@ -28,6 +28,8 @@ T = TypeVar("T")
 _TABLE = re.compile(r"\.(csv|tsv|txt|parquet|json|jsonl|ndjson)(\.(gz|zst))?", re.I)
 _REFUSED = re.compile(r'Cannot access (?:file|directory) "(.*)" - file system', re.S)
 _WILD = re.compile(r"[*?\[]")
+#: Beginnings that DuckDB replaces: ~ is the user's home, file:/x is /x.
+_REPLACED = re.compile(r"~|[a-z][\w+.-]+:", re.I)
 #: A pattern of more folders than this is refused.
 _MOST_ASKED = 1000
 
@@ -78,6 +80,11 @@ def _judged(name: str, query: str, folders: Sequence[Path]) -> Iterator[str]:
             f"a query in a file opens files of this machine, and names {name!r}; name an address "
             "in party.table, and what is read there in party.query"
         )
+    if _REPLACED.match(name):
+        raise DataError(
+            f"a query in a file opens paths as they stand, and names {name!r}; write the whole "
+            "path, without ~ or file:"
+        )
     fixed = _WILD.split(name)[0]
     if fixed != name:  # a pattern: the files that match are asked for by their names
         if not _TABLE.search(name[len(fixed) :]) or ".." in name[len(fixed) :]:
@@ -123,7 +130,7 @@ def _is_written(name: str, query: str, path: Path, folders: Sequence[Path]) -> b
     real = os.path.realpath(path)
     return (
         (literal(name) in query or quoted(name) in query)
-        and is_table_path(path)
+        and is_table_path(Path(real))
         and any(os.path.realpath(each / name) == real for each in folders)
     )
 

@@ -31,7 +31,11 @@ def folder(tmp_path, monkeypatch):
     (came / "key.csv").symlink_to(secret / "passwords")
     write_table(work / "w.csv", columns)
     (work / "to-came").symlink_to(came)
+    (work / "pw.csv").symlink_to(secret / "passwords")
+    (came / "~").mkdir()
+    write_table(came / "~" / "s.csv", columns)
     monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(secret))
     return came
 
 
@@ -54,6 +58,13 @@ READS = [
     "SELECT * FROM read_csv('{secret}' || '/s.csv')",
     "SELECT * FROM query('FROM ''{secret}/s' || '.csv''')",
     "SELECT * FROM sniff_csv(concat('{secret}', '/s.csv'))",
+    "SELECT * FROM read_text('{work}/pw.csv')",
+    "SELECT * FROM 'file:{secret}/s.csv'",
+    "SELECT * FROM read_text('file:' || '{secret}/notes.txt')",
+    "SELECT * FROM glob('file:{secret}/*.csv')",
+    "SELECT * FROM '~/s.csv'",
+    "SELECT * FROM read_text('~' || '/notes.txt')",
+    "SELECT * FROM '~/*.csv'",
     "SELECT file AS x FROM glob('{secret}/*')",
     "SELECT file AS x FROM glob('*')",
     "SELECT file AS x FROM glob('{came}/*/../../secret/*.csv')",
