@@ -281,6 +281,23 @@ def test_a_place_that_loses_a_letter_is_told_and_the_letter_sent_again(
     assert post.printed("bank", "request 1 to 'shop', or its answer, is gone; it is asked again")
 
 
+def test_a_letter_that_is_hidden_at_every_second_look_is_not_sent_again(post: Post) -> None:
+    looks: list[str] = []
+
+    def flicker(folder: str, names: list[str]) -> list[str]:
+        if isinstance(threading.current_thread(), Looks):
+            return names if len(looks) > 20 else []
+        if folder == "mail/shop/":
+            looks.append(folder)
+            return names if len(looks) % 2 else []
+        return names
+
+    post.place.names_ = flicker
+    with Looks(post), post.drive() as mailbox:
+        ask(mailbox)
+    assert not post.printed("bank", "is gone; it is asked again")
+
+
 def test_a_place_that_holds_letters_back_is_told(tmp_path: Path) -> None:
     post = Post(tmp_path, late_s=0.2)
     began = time.monotonic()

@@ -142,7 +142,8 @@ class Correspondence:
         self._label: letters.Label | None = None  # of the last attempt, if it could be left
         self._attempts = 0
         self._since = 0.0  # of the first attempt
-        self._gone_since = 0.0  # when it was seen first that the request was gone; 0: it lies there
+        self._asked_s = 0.0  # the same by a clock that nobody sets
+        self._gone_s: float | None = None  # by it, since when the request is gone; None: lies there
         self._looked = 0.0  # when the place was looked through last
         self._report_s = REPORT_S
         self._read: set[str] = set()  # answers that are done
@@ -154,6 +155,7 @@ class Correspondence:
             self._asked, self._label = data, None
             self._number, self._attempts = self._number + 1, 0
             self._since, self._report_s = time.time(), REPORT_S
+            self._asked_s = time.monotonic()
         return self._answer(time.monotonic() + timeout_s, timeout_s)
 
     def _hello(self) -> bytes:
@@ -191,7 +193,7 @@ class Correspondence:
             except PlaceError as error:
                 shared.watch.tell(f"{error}; it is tried again", "unreachable")
             self._report()
-            pause_s = next_look_s(time.time() - self._since, shared.poll_s)
+            pause_s = next_look_s(time.monotonic() - self._asked_s, shared.poll_s)
             if time.monotonic() >= deadline or shared.leaving.wait(
                 max(0.0, min(pause_s, deadline - time.monotonic()))
             ):
@@ -222,7 +224,7 @@ class Correspondence:
         shared.place.put(
             label.place, letters.seal(label, self._asked, self._key(), shared.identity)
         )
-        self._label, self._gone_since = label, 0.0
+        self._label, self._gone_s = label, None
         self._attempts += 1
 
     def _key(self) -> X25519PublicKey:
@@ -254,9 +256,12 @@ class Correspondence:
         if answer is not None:
             self._withdraw_attempts(label)
             return answer
-        if self._label is not None and not lies_there:
-            self._gone_since = self._gone_since or looked
-            if looked - self._gone_since >= LOST_LOOKS * shared.poll_s:
+        if lies_there:
+            self._gone_s = None
+        elif self._label is not None:
+            now = time.monotonic()
+            self._gone_s = now if self._gone_s is None else self._gone_s
+            if now - self._gone_s >= LOST_LOOKS * shared.poll_s:
                 self._again(f"request {self._number} to {self._party!r}, or its answer, is gone")
         return None
 
@@ -341,7 +346,7 @@ class Correspondence:
         if waited < self._report_s:
             return
         self._report_s = max(2 * self._report_s, waited)
-        lies = "lies" if not self._gone_since else "lay"
+        lies = "lies" if self._gone_s is None else "lay"
         self._shared.tell(
             f"waiting for {self._party!r} since {clock(self._since)}: request {self._number} "
             f"{lies} in {self._shared.place.where}"
