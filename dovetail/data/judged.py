@@ -128,10 +128,12 @@ def _place_of(name: str, folders: Sequence[Path]) -> Path:
 def _is_written(name: str, query: str, path: Path, folders: Sequence[Path]) -> bool:
     """Whether the query has the path of this table between quotes, as from one of the folders."""
     real = os.path.realpath(path)
-    return (
-        (literal(name) in query or quoted(name) in query)
-        and is_table_path(Path(real))
-        and any(os.path.realpath(each / name) == real for each in folders)
+    texts = re.split(r"['\"\0]+", query)
+    if literal(name) in query or quoted(name) in query:
+        texts.append(name)  # one that has quotes
+    paths = [each / text for text in texts if is_table_path(Path(text)) for each in folders]
+    return is_table_path(Path(real)) and any(
+        os.path.realpath(each) == real and not closed(each, folders) for each in paths
     )
 
 

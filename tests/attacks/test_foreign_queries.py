@@ -58,6 +58,7 @@ READS = [
     "SELECT * FROM read_csv('{secret}' || '/s.csv')",
     "SELECT * FROM query('FROM ''{secret}/s' || '.csv''')",
     "SELECT * FROM sniff_csv(concat('{secret}', '/s.csv'))",
+    "SELECT *, 'link.csv' AS a FROM read_csv('{secret}' || '/s.csv')",
     "SELECT * FROM read_text('{work}/pw.csv')",
     "SELECT * FROM 'file:{secret}/s.csv'",
     "SELECT * FROM read_text('file:' || '{secret}/notes.txt')",
@@ -134,6 +135,12 @@ def test_a_query_of_a_file_opens_tables_of_its_folder(folder, query, rows):
 def test_a_query_of_a_file_opens_tables_whose_path_it_has_in_full(folder, query, rows):
     query = query.format(secret=folder.parent / "secret", came=folder)
     assert read_table(query, folders=[folder]).num_rows == rows
+
+
+def test_a_query_names_tables_from_its_file_wherever_it_is_run(folder, monkeypatch):
+    monkeypatch.chdir("/")
+    source = "FROM '../secret/s.csv' UNION ALL FROM 'more/../../work/w.csv'"
+    assert read_table(source, folders=[folder]).num_rows == 12
 
 
 def test_tables_beside_one_that_is_named_in_full_stay_closed(folder):
