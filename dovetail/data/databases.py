@@ -29,11 +29,17 @@ _BATCH_BYTES, _TEXT_BYTES = 64 * 2**20, 32 * 2**10
 
 def absolute_url(url: str, folder: Path) -> str:
     """The URL, whose path, if it is one of this machine, starts at a folder."""
+    path = url_path(url)
+    if path is None:
+        return url
+    return sqlite_url(folder / path) if is_sqlite_url(url) else f"delta:{folder / path}"
+
+
+def url_path(url: str) -> Path | None:
+    """The path of this machine that a URL has; None of one that has none."""
     if is_sqlite_url(url):
-        return sqlite_url(folder / sqlite_path(url))
-    if url[:6].lower() == "delta:" and "://" not in url:
-        return f"delta:{folder / url[6:]}"
-    return url
+        return sqlite_path(url)
+    return Path(url[6:]) if url[:6].lower() == "delta:" and "://" not in url else None
 
 
 def read_database(url: str, query: str | None) -> Table:

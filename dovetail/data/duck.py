@@ -2,7 +2,7 @@
 
 shared    files whose path the user gave
 bounded   files that strangers sent: little memory, one folder, no disk to spill to
-judged    queries of a file: what they open is judged one by one (``reading.py``)
+judged    queries of a file: what they open is judged one by one (``judged.py``)
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.databases import absolute_url, is_sqlite_url, read_database, sqlite_path
+from dovetail.data.databases import absolute_url, read_database, url_path
 from dovetail.data.datasets import draw_rows, ids_of, read_ids, whole_numbers
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
@@ -313,8 +313,9 @@ def _paths(
     source: str, images: str | None, encode: Mapping[str, Encode] | None
 ) -> Iterator[str | Path]:
     """Paths of this machine that a party's file has; a query has its own judge."""
-    if is_sqlite_url(source):
-        yield sqlite_path(source)
+    path = url_path(source)
+    if path is not None:
+        yield path
     elif not is_query(source) and not is_database_url(source):
         yield source
     if images is not None:

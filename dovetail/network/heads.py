@@ -64,7 +64,7 @@ class Told(Message):
     """Party -> driver: here; and what I say of the runs that I took part in, where I say it."""
 
     head: str = ""
-    account: str = ""  # site/record.py
+    account: str = ""  # node/record.py
 
 
 _Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

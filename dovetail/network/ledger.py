@@ -2,7 +2,7 @@
 
 ``Ledger`` counts in memory, for a run's report. ``LedgerFile`` is a party's own record on its disk:
 one line per message that left it or came, each bound to the one before by a hash, and all of them
-the leaves of a Merkle tree (``tree.py``). ``books.py`` holds two parties' records side by side.
+the leaves of a Merkle tree (``tree.py``). ``reconcile.py`` holds two parties' records side by side.
 """
 
 from __future__ import annotations

@@ -206,6 +206,12 @@ def test_a_path_and_a_query_of_a_file_open_the_same(folder, how, name, words):
         assert [each().num_rows for each in reads] == [6, 6]
 
 
+@pytest.mark.parametrize("source", ["delta:linked", "sqlite:///linked"])
+def test_a_url_of_a_file_follows_no_link_out_of_the_folder(folder, source):
+    with pytest.raises(DataError, match=r"linked is a link to .*; name that file itself, or"):
+        read_party_table("shop", source, id="id", folder=folder)
+
+
 @pytest.mark.parametrize(
     "more",
     ['images = "linked"', '[party.encode.x]\nkind = "picture"\nmodel = "m:m"\nfolder = "linked"'],

@@ -36,6 +36,7 @@ INSTALLS = (
 PRINTS = {
     "dovetail inspect run.toml": "Recommended: APFed",
     "dovetail train run.toml": "APFed-S, predicts alone",
+    "dovetail predict out/run new-customers.csv --id customer": "p(yes)",
     "dovetail train digits.toml": "share of the gain kept",
 }
 
@@ -111,6 +112,7 @@ def test_the_readme_pastes_whole(
     shutil.copytree(ROOT / "examples", tmp_path / "examples")  # of the checkout, where pip installs
     commands = commands_of_readme()
     assert len(commands) == 32
+    assert all(any(each.startswith(begins) for each in commands) for begins in PRINTS)
     served = commands.index(next(each for each in commands if each.startswith("dovetail serve")))
     certified = next(each for each in commands if each.startswith("dovetail certificates"))
     bank = commands.index(certified) - 2  # the two files before are the bank's, too

@@ -206,8 +206,8 @@ class Correspondence:
         if self._attempts >= MOST_ATTEMPTS:
             raise SpoiltError(
                 f"request {self._number} to {self._party!r} was left in {shared.place.where} "
-                f"{self._attempts} times, and no answer came that can be read; look into join.log "
-                "there for the cause"
+                f"{self._attempts} times, and no answer came that can be read; ask its owner to "
+                "look for the cause in join.log of its site"
             )
         label = letters.Label(
             shared.driver,

@@ -11,7 +11,7 @@ defaults.
                      held_classes
                      average_last, decide                                  no
                      none, of a new party                                  Remark 2
-    best_round.py    choose, patience                                      no
+    best.py          choose, patience                                      no
     calibration.py   calibrate                                             no: Luo et al. 2021
 """
 
