@@ -253,16 +253,21 @@ def _values(path: Path, recipe: str | None, overrides: tuple[str, ...]) -> dict[
             if isinstance(named, list):  # a finished run's names the first one's folder first
                 named = [*named, "."] if named else ["."]
                 data["folders"] = [str((path.parent / str(each)).resolve()) for each in named]
+        named = data.get("folders")
+        named = named if isinstance(named, list) else []  # what is none is refused below
+        reach = [path.parent, *(path.parent / str(each) for each in named)]
         for key in ("source", "test_source"):
             beside = _existing(path.parent, data.get(key))
             if beside is not None:  # paths are relative to the run file
-                named = [path.parent / str(each) for each in data.get("folders") or ()]
-                if why := closed(beside, [path.parent, *named]):
+                if why := closed(beside, reach):
                     raise ConfigError(f"{path}: data.{key}: {why}")
                 data[key] = str(beside.resolve())
         partition = data.get("partition")
         if isinstance(partition, dict) and isinstance(partition.get("assignment"), str):
-            partition["assignment"] = shares(path.parent / partition["assignment"])
+            file = path.parent / partition["assignment"]
+            if why := closed(file, reach):
+                raise ConfigError(f"{path}: data.partition.assignment: {why}")
+            partition["assignment"] = shares(file)
     if isinstance(values.get("parties"), list):
         values["parties"] = [str((path.parent / str(file)).resolve()) for file in values["parties"]]
     engine = values.get("engine")

@@ -206,6 +206,17 @@ def test_a_path_and_a_query_of_a_file_open_the_same(folder, how, name, words):
         assert [each().num_rows for each in reads] == [6, 6]
 
 
+def test_shares_behind_a_link_out_of_the_folder_stay_closed(folder):
+    run = folder / "run.toml"
+    run.write_text(
+        'method = "apfed-mixed"\n[data]\nsource = "t.csv"\n'
+        'partition = { kind = "blocks", assignment = "link.csv" }\n'
+    )
+    run.write_text(run.read_text() + "folders = 3\n")
+    with pytest.raises(ConfigError, match=r"assignment: .*link\.csv is a link to .*; name that"):
+        read_settings(run)
+
+
 @pytest.mark.parametrize("source", ["delta:linked", "sqlite:///linked"])
 def test_a_url_of_a_file_follows_no_link_out_of_the_folder(folder, source):
     with pytest.raises(DataError, match=r"linked is a link to .*; name that file itself, or"):
