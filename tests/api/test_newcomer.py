@@ -161,7 +161,7 @@ def test_what_inspect_says_of_joint_models_is_what_was_measured() -> None:
     rows, gains = unseen_gains()
     tables = len({row["table"] for row in rows})
     expected = (
-        f"On {tables} tables that nothing was chosen on, the solo model gained "
+        f"On {tables} tables that nothing of the solo model was chosen on, it gained "
         f"{gains['solo', 100]} points of AUC over the best local model with 100 labels, and "
         f"{gains['solo', 300]} with 300. The joint model, which needs the partners at each "
         f"prediction, gained {gains['joint', 100]} and {gains['joint', 300]} (means)."
@@ -213,7 +213,7 @@ def test_readme_says_what_tables_gained_that_nothing_was_chosen_on() -> None:
     page = (ROOT / "README.md").read_text()
     assert unseen.first_screen(rows) in page
     readme = " ".join(page.split())
-    assert f"[{len({row['table'] for row in rows})} tables that nothing here was chosen" in readme
+    assert f"[{len({row['table'] for row in rows})} tables that nothing of the solo" in readme
     assert (
         f"The solo model gained {gains['solo', 100]} points with 100 labels and "
         f"{gains['solo', 300]} with 300, the joint model {gains['joint', 100]} and "
