@@ -35,6 +35,10 @@ class MissingColumnError(DataError):
     """A table lacks a column that was named."""
 
 
+class WriteError(DataError):
+    """A table cannot be written where it is to go."""
+
+
 class AlignmentError(DataError):
     """The parties' samples do not line up."""
 

@@ -249,7 +249,8 @@ def main() -> None:
                     skipped[name] = str(reason)
                     print(f"{name} is left out: {reason}", flush=True)
                 load.append(os.getloadavg()[1])
-    about = {**_results.machine(), "seconds": given.seconds, "load": f"{min(load)} to {max(load)}"}
+    between = f"{min(load):.1f} to {max(load):.1f}"
+    about = {**_results.machine(), "seconds": given.seconds, "load": between}
     about = before.get("about", about)  # the oldest line's
     stored = {"about": about, "peers": results, "skipped": skipped}
     _results.FOLDER.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dovetail.cli import precheck
-from dovetail.errors import DataError, ModelError
+from dovetail.errors import DataError, ModelError, WriteError
 from dovetail.network.printable import visible
 
 if TYPE_CHECKING:
@@ -118,9 +118,10 @@ def predict(
         try:
             if _predict_in_parts(model, data, out, coverage, target, show, quiet, options):
                 return
-        except (DataError, ModelError) as error:
-            if str(error).startswith(f"cannot write {out}"):
-                raise  # others are said of all rows, below
+        except WriteError:
+            raise
+        except (DataError, ModelError):
+            pass  # said of all rows, below
     elsewhere = Elsewhere(partners, listen, certificates, wait, timeout, mailbox, proxy_ca)
     section = elsewhere.reached(where="dovetail predict")
     given = gather(

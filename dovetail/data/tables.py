@@ -26,7 +26,7 @@ from dovetail.data.kinds import Column, Reading
 from dovetail.data.labels import read_label
 from dovetail.data.loaded import Loaded
 from dovetail.data.other_kinds import refuse_other_kind, refuse_workbook
-from dovetail.errors import DataError, MissingColumnError
+from dovetail.errors import DataError, MissingColumnError, WriteError
 from dovetail.files import not_written
 from dovetail.settings.labels import composed, label_columns
 from dovetail.settings.sources import TABLE_SUFFIXES, is_csv, is_query, is_table_path, literal
@@ -534,22 +534,22 @@ def write_table(
         more: of a .csv file, the same columns of rows to come.
 
     Raises:
-        DataError: another ending, no columns, lengths that differ, a name that comes twice, or a
+        WriteError: another ending, no columns, lengths that differ, a name that comes twice, or a
             folder that is not there.
     """
     path = Path(path)
     formats = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet, COMPRESSION zstd"}
     suffix = path.suffix.lower()
     if suffix not in formats:
-        raise DataError(f"cannot write {path}: its name must end in .csv or .parquet")
+        raise WriteError(f"cannot write {path}: its name must end in .csv or .parquet")
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) != 1:
-        raise DataError(f"cannot write {path}: columns must have one length, got {lengths}")
+        raise WriteError(f"cannot write {path}: columns must have one length, got {lengths}")
     if not path.parent.is_dir():
-        raise DataError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+        raise WriteError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     repeated = repeated_name(columns)
     if repeated is not None:
-        raise DataError(
+        raise WriteError(
             f"cannot write {path}: more than one column {repeated!r} (upper and lower case are "
             "taken as the same here); rename one"
         )
@@ -573,7 +573,7 @@ def write_table(
         why = first_line(error)
         if os.strerror(errno.ENOSPC) in why:  # DuckDB says it in JSON
             why = not_written(OSError(errno.ENOSPC, why), path)
-        raise DataError(f"cannot write {path}: {why}") from None
+        raise WriteError(f"cannot write {path}: {why}") from None
     finally:
         connection.close()
         partial.unlink(missing_ok=True)

@@ -15,12 +15,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from answering import until_it_answers
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -70,6 +72,18 @@ def background(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+def until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Return once this address answers; the process that serves there must not end before."""
+    deadline = time.monotonic() + 120
+    while True:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            urllib.request.urlopen(url, timeout=5).read()
+            return
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 @pytest.fixture

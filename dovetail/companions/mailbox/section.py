@@ -18,9 +18,8 @@ class MailboxSection(CertifiedSection):
     kind: Literal["mailbox"]  # letters in a folder, a bucket or a relay
     place: str = Field(min_length=1)  # a folder (relative to the run file), bucket or relay
     proxy_ca: str | None = None  # PEM file: authority of a proxy that opens TLS
-    poll_s: float = Field(
-        default=10.0, gt=0, le=86400
-    )  # the most seconds between looks; soon after a letter they are less
+    # the most seconds between looks; soon after a letter they are less
+    poll_s: float = Field(default=10.0, gt=0, le=86400)
     # for an answer, whatever the method sets: a partner may look once a night
     timeout_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)
 

@@ -27,7 +27,7 @@ from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import MAX_MESSAGE_BYTES, PROTOCOL, Data, open_message
 from dovetail.network.renewal import Certified
 
-#: Seconds from one look at a place to the next, of a letter that is waited for for long.
+#: The most seconds from one look at a place to the next.
 POLL_S = 10.0
 
 #: Times ``poll_s`` after which a request that is gone, without an answer, is taken for lost.
