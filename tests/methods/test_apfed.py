@@ -137,6 +137,7 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
     code = copies["active"][0](party.x[batch]).flatten(1)
     with copy.copy(party.random):
         total = F.cross_entropy(copies["active"][1](code), party.targets.labels[batch])
+    pulls = dict(trade_off)
     for name, helper in helpers.items():
         x = helper.shared.x[batch]
         sent = copies["active"][2](code) if party.questions.partners[name].projected else code
@@ -144,14 +145,15 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
             term = apfed.contrastive_loss(sent, copies[name][0](x).flatten(1), 1.0)
         else:
             term = F.mse_loss(copies[name][0](sent), x)
-        total = total + trade_off[name] * term
+        pulls[name] *= math.sqrt(sent.shape[1] / code.shape[1])  # 1 of whole codes
+        total = total + pulls[name] * term
     total.backward()
 
     party.step(engine)
 
     for name, modules in networks.items():
         rate = 0.1 if name == "active" else 0.05
-        scale = 1.0 if name == "active" else trade_off[name]  # L_p's own step has no lambda_p
+        scale = 1.0 if name == "active" else pulls[name]  # L_p's own step has no lambda_p
         for module, copied in zip(modules, copies[name], strict=True):
             for after, before in zip(module.parameters(), copied.parameters(), strict=True):
                 # Where nobody contrasts, nothing flows through the projection.

@@ -102,6 +102,10 @@ class Bound:
     ) -> list[Help]:
         """Help that partners returned as it was asked for; a reply that is not becomes a failure.
 
+        A contrast depends on codes' directions alone, so behind a random projection from D to d
+        numbers its gradient by the code is sqrt(D / d) times as long: lambda_p is divided by that,
+        and pulls as hard as without one.
+
         Args:
             gradient_BD: dL_A/dh.
             asked: party -> its question.
@@ -112,6 +116,7 @@ class Bound:
         helps = []
         for party, reply in replies.items():
             question = asked[party]
+            narrowed = math.sqrt(question.code_BD.shape[1] / gradient_BD.shape[1])
             try:
                 reply.check(B=len(question.code_BD), D=question.code_BD.shape[1])
                 returned = reply.tensors()["gradient_BD"].to(question.code_BD.device)
@@ -121,7 +126,7 @@ class Bound:
                 continue
             helps.append(
                 Help(
-                    weight_of(trade_off, party),
+                    weight_of(trade_off, party) * narrowed,
                     question.rows_B,
                     question.code_BD,
                     bounded_BD,
