@@ -20,10 +20,10 @@ one against the rest.
     pooled                  as local, on the columns of both; what the partner lacks is missing
     pooled LR and LightGBM  the mean of the two on the same
 
-    APC-VFL                 ``benchmarks.rivals.apc_vfl``, with ``--rivals``
-
-Finished cells are kept in results/unseen.jsonl and unseen_rivals.jsonl, so that a run that was
-stopped goes on.
+With ``--rivals`` those of ``benchmarks.rivals`` are trained instead, on the same splits.
+``--chosen`` does either on the 25 settings that defaults were chosen on, ``--own`` on tables of the
+rivals' own papers. Finished cells are kept in results/unseen*.jsonl, so that a run that was stopped
+goes on.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ import argparse
 import itertools
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,31 +43,27 @@ import pandas as pd
 from torch import Tensor
 
 from benchmarks import _results
+from benchmarks import rivals as rivals_package
 from benchmarks.newcomer import by_anyone, measure
-from benchmarks.rivals.apc_vfl import apc_vfl
+from benchmarks.rivals import RIVALS
+from benchmarks.splits import (
+    CHOSEN,
+    OWN,
+    ROOT,
+    TABLES,
+    Source,
+    cheapest,
+    of_chosen,
+    of_keel,
+    of_papers,
+)
 from dovetail.methods.apfed.distilling import Distilling
 
-TABLES = [
-    "australian",
-    "bands",
-    "contraceptive",
-    "crx",
-    "german",
-    "magic",
-    "mammographic",
-    "marketing",
-    "phoneme",
-    "pima",
-    "ring",
-    "saheart",
-    "satimage",
-    "segment",
-    "spambase",
-    "texture",
-    "twonorm",
-    "vehicle",
-]
-LABELS, DRAWS, KNOWN = (100, 300), (0, 1, 2), (0.5, 0.8, 1.0)
+LABELS, DRAWS = (100, 300), (0, 1, 2)
+
+#: What is recorded of a split; None of too few rows.
+Cell = dict[str, Any] | None
+
 #: What README's table has, and how it is called there.
 FIRST = {
     "local": "best local model",
@@ -79,97 +74,41 @@ FIRST = {
 }
 #: What the table of results has.
 SHOWN = ("local", "solo", "every label", "joint", "pooled", "pooled LR and LightGBM")
-MOST_ROWS = 5000
 
 
-def frame_of(folder: Path, name: str) -> pd.DataFrame:
-    """All rows: features c0, c1, ..., and the label as ``y``."""
-    path = next(folder.rglob(f"{name}.dat"), None)
-    if path is None:
-        raise SystemExit(f"no {name}.dat below {folder}: see --help for where it comes from")
-    frame = pd.read_csv(
-        path, header=None, skipinitialspace=True, comment="@", na_values=["?", "<null>"]
-    )
-    frame.columns = [*(f"c{index}" for index in range(frame.shape[1] - 1)), "y"]
-    frame["y"] = "class " + frame["y"].astype(str).str.strip()
-    return frame
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """A table as it is halved.
-
-    Attributes:
-        columns, others: the owner's, and the partner's.
-        classes: of which two rows or more are labelled.
-        train, taught: rows to learn from, with every label, and with those that the owner knows.
-        test: rows that nobody trains on.
-    """
-
-    columns: list[str]
-    others: list[str]
-    classes: list[str]
-    train: pd.DataFrame
-    taught: pd.DataFrame
-    test: pd.DataFrame
-
-    def lacking(self, draw: int) -> pd.Index:
-        """Rows of ``train`` that a partner lacks, which knows as many of them as this draw's."""
-        order = np.random.default_rng(draw).permutation(len(self.train))
-        return self.train.index[order[int(KNOWN[draw] * len(self.train)) :]]
-
-
-def split_of(folder: Path, table: str, labels: int, draw: int) -> Split | None:
-    """One draw of a table; None of too few rows."""
-    frame, rng = frame_of(folder, table), np.random.default_rng([draw, labels])
-    frame = frame.iloc[rng.permutation(len(frame))[:MOST_ROWS]].reset_index(drop=True)
-    frame["id"] = np.arange(len(frame))
-    features = [column for column in frame if column not in ("id", "y")]
-    columns = sorted(rng.choice(features, len(features) // 2, replace=False).tolist())
-    num_test = int(0.4 * len(frame))
-    test, train = frame.iloc[:num_test], frame.iloc[num_test:]
-    if len(train) < 1.3 * labels:
-        return None
-    known = train["y"].iloc[:labels].value_counts()
-    classes = sorted(known.index[known >= 2])
-    test = test[test["y"].isin(classes)]
-    taught = train.copy()
-    taught.loc[taught.index[labels:], "y"] = None
-    taught.loc[~taught["y"].isin(classes), "y"] = None
-    others = [each for each in features if each not in columns]
-    return Split(columns, others, classes, train, taught, test)
-
-
-def rival(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | None:
-    """Train and score APC-VFL on the same split; None for a table of too few rows."""
-    split = split_of(folder, table, labels, draw)
+def of_rival(source: Source, rival: str, table: str, labels: Any, draw: int) -> Cell:
+    """Train and score a rival on a split."""
+    split = source(table, labels, draw)
     if split is None:
         return None
     started = time.process_time()
-    theirs = split.train.drop(index=split.lacking(draw))[split.others]
-    result = apc_vfl(split.taught, theirs, split.test, split.columns)
+    theirs = split.train.drop(index=split.lacking())[split.others]
+    there = split.test[split.others]
+    result = RIVALS[rival](split.taught, theirs, split.test, there, split.columns)
     truth = np.array([split.classes.index(value) for value in split.test["y"]])
+    both = result.together
     return {
-        "APC-VFL": measure(result.probabilities.astype(float), truth),
+        "alone": measure(result.alone.astype(float), truth),
+        "together": None if both is None else measure(both.astype(float), truth),
         "bytes": result.num_bytes,
         "messages": result.messages,
+        "partner learns": result.learns,
         "seconds": time.process_time() - started,
     }
 
 
-def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | None:
-    """Train and score one split; None for a table of too few rows."""
+def cell(source: Source, table: str, labels: Any, draw: int) -> Cell:
+    """Train and score the default, and models anyone writes, on a split."""
     import dovetail as dt
 
-    split = split_of(folder, table, labels, draw)
+    split = source(table, labels, draw)
     if split is None:
         return None
-    columns, others, classes, train, taught, test = (
-        getattr(split, each.name) for each in fields(Split)
-    )
-    features = [each for each in train if each not in ("id", "y")]
+    columns, others, classes = split.columns, split.others, split.classes
+    train, taught, test = split.train, split.taught, split.test
+    features = [each for each in train if each in {*columns, *others}]
     halves = dt.Columns(
-        active="own", parties={"own": columns, "partner": others}, overlap=KNOWN[draw]
+        active="own", parties={"own": columns, "partner": others}, overlap=split.known
     )
     started = time.perf_counter()
     with outputs_kept() as kept:
@@ -188,7 +127,7 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
     # All in one table: what the partner lacks is missing there, too.
     pooled = taught.copy()
     if joint_N is not None:
-        pooled.loc[split.lacking(draw), others] = None
+        pooled.loc[split.lacking(), others] = None
         test = test.copy()
         test.loc[~np.isin(np.arange(len(test)), joint_N), others] = None
     with outputs_kept() as of_pooled:
@@ -227,7 +166,7 @@ def cell(folder: Path, table: str, labels: int, draw: int) -> dict[str, Any] | N
     return {
         "classes": len(classes),
         "test rows": len(test),
-        "partner knows": KNOWN[draw],
+        "partner knows": split.known,
         **scores,
         "gate kept local": not run.result["distilled"]["pays"],
         "seconds": seconds,
@@ -255,42 +194,114 @@ def outputs_kept() -> Iterator[dict[str, tuple[Tensor, Tensor | None]]]:
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A line for each table and number of labels, and one for all: means over draws."""
-    groups: dict[tuple[str, Any], list[dict[str, Any]]] = {}
-    for each in cells:
-        groups.setdefault((each["table"], each["labels"]), []).append(each)
-        groups.setdefault(("all", each["labels"]), []).append(each)
-    rows = []
-    for (table, labels), group in sorted(
-        groups.items(), key=lambda item: (item[0][0] == "all", *item[0])
-    ):
-        rows.append({"table": table, "labels": labels, "draws": len(group), **line(group)})
+    rows = [
+        {"table": table, "labels": labels, "draws": len(group), **line(group)}
+        for (table, labels), group in grouped(cells, "table", "labels").items()
+    ]
+    for (labels,), group in grouped(cells, "labels").items():
+        if labels not in LABELS:
+            continue
+        rows.append({"table": "all", "labels": labels, "draws": len(group), **line(group)})
     return rows
 
 
-def beside(cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line for each number of labels and share known: a rival's cells, and ours of the same."""
+def grouped(cells: list[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Values of these keys -> the cells that have them, in order."""
+
+    def order(cell: dict[str, Any]) -> list[str]:
+        values = [cell[key] for key in keys]
+        return [each if isinstance(each, str) else f"{each:08.2f}" for each in values]
+
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for each in sorted(cells, key=order):
+        groups.setdefault(tuple(each[key] for key in keys), []).append(each)
+    return groups
+
+
+def paired(cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A rival's cells, and ours of the same split."""
     ours = {(each["table"], each["labels"], each["draw"]): each for each in cells}
+    keys = [(each["table"], each["labels"], each["draw"]) for each in rivals]
+    return [{**ours[key], **each} for key, each in zip(keys, rivals, strict=True) if key in ours]
+
+
+def points(values: Iterable[float]) -> str:
+    """Mean, least and most of differences, in points."""
+    gains = 100 * np.array(list(values))
+    return f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})"
+
+
+def beside(both: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
+    """A line for each rival and values of these keys: its means, and ours of the same cells."""
     rows = []
-    for labels, draw in itertools.product(LABELS, DRAWS):
-        theirs = [each for each in rivals if (each["labels"], each["draw"]) == (labels, draw)]
-        both = [{**ours[each["table"], labels, draw], **each} for each in theirs]
-        if both:
-            gains = 100 * np.array([each["APC-VFL"] - each["local"] for each in both])
-            rows.append(
-                {
-                    "labels": labels,
-                    "partner knows": f"{KNOWN[draw]:.0%}",
-                    "tables": len(both),
-                    **{
-                        what: f"{np.mean([each[what] for each in both]):.3f}"
-                        for what in ("LR", "LightGBM", "APC-VFL", "local", "solo")
-                    },
-                    "APC-VFL less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to "
-                    f"{gains.max():+.1f})",
-                    "kB from the partner": f"{np.mean([each['bytes'] for each in both]) / 1e3:.0f}",
-                    "messages": both[0]["messages"],
-                }
-            )
+    for values, group in grouped(both, "rival", *keys).items():
+
+        def mean(what: str, group: list[dict[str, Any]] = group) -> str:
+            return f"{100 * np.mean([each[what] for each in group]):.1f}"
+
+        answers = group[0]["together"] is not None
+        rows.append(
+            {
+                **{
+                    key: f"{value:.0%}" if key == "partner knows" else value
+                    for key, value in zip(("rival", *keys), values, strict=True)
+                },
+                "cells": len(group),
+                **{what: mean(what) for what in ("LR", "LightGBM", "local", "solo")},
+                "rival alone": mean("alone"),
+                "alone less solo": points(each["alone"] - each["solo"] for each in group),
+                "joint": mean("joint"),
+                "rival together": mean("together") if answers else "-",
+                "together less joint": points(each["together"] - each["joint"] for each in group)
+                if answers
+                else "-",
+            }
+        )
+    return rows
+
+
+def asked(rivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each rival: what training it takes of the partner, and tells it."""
+    return [
+        {
+            "rival": rival,
+            **{
+                what: f"{np.median([each[key] for each in group]) / unit:.0f}"
+                for what, key, unit in (
+                    ("kB from the partner, median", "bytes", 1000),
+                    ("its messages", "messages", 1),
+                    ("processor seconds", "seconds", 1),
+                )
+            },
+            "the partner learns": group[0]["partner learns"],
+        }
+        for (rival,), group in grouped(rivals, "rival").items()
+    ]
+
+
+def lost(both: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each table and number of labels where a rival's mean is a point above ours."""
+    rows = []
+    for (table, labels, rival), group in grouped(both, "table", "labels", "rival").items():
+        for theirs, ours in (("alone", "solo"), ("together", "joint")):
+            if group[0][theirs] is None:
+                continue
+            scores = {
+                what: 100 * float(np.mean([each[what] for each in group]))
+                for what in (theirs, ours, "local")
+            }
+            if scores[theirs] - scores[ours] > 1:
+                rows.append(
+                    {
+                        "table": table,
+                        "labels": labels,
+                        "draws": len(group),
+                        "rival": f"{rival} {theirs}",
+                        "its mean": f"{scores[theirs]:.1f}",
+                        "ours": f"{ours} {scores[ours]:.1f}",
+                        "local": f"{scores['local']:.1f}",
+                    }
+                )
     return rows
 
 
@@ -340,47 +351,92 @@ def first_screen(cells: list[dict[str, Any]]) -> str:
     return text
 
 
+#: Records, and what their page is called. Defaults were chosen on the second.
+PAGES = {
+    "unseen": "On tables that nothing of the solo model was chosen on",
+    "unseen_chosen": "On the settings that defaults were chosen on",
+    "unseen_own": "On tables of the rivals' own papers",
+}
+NOTES = {
+    "unseen": "",
+    "unseen_chosen": "Defaults were chosen on these settings: the figures flatter them. Columns, "
+    "test rows and labels are those of runs/apfed/worth.toml; a draw is a seed.\n\n",
+    "unseen_own": "Breast cancer and UCI credit, split as the unseen tables.\n\n",
+}
+
+
+def page(name: str, cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> str:
+    """What a record's page says."""
+    flag = {"unseen": "", "unseen_chosen": " --chosen", "unseen_own": " --own"}[name]
+    command = f"python -m benchmarks.unseen{flag}"
+    text = f"# {PAGES[name]}\n\n`{command}`\n\n{NOTES[name]}{_results.markdown(summary(cells))}"
+    text += (
+        "\n## A partner that answers for some rows\n\nEvery other test row lacks its answer.\n\n"
+    )
+    text += _results.markdown(presence(cells))
+    both = paired(cells, rivals)
+    if not both:
+        return text
+    text += f"\n## Rivals\n\n`{command} --rivals`: means in %, and differences in points (least to "
+    text += "most), of the same cells. Alone: the owner's columns; together: the partner is there. "
+    text += f"How each is trained: benchmarks/rivals/.\n\n{' '.join(rivals_doc().split())}\n\n"
+    keys = ("labels",) if name != "unseen" else ("labels", "partner knows")
+    text += _results.markdown(beside(both, *keys))
+    text += "\nOf their training; a paper's tuning is not counted, three networks are.\n\n"
+    text += _results.markdown(asked([each for each in rivals if "partner learns" in each]))
+    text += "\n### Where a rival is more than a point above us\n\n"
+    behind = lost(both)
+    return text + (_results.markdown(behind) if behind else "Nowhere.\n")
+
+
+def rivals_doc() -> str:
+    """Which rival is missing, and why."""
+    return (rivals_package.__doc__ or "").strip().partition("\n\n")[2]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", type=Path, help="the folder that has KEEL's .dat files")
+    parser.add_argument("--chosen", action="store_true", help="the settings defaults came from")
+    parser.add_argument("--own", action="store_true", help="tables of the rivals' papers")
     parser.add_argument("--only", help="tables, such as german,magic")
-    parser.add_argument("--rivals", action="store_true", help="train APC-VFL instead")
+    parser.add_argument("--draws", type=int, default=len(DRAWS), help="how many of each")
+    parser.add_argument("--rivals", action="store_true", help="train the rivals instead")
     parser.add_argument("--insert", action="store_true", help="write README's table")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
-    names = given.only.split(",") if given.only else TABLES
-    wanted = [
-        {"table": name, "labels": labels, "draw": draw}
-        for draw, labels, name in itertools.product(DRAWS, LABELS, names)
-        if given.tables
-    ]
-    cells, rivals = (
-        _results.resumed(
-            _results.FOLDER / f"{name}.jsonl",
-            wanted if given.rivals == (run is rival) else (),
-            partial(run, given.tables),
+    run: dict[str, tuple[Source, list[tuple[str, Any]]]] = {}
+    if given.tables:
+        run["unseen"] = of_keel(given.tables), [(name, n) for n in LABELS for name in TABLES]
+    if given.chosen:
+        run["unseen_chosen"] = of_chosen, cheapest(CHOSEN)
+    if given.own:
+        run["unseen_own"] = of_papers, [(name, n) for n in LABELS for name in OWN]
+    for name in PAGES:
+        source, settings = run.get(name, (of_papers, []))
+        wanted = [
+            {"table": table, "labels": labels, "draw": draw}
+            for draw, (table, labels) in itertools.product(DRAWS[: given.draws], settings)
+            if given.only is None or table in given.only.split(",")
+        ]
+        of_rivals = [{"rival": rival, **each} for each in wanted for rival in RIVALS]
+        cells, rivals = (
+            _results.resumed(_results.FOLDER / f"{record}.jsonl", asked_for, partial(how, source))
+            for record, asked_for, how in (
+                (name, () if given.rivals else wanted, cell),
+                (f"{name}_rivals", of_rivals if given.rivals else (), of_rival),
+            )
         )
-        for name, run in (("unseen", cell), ("unseen_rivals", rival))
-    )
-    text = "# On tables that nothing of the solo model was chosen on\n\n"
-    text += "`python -m benchmarks.unseen`\n\n"
-    text += _results.markdown(summary(cells))
-    text += (
-        "\n## A partner that answers for some rows\n\nEvery other test row lacks its answer.\n\n"
-    )
-    text += _results.markdown(presence(cells))
-    if rivals:
-        text += (
-            "\n## A rival\n\n`python -m benchmarks.unseen --rivals`: APC-VFL (arXiv:2410.17648), "
-        )
-        text += "written from its description, on these tables' own columns alone.\n\n"
-        text += _results.markdown(beside(cells, rivals))
-    (_results.FOLDER / "unseen.md").write_text(text)
-    print(text)
-    if given.insert:
-        _results.insert(_results.FOLDER.parents[1] / "README.md", "unseen", first_screen(cells))
+        if not cells:
+            continue
+        text = page(name, cells, rivals)
+        (_results.FOLDER / f"{name}.md").write_text(text)
+        if name in run or not run:
+            print(text)
+        if given.insert and name == "unseen":
+            _results.insert(ROOT / "README.md", "unseen", first_screen(cells))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ classifier is the mean of logistic regression and LightGBM, as beside it in ``be
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -27,37 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.newcomer import by_anyone
+from benchmarks.rivals.base import Result, encoded, folds_of
 
 DISTILLED = (0.1, 1.0, 10.0)
 WIDEST, MOST_STEPS, PATIENCE = 32, 600, 50
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of it.
-
-    Attributes:
-        probabilities: (N, C) of the test rows.
-        num_bytes: of what partners sent.
-        messages: how many of them.
-    """
-
-    probabilities: np.ndarray
-    num_bytes: int
-    messages: int = 1
-
-
-def encoded(frame: pd.DataFrame, like: pd.DataFrame) -> Tensor:
-    """(N, F) columns as numbers: scaled, one-hot, missing at the mean."""
-    numbers = frame.select_dtypes("number").reindex(columns=like.select_dtypes("number").columns)
-    known = like.select_dtypes("number")
-    scaled = ((numbers - known.mean()) / known.std().replace(0, 1)).clip(-5, 5)
-    blocks = [scaled]
-    for name in like.select_dtypes(exclude="number"):
-        kinds = sorted(like[name].dropna().astype(str).unique())
-        values = frame[name].astype(str)
-        blocks.append(pd.DataFrame({kind: values == kind for kind in kinds}, index=frame.index))
-    return torch.tensor(pd.concat(blocks, axis=1).fillna(0).to_numpy(np.float32))
 
 
 def trained(
@@ -117,19 +89,12 @@ def apc_vfl(
     train: pd.DataFrame,
     partner: pd.DataFrame,
     test: pd.DataFrame,
+    there: pd.DataFrame,
     columns: list[str],
     *,
     seed: int = 0,
 ) -> Result:
-    """Probabilities of test rows, of the owner's columns alone.
-
-    Args:
-        train: the owner's rows, with the label ``y``, missing where it has none.
-        partner: the partner's rows; the index says which of ``train`` they are.
-        test: rows to predict.
-        columns: the owner's.
-        seed: of all encoders.
-    """
+    """See ``Rival``; it predicts by the owner's columns alone, and never reads ``there``."""
     x, new = encoded(train[columns], train[columns]), encoded(test[columns], train[columns])
     theirs = encoded(partner, partner)
     sent = codes_of(trained(theirs, seed=seed), theirs)
@@ -151,7 +116,13 @@ def apc_vfl(
         labelled = joined[0][known].assign(y=train["y"][known])
         tried.append((held_out_loss(labelled, seed), labelled, joined[1]))
     _, labelled, rows = min(tried, key=lambda each: each[0])
-    return Result(classified(labelled, rows), sent.numel() * sent.element_size())
+    return Result(
+        classified(labelled, rows),
+        None,
+        sent.numel() * sent.element_size(),
+        messages=1,
+        learns="which rows are shared",
+    )
 
 
 def classified(labelled: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
@@ -167,9 +138,7 @@ def held_out_loss(labelled: pd.DataFrame, seed: int) -> float:
     """Cross-entropy of labelled rows by logistic regression of four folds."""
     classes = sorted(labelled["y"].unique())
     truth = labelled["y"].map({name: index for index, name in enumerate(classes)}).to_numpy()
-    order = np.random.default_rng(seed).permutation(len(labelled))
-    folds = np.empty(len(labelled), dtype=int)
-    folds[order[np.argsort(truth[order], kind="stable")]] = np.arange(len(labelled)) % 4
+    folds = folds_of(truth, seed)
     losses = []
     names = [name for name in labelled if name != "y"]
     for fold in range(4):
