@@ -45,7 +45,7 @@ from torch import Tensor
 from benchmarks import _results
 from benchmarks import rivals as rivals_package
 from benchmarks.newcomer import by_anyone, measure
-from benchmarks.rivals import RIVALS
+from benchmarks.rivals.registry import RIVALS
 from benchmarks.splits import (
     CHOSEN,
     OWN,

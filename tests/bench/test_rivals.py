@@ -1,4 +1,4 @@
-"""A rival is trained as its page says: one message, own columns alone at prediction."""
+"""Rivals are trained as their pages say, and predict by the owner's columns alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.rivals import apc_vfl
+from benchmarks.rivals import apc_vfl, laser, mars, networks
+from benchmarks.rivals.base import Result
+from benchmarks.rivals.networks import Rows
+from benchmarks.rivals.registry import RIVALS
 
 
 def table(rows: int, seed: int) -> pd.DataFrame:
@@ -23,11 +26,12 @@ def test_a_partner_sends_its_codes_of_shared_rows_once(monkeypatch: pytest.Monke
     train, test = table(80, 0), table(30, 1)
     train.loc[40:, "y"] = None
     partner = train.loc[20:, ["c", "d", "e"]]
-    result = apc_vfl.apc_vfl(train, partner, test, ["a", "b", "kind"])
+    result = RIVALS["APC-VFL"](train, partner, test, test[["c", "d", "e"]], ["a", "b", "kind"])
     assert result.num_bytes == 4 * len(partner) * 3  # float32, as wide as its columns
     assert result.messages == 1
-    assert result.probabilities.shape == (30, 2)
-    assert np.allclose(result.probabilities.sum(axis=1), 1)
+    assert result.together is None
+    assert result.alone.shape == (30, 2)
+    assert np.allclose(result.alone.sum(axis=1), 1)
 
 
 def test_an_encoder_comes_nearer_to_the_codes_that_it_imitates(
@@ -44,3 +48,78 @@ def test_an_encoder_comes_nearer_to_the_codes_that_it_imitates(
             return float((encoder(x_NF) - x_NF[:, :2]).square().mean())
 
     assert distance(10.0) < 0.5 * distance(0.0)
+
+
+NETWORKS = ("LASER-VFL", "MARS-VFL")
+
+
+def answers(rival: str, seed: int, there: pd.DataFrame | None = None) -> tuple[Result, np.ndarray]:
+    """What a rival answers 200 rows of a toy table, and which are "yes"."""
+    train, test = table(120, seed), table(200, 100 + seed)
+    train.loc[100:, "y"] = None
+    partner = train.loc[20:, ["c", "d", "e"]]
+    asked = test[["c", "d", "e"]] if there is None else there
+    result = RIVALS[rival](train, partner, test.drop(columns="y"), asked, ["a", "b", "kind"])
+    return result, (test["y"] == "yes").to_numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rival", NETWORKS)
+def test_networks_learn_a_toy_table_and_more_of_it_with_the_partner(
+    rival: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "MOST_STEPS", 150)
+    for page in (laser, mars):  # one recipe: the second of each takes the fewest steps
+        monkeypatch.setattr(page, "RECIPES", page.RECIPES[1:2])
+    for seed in range(3):
+        result, yes = answers(rival, seed)
+        assert result.together is not None
+        alone, both = (
+            float(np.mean((each[:, 1] > 0.5) == yes)) for each in (result.alone, result.together)
+        )
+        assert alone > 0.65  # a alone says 3/4 of it, a and d all
+        assert both > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rival", NETWORKS)
+def test_alone_does_not_read_the_partners_columns(
+    rival: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "MOST_STEPS", 10)
+    other = table(200, 7)[["c", "d", "e"]]
+    (one, _), (two, _) = answers(rival, 0), answers(rival, 0, other)
+    assert np.array_equal(one.alone, two.alone)
+    assert not np.array_equal(np.asarray(one.together), np.asarray(two.together))
+
+
+def test_laser_weighs_a_head_by_how_many_share_its_task() -> None:
+    torch.manual_seed(0)
+    pair = laser.Laser(laser.RECIPES[0], 3, 2, 2)
+    x_NF, theirs_NG, y_N = torch.randn(6, 3), torch.randn(6, 2), torch.tensor([0, 1] * 3)
+    entropy = torch.nn.functional.cross_entropy
+    own, theirs = pair.encoders[0](x_NF), pair.encoders[1](theirs_NG)
+    first, second = pair.heads
+    both = entropy(first((own + theirs) / 2), y_N) + entropy(second((own + theirs) / 2), y_N)
+    generator = torch.Generator()
+    alone = entropy(first(own), y_N)
+    missing = pair.loss(Rows(x_NF, theirs_NG, torch.zeros(6).bool(), y_N), generator)
+    assert torch.allclose(missing, alone)
+    shared = pair.loss(Rows(x_NF, theirs_NG, torch.ones(6).bool(), y_N), generator)
+    assert torch.allclose(shared, alone + entropy(second(theirs), y_N) + both / 2)
+
+
+def test_a_step_is_of_shared_rows_or_of_none() -> None:
+    shared_N = torch.arange(50) % 3 > 0
+    rows = Rows(torch.zeros(50, 1), torch.zeros(50, 1), shared_N, torch.zeros(50).long())
+    for balanced in (False, True):
+        recipe = networks.Recipe(4, "sgd", 0.1, 0.0, batch=8, balanced=balanced)
+        steps = networks.batches(rows, recipe, torch.Generator().manual_seed(0))
+        assert all(len(shared_N[step].unique()) == 1 for step in steps)
+        assert sum(map(len, steps)) == 50
+
+
+def test_predictions_that_agree_have_no_divergence() -> None:
+    outputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    assert float(mars.divergence([outputs, outputs, outputs])) == pytest.approx(0, abs=1e-6)
+    assert float(mars.divergence([outputs, -outputs, outputs])) > 0.01
