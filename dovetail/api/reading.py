@@ -27,7 +27,7 @@ from dovetail.data.kinds import ID
 from dovetail.data.tables import csv_names, table_parts
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress, Site
-from dovetail.methods.inference import Answers
+from dovetail.methods.inference import Answers, missing_text
 from dovetail.models import Model, load
 from dovetail.models.folders import NAME as KEYS
 from dovetail.models.joined import open_model
@@ -37,8 +37,6 @@ from dovetail.models.model_folders import JOINT, kind_of, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import RawRows, Takes, read_rows, usable_rows
 from dovetail.node.engines import ElsewhereSection
-from dovetail.node.joint_prediction import Asker, missing_text, question_of
-from dovetail.node.partyfile import open_site
 from dovetail.node.partysections import read_party_file
 from dovetail.settings.labels import label_columns
 from dovetail.settings.sources import is_csv
@@ -119,6 +117,9 @@ def gather(
         )
     if images is not None:
         raise ConfigError("--images is for a model that predicts alone; leave it out")
+    # What asks others is a tenth of the memory of a process that predicts alone.
+    from dovetail.node.partyfile import open_site
+
     if (joint := joint_folder(folder)) is not None:
         return rows.with_partners(load(joint), open_site(party), section)
     if allow_unseen:
@@ -129,8 +130,8 @@ def gather(
     return rows.with_owners(load(model_folder(folder)), open_site(party), section)
 
 
-#: Bytes of a CSV file that are predicted at a time, if it has more than eight times as many.
-PART_BYTES = 2_000_000
+#: Bytes of a CSV file that are predicted at a time, if it has more than twice as many.
+PART_BYTES = 1_000_000
 
 
 def in_parts(
@@ -147,7 +148,7 @@ def in_parts(
     """
     if not (is_csv(source) and source.is_file() and hasattr(os, "memfd_create")):
         return None
-    if source.stat().st_size <= 8 * PART_BYTES:
+    if source.stat().st_size <= 2 * PART_BYTES:
         return None
     model = open_model(model_folder(folder))
     encoders = [each for each in model.inputs.values() if isinstance(each, dd.TableEncoder)]
@@ -257,6 +258,8 @@ class _Rows:
 
     def _joint_here(self, model: Model, spec: JointSpec, model_path: Path) -> Given:
         """A joint model's rows, from a table that may have the partners' columns, too."""
+        from dovetail.node.joint_prediction import question_of
+
         rows = self.read(model)
         codes: dict[str, Tensor] = {}
         missed: dict[str, str] = {}
@@ -302,6 +305,8 @@ class _Rows:
             DataError: ids that cannot be used.
             NetworkError: no data owner answers.
         """
+        from dovetail.node.joint_prediction import Asker
+
         rows, ids = self._identified(site, model)
         with Asker(site, model, section, talk=self.talk) as asker:
             answer = asker.ask(rows.ids)
@@ -341,6 +346,8 @@ class _Rows:
             ModelError: not this label owner's model.
             DataError: rows or ids that cannot be used.
         """
+        from dovetail.node.joint_prediction import Asker
+
         rows, ids = self._identified(site, model)
         read = read_rows(model, self.source, allow_unseen=self.allow_unseen)
         codes: dict[str, Tensor] = {}

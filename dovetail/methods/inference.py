@@ -96,6 +96,11 @@ def recalling(
 # --- What the label owner executes -------------------------------------------------------------
 
 
+def missing_text(missed: Mapping[str, str]) -> str:
+    """Text on which parties are missing, and why."""
+    return "; ".join(f"{name} ({why})" for name, why in missed.items())
+
+
 class Question(Protocol):
     """Question to parties about rows, and the reader of their answers."""
 

@@ -18,9 +18,6 @@ from typing import Any
 
 import numpy as np
 
-# Not scipy.stats: that takes seconds to import, which requests in flight would wait for.
-from scipy import special
-
 from dovetail.data.fitted import CategoriesSeen, CategoryColumn
 from dovetail.data.preprocessing import FittedColumn, TableEncoder
 from dovetail.data.tables import Table, read_table
@@ -147,6 +144,8 @@ def compare(column: FittedColumn, now: Counts, *, num_columns: int) -> ColumnDri
     if isinstance(column, CategoryColumn) and column.other:
         assert isinstance(seen, CategoriesSeen)
         then = np.append(then, seen.other)
+    from scipy import special  # when all rows are predicted, so that its memory is that of theirs
+
     bins = now.bins.astype(float)
     m, n = then.sum(), bins.sum()
     alpha = ALPHA / max(num_columns, 1) / 3  # of three questions a column

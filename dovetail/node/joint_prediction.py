@@ -42,7 +42,7 @@ from dovetail.errors import (
     PartyError,
 )
 from dovetail.methods.base import SILENT, Progress, Site
-from dovetail.methods.inference import Answers, Question, ask
+from dovetail.methods.inference import Answers, Question, ask, missing_text
 from dovetail.models import Model
 from dovetail.models.folders import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec
@@ -225,11 +225,6 @@ def check_asks(site: Site, model: Model, section: ElsewhereSection) -> str:
             f"{site.name!r}; each predicts with its own: name a model of {site.name!r}"
         )
     return trained
-
-
-def missing_text(missed: Mapping[str, str]) -> str:
-    """Text on which parties are missing, and why."""
-    return "; ".join(f"{name} ({why})" for name, why in missed.items())
 
 
 #: Seconds from one look at whether a partner is here to the next.

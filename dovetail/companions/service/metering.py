@@ -6,6 +6,7 @@ import logging
 from collections import Counter as CounterOf
 from collections.abc import Sequence
 
+import scipy.special  # noqa: F401  # what watching needs, before requests are in flight
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dovetail.companions.service.rows import Asked
