@@ -250,6 +250,10 @@ def beside(both: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
                 **{what: mean(what) for what in ("LR", "LightGBM", "local", "solo")},
                 "rival alone": mean("alone"),
                 "alone less solo": points(each["alone"] - each["solo"] for each in group),
+                "over a point above solo": sum(
+                    each["alone"] > each["solo"] + 0.01 for each in group
+                ),
+                "below solo": sum(each["alone"] < each["solo"] - 0.01 for each in group),
                 "joint": mean("joint"),
                 "rival together": mean("together") if answers else "-",
                 "together less joint": points(each["together"] - each["joint"] for each in group)
@@ -268,7 +272,7 @@ def asked(rivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
             **{
                 what: f"{np.median([each[key] for each in group]) / unit:.0f}"
                 for what, key, unit in (
-                    ("kB from the partner, median", "bytes", 1000),
+                    ("kB from the partner", "bytes", 1000),
                     ("its messages", "messages", 1),
                     ("processor seconds", "seconds", 1),
                 )
@@ -365,6 +369,17 @@ NOTES = {
 }
 
 
+AROUND = (
+    "means in %, and differences in points (least to most), of the same cells. Alone: of the "
+    "owner's columns; together: the partner is there. A rival's partner lacks as many rows as "
+    "ours, drawn apart. How each is trained: benchmarks/rivals/."
+)
+OF_TRAINING = (
+    "Medians of a training. Seconds have tuning in them; bytes and messages have not, but those of "
+    "networks are of three, and a paper has one."
+)
+
+
 def page(name: str, cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> str:
     """What a record's page says."""
     flag = {"unseen": "", "unseen_chosen": " --chosen", "unseen_own": " --own"}[name]
@@ -377,21 +392,18 @@ def page(name: str, cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -
     both = paired(cells, rivals)
     if not both:
         return text
-    text += f"\n## Rivals\n\n`{command} --rivals`: means in %, and differences in points (least to "
-    text += "most), of the same cells. Alone: the owner's columns; together: the partner is there. "
-    text += f"How each is trained: benchmarks/rivals/.\n\n{' '.join(rivals_doc().split())}\n\n"
     keys = ("labels",) if name != "unseen" else ("labels", "partner knows")
-    text += _results.markdown(beside(both, *keys))
-    text += "\nOf their training; a paper's tuning is not counted, three networks are.\n\n"
+    text += f"\n## Rivals\n\n`{command} --rivals`: {AROUND} {missing_rival()}\n\n"
+    text += f"{_results.markdown(beside(both, *keys))}\n{OF_TRAINING}\n\n"
     text += _results.markdown(asked([each for each in rivals if "partner learns" in each]))
     text += "\n### Where a rival is more than a point above us\n\n"
     behind = lost(both)
     return text + (_results.markdown(behind) if behind else "Nowhere.\n")
 
 
-def rivals_doc() -> str:
-    """Which rival is missing, and why."""
-    return (rivals_package.__doc__ or "").strip().partition("\n\n")[2]
+def missing_rival() -> str:
+    """Which rival is not there, and why."""
+    return " ".join((rivals_package.__doc__ or "").strip().partition("\n\n")[2].split())
 
 
 def main() -> None:

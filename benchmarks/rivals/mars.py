@@ -1,13 +1,14 @@
 """LEEF-VFL with augmented rows: what MARS-VFL offers for tables whose partner may be gone.
 
-Shen et al. 2025, "MARS-VFL: A Unified Benchmark for Vertical Federated Learning with Realistic
-Evaluation", read from its published code (github.com/shentt67/MARS-VFL). Its recipes against a
-missing party are its base model, which then answers at random, LASER-VFL (``laser``), and LEEF-VFL:
+"MARS-VFL: A Unified Benchmark for Vertical Federated Learning with Realistic Evaluation" (NeurIPS
+2025, Datasets and Benchmarks), read from its published code (github.com/shentt67/MARS-VFL). Its
+recipes against a missing party are its base model, which then answers at random, LASER-VFL
+(``laser``), and LEEF-VFL:
 
     1  each party has an encoder (140, 70, 16 wide, ReLU) and a linear head of its own
     2  the owner's global model reads both codes side by side: 16 wide, then classes
     3  loss: cross-entropy of each party's head on its rows, and of the global model on shared rows
-    4  MARS-VFL lets that answer at random, too, if a party is missing; here the owner's head
+    4  if a party is missing, MARS-VFL has the answer drawn at random, too; here the owner's head
        answers, which LEEF-VFL trains for it
 
 Of the benchmark's own two recipes, RVFL-Align is for rows in a wrong order and does not apply.
