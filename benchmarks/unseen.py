@@ -250,10 +250,8 @@ def beside(both: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
                 **{what: mean(what) for what in ("LR", "LightGBM", "local", "solo")},
                 "rival alone": mean("alone"),
                 "alone less solo": points(each["alone"] - each["solo"] for each in group),
-                "over a point above solo": sum(
-                    each["alone"] > each["solo"] + 0.01 for each in group
-                ),
-                "below solo": sum(each["alone"] < each["solo"] - 0.01 for each in group),
+                "over a point above": sum(each["alone"] > each["solo"] + 0.01 for each in group),
+                "over a point below": sum(each["alone"] < each["solo"] - 0.01 for each in group),
                 "joint": mean("joint"),
                 "rival together": mean("together") if answers else "-",
                 "together less joint": points(each["together"] - each["joint"] for each in group)
