@@ -10,12 +10,11 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from dovetail.api.lines import Partners
 from dovetail.api.party import Party
 from dovetail.api.progress import talk_of
-from dovetail.api.shown import Shown, line
+from dovetail.api.shown import Shown, line, lined_table
 from dovetail.data.coverage import hides, shown
 from dovetail.errors import ConfigError
 from dovetail.methods.aligning import zeros_apart
@@ -70,21 +69,15 @@ class Matched(Shown):
     def _table(self) -> Table:
         result, least = self.result, self.least
         starter = result["initiator"]
-        table = Table(title=Text(f"Shared with {starter!r}"), title_justify="left")
-        table.add_column("party")
-        for name in ("rows", "shared", ""):
-            table.add_column(name, justify="right")
         num_rows = result["rows"][starter]
-        table.add_row(Text(starter), f"{num_rows:,}", "", "")
-        for name, count in result["shared"].items():
-            share = "" if hides(count, least) else f"{count / num_rows:.1%}"
-            rows = f"{result['rows'][name]:,}"
-            table.add_row(Text(name), rows, shown(count, least=least), share)
+        counted = [(name, f"{result['rows'][name]:,}", n) for name, n in result["shared"].items()]
         if "shared_by_all" in result:
-            count = result["shared_by_all"]
+            counted.append(("all of them", "", result["shared_by_all"]))
+        rows = [(starter, f"{num_rows:,}", "", "")]
+        for name, of_name, count in counted:
             share = "" if hides(count, least) else f"{count / num_rows:.1%}"
-            table.add_row("all of them", "", shown(count, least=least), share)
-        return table
+            rows.append((name, of_name, shown(count, least=least), share))
+        return lined_table(("party", "rows", "shared", ""), rows, title=f"Shared with {starter!r}")
 
     def _key_tables(self) -> Iterator[Table]:
         """Tables of what each match key found with each partner; with truth, how much of it is
@@ -99,24 +92,17 @@ class Matched(Shown):
                     f"{truth['in_both']:,} people are at both: recall {truth['recall']:.3f}, "
                     f"precision {truth['precision']:.4f}"
                 )
-            table = Table(
-                title=Text(f"Found by key, with {party!r}"),
-                title_justify="left",
-                caption=caption,
-                caption_justify="left",
-            )
-            table.add_column("key")
             counted = {"entered": "entered", "ambiguous": "shared key", "missing": "no key"}
             if result["mode"] == "intersection":  # a count does not tell how many have one there
                 counted["entered_there"] = "there"
             counted["matched"] = "matched"
-            for name in (*counted.values(), *["wrong"] * bool(truth)):
-                table.add_column(name, justify="right")
+            rows = []
             for each, num_right in zip(passes, right, strict=True):
                 counts = [each[name] for name in counted]
                 wrong = [] if num_right is None else [each["matched"] - num_right]
-                table.add_row(Text(each["key"]), *(f"{count:,}" for count in (*counts, *wrong)))
-            yield table
+                rows.append((each["key"], *(f"{count:,}" for count in (*counts, *wrong))))
+            head = ("key", *counted.values(), *["wrong"] * bool(truth))
+            yield lined_table(head, rows, title=f"Found by key, with {party!r}", caption=caption)
 
     def _learned(self) -> Iterator[str]:
         """Sentences on what each side learned."""
@@ -154,15 +140,17 @@ class RatedKeys(Shown):
         return [dict(each) for each in self.keys]
 
     def shown(self) -> Iterator[RenderableType]:
-        table = Table(title="Each key by itself; nothing has been sent", title_justify="left")
-        table.add_column("key")
-        for name in ("own alone", "shared key", "no key", "guesses"):
-            table.add_column(name, justify="right")
-        for each in self.keys:
-            rows = each["rows"]
-            shares = (f"{each[name] / rows:.1%}" for name in ("unique", "ambiguous", "missing"))
-            table.add_row(Text(each["key"]), *shares, f"{each['guesses']:.1e}")
-        yield table
+        shares = ("unique", "ambiguous", "missing")
+        rows = (
+            (
+                each["key"],
+                *(f"{each[name] / each['rows']:.1%}" for name in shares),
+                f"{each['guesses']:.1e}",
+            )
+            for each in self.keys
+        )
+        head = ("key", "own alone", "shared key", "no key", "guesses")
+        yield lined_table(head, rows, title="Each key by itself; nothing has been sent")
         yield line(
             "own alone: rows that this key can match. shared key: several rows have the same, so "
             "that none of them can be."

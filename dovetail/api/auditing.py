@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.api.progress import talk_of
-from dovetail.api.shown import Shown, framed, line
+from dovetail.api.shown import Shown, framed, line, lined_table
 from dovetail.audit.attack import Settings
 from dovetail.audit.defence_search import Tried
 from dovetail.audit.defence_search import try_defences as try_each
@@ -96,10 +96,8 @@ class Audited(Shown):
 
     def _table(self) -> Table:
         """A row a finding."""
-        table = Table()
-        numbers = ("without", "with", "gained")
-        for name in ("who learns of whom", "what", "attack", *numbers, "verdict"):
-            table.add_column(name, justify="right" if name in numbers else "left")
+        head = ("who learns of whom", "what", "attack", "without", "with", "gained", "verdict")
+        table = lined_table(head, left=(0, 1, 2, 6))
         several = len(self.audit.variants) > 1 or self.audit.malicious
         for each in self.findings:
             variant = f" ({each.variant})" if several else ""
@@ -185,9 +183,8 @@ def audit(
 def _tried_table(tried: Tried) -> Table:
     """A row a defence."""
     names = list(dict.fromkeys(name for cell in tried.cells for name in cell.advantage))
-    table = Table(title="Defences", title_justify="left")
-    for name in ("defence", "held out", "test", *names, "verdict", "epsilon"):
-        table.add_column(name, justify="left" if name in ("defence", "verdict") else "right")
+    head = ("defence", "held out", "test", *names, "verdict", "epsilon")
+    table = lined_table(head, left=(0, len(head) - 2), title="Defences")
     for cell in tried.cells:
         test = cell.test.get("auc", cell.test.get("accuracy", cell.test.get("r2")))
         table.add_row(

@@ -510,7 +510,7 @@ def _counted(
 
 
 def _party_table(parts: Sequence[Part]) -> Table:
-    table = plain_table("party", "blocks (columns)", "classes", "rows", "labelled", right=2)
+    table = plain_table(("party", "blocks (columns)", "classes", "rows", "labelled"), right=2)
     for part in parts:
         has_labels = part.data.labels is not None
         table.add_row(
@@ -559,7 +559,7 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:
         text += f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
     if overlaps.groups is None:
         text += " (counted without comparing ids in the clear)"
-    table = plain_table("party", "rows", "shared", f"of {centre}'s", right=3)
+    table = plain_table(("party", "rows", "shared", f"of {centre}'s"), right=3)
     for name in (*overlaps.shared, *overlaps.withheld):
         text_of = (overlaps.shown(name), overlaps.share_shown(name))
         num_rows = f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-"
@@ -568,7 +568,7 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:
 
 
 def _method_table(fits: Sequence[Fit]) -> Table:
-    table = plain_table("method", "does it fit?")
+    table = plain_table(("method", "does it fit?"))
     for fit in fits:
         style = "bold green" if fit.applies else ""
         table.add_row(terminal_text(fit.title, style=style), terminal_text(fit.reason))
@@ -577,7 +577,7 @@ def _method_table(fits: Sequence[Fit]) -> Table:
 
 def _expectations(fitting: Sequence[str]) -> Table:
     """Table of methods that fit: what receivers learn and what it gained, as was measured."""
-    table = plain_table("method", "others learn, by our audits", "gain, median of our settings")
+    table = plain_table(("method", "others learn, by our audits", "gain, median of our settings"))
     for variant, each in reported().items():
         if each.gain and methods.method_of(variant).name in fitting:
             shows = "; ".join(each.shows)
@@ -598,7 +598,7 @@ def _measured_text(method: str, variant: str | None) -> list[str]:
 
 
 def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[RenderableType, ...]:
-    table = plain_table("party", "with", "per", "sends", "receives", right=2)
+    table = plain_table(("party", "with", "per", "sends", "receives"), right=2)
     for size in messages[:_MESSAGES_SHOWN]:
         table.add_row(
             terminal_text(size.party),

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import HEAVY_HEAD, Box
 from rich.console import RenderableType
-from rich.table import Table
 
 from dovetail import methods
-from dovetail.api.shown import Shown, line, printed
+from dovetail.api.shown import Shown, line, lined_table, printed
 from dovetail.data.wording import count_text
 from dovetail.lazy import needed
 from dovetail.models.metrics import SCORES, on_rows, shown_first
@@ -222,17 +221,10 @@ class Scores(Shown, Mapping[str, Mapping[str, Value]]):
     def _parts(self, box: Box | None) -> Iterator[RenderableType]:
         """The table, in lines of this kind, and what is below it."""
         if self.names:
-            table = Table(
-                caption=self._caption or None,
-                caption_justify="left",
-                box=box,
-                pad_edge=box is not None,
-            )
-            for name in (on_rows(self.shown_scores), *self.shown_scores):
-                table.add_column(name, justify="right" if table.columns else "left")
-            for title in self:
-                table.add_row(title, *self._cells(title))
-            yield table
+            head = (on_rows(self.shown_scores), *self.shown_scores)
+            rows = ((title, *self._cells(title)) for title in self)
+            edge, below = box is not None, self._caption or None
+            yield lined_table(head, rows, caption=below, box=box, pad_edge=edge)
         yield from map(line, self.notes)
 
     def _cells(self, title: str) -> list[str]:

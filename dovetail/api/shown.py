@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from io import StringIO
 from typing import Any
@@ -104,12 +104,38 @@ def line(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ignore")
 
 
-def plain_table(*columns: str, right: int = 0) -> Table:
-    """A plain table; its last ``right`` columns are numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for index, name in enumerate(columns):
-        is_number = index >= len(columns) - right
-        table.add_column(
-            terminal_text(name), justify="right" if is_number else "left", no_wrap=is_number
-        )
+def lined_table(
+    head: Iterable[str],
+    rows: Iterable[Iterable[str | Text]] = (),
+    *,
+    left: Collection[int] = (0,),
+    title: str = "",
+    **look: Any,
+) -> Table:
+    """A table with lines.
+
+    Args:
+        head: the columns' names.
+        rows: cells; a string is made safe for a terminal.
+        left: places of the columns that hold words; the others are numbers.
+        title: what stands above it.
+        look: as ``rich.table.Table`` takes it.
+    """
+    above = terminal_text(title) if title else None
+    table = Table(title=above, title_justify="left", caption_justify="left", **look)
+    for index, name in enumerate(head):
+        table.add_column(terminal_text(name), justify="left" if index in left else "right")
+    for row in rows:
+        table.add_row(*(terminal_text(each) if isinstance(each, str) else each for each in row))
+    return table
+
+
+def plain_table(
+    head: Sequence[str], rows: Iterable[Iterable[str | Text]] = (), *, right: int = 0
+) -> Table:
+    """A table without lines, whose last ``right`` columns are numbers; cells as in another."""
+    words = range(len(head) - right)
+    table = lined_table(head, rows, left=words, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in table.columns[len(words) :]:
+        column.no_wrap = True
     return table

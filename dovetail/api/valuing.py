@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from dovetail.api.progress import talk_of
-from dovetail.api.shown import Shown, line
+from dovetail.api.shown import Shown, line, lined_table
 from dovetail.cluster import tasks_at
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Points
@@ -115,12 +114,7 @@ class Values(Shown):
     def shown(self) -> Iterator[RenderableType]:
         result, num_seeds = self.result, len(self.result["seeds"])
         head, *rows = self._cells()
-        table = Table(caption=self._caption(), caption_justify="left")
-        for index, title in enumerate(head):
-            table.add_column(title, justify="right" if index else "left")
-        for row in rows:
-            table.add_row(*row)
-        yield table
+        yield lined_table(head, rows, caption=self._caption())
         if "all" in result:
             metric = result["metric"]
             rest = f"only {', '.join(result['always'])}" if "always" in result else "no partner"

@@ -165,23 +165,19 @@ def _check_names(
 
 
 def _table(result: dict[str, Any], folder: Folder, now: datetime) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+    from dovetail.api.shown import lined_table
 
-    table = Table(title=Text(f"Certificates in {folder.path}"), title_justify="left")
-    for column in ("name", "may", "hosts", "expires"):
-        table.add_column(column)
-    rows = (
-        {"ca": {"driver": None, "hosts": [], **result["authority"]}}
-        if "authority" in result
-        else {}
-    )
-    for name, row in {**rows, **result["listed"]}.items():
+    listed = dict(result["listed"])
+    if "authority" in result:
+        listed = {"ca": {"driver": None, "hosts": [], **result["authority"]}, **listed}
+    rows = []
+    for name, row in listed.items():
         may = "sign" if name == "ca" else "listen and dial" if row["driver"] else "dial"
         expires = row["expires"]
         if expires is None:
             may, expires = "", "waits for a certificate"
         elif expires <= f"{now:%Y-%m-%d}":
             expires += " (expired)"
-        table.add_row(Text(name), may, Text(", ".join(row["hosts"])), expires)
-    return table
+        rows.append((name, may, ", ".join(row["hosts"]), expires))
+    head = ("name", "may", "hosts", "expires")
+    return lined_table(head, rows, left=range(4), title=f"Certificates in {folder.path}")

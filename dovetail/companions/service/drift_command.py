@@ -67,7 +67,7 @@ def drift(
         }
         print(json.dumps(result))
     else:
-        shown = plain_table("column", "PSI", "KS", "missing", "then", "alarm")
+        shown = plain_table(("column", "PSI", "KS", "missing", "then", "alarm"))
         for each in drifts:
             shown.add_row(
                 terminal_text(each.column),

@@ -85,7 +85,7 @@ def _taught(folder: Path, data: Path) -> bool:
 
 
 def _print(explanation: Explanation, row: int | None, on: str) -> None:
-    from dovetail.api.shown import plain_table, terminal_text
+    from dovetail.api.shown import plain_table
     from dovetail.cli.output import console
 
     out = console()
@@ -93,39 +93,28 @@ def _print(explanation: Explanation, row: int | None, on: str) -> None:
         out.print(f"{explanation.score} {explanation.base:.4f} {on}", highlight=False)
     importance = {each.column: each for each in explanation.importance}
     lost = (f"{explanation.score} lost without it", "95 %") if importance else ()
-    table = plain_table("column", "adds, mean size", *lost, right=1 + len(lost))
+    rows = []
     for name, size in explanation.mean_shares().items():
         drop = importance.get(name)
-        losing = (
-            (f"{drop.mean:.4f}", f"{drop.low:.4f} to {drop.high:.4f}")
-            if drop
-            else ("",) * len(lost)
-        )
-        table.add_row(terminal_text(name), f"{size:.4f}", *losing)
-    out.print(table)
+        losing = (f"{drop.mean:.4f}", f"{drop.low:.4f} to {drop.high:.4f}") if drop else ()
+        rows.append((name, f"{size:.4f}", *losing))
+    out.print(plain_table(("column", "adds, mean size", *lost), rows, right=1 + len(lost)))
     if row is not None:
         out.print(
             f"\nrow {row}: from {explanation.start[row]:.4f} to {explanation.outputs[row]:.4f}",
             highlight=False,
         )
-        table = plain_table("column", "adds", right=1)
-        for name, value in explanation.of_row(row).items():
-            table.add_row(terminal_text(name), f"{value:+.4f}")
-        out.print(table)
+        added = ((name, f"{value:+.4f}") for name, value in explanation.of_row(row).items())
+        out.print(plain_table(("column", "adds"), added, right=1))
     if explanation.dependence:
         out.print()
-        table = plain_table(f"{explanation.along} along", "from", "to", "", "least", "most")
+        curves = []
         for column, along in explanation.dependence.items():
             means = [mean for _, mean in along]
-            table.add_row(
-                terminal_text(column),
-                terminal_text(along[0][0]),
-                terminal_text(along[-1][0]),
-                _curve(means),
-                f"{min(means):.4f}",
-                f"{max(means):.4f}",
-            )
-        out.print(table)
+            least, most = f"{min(means):.4f}", f"{max(means):.4f}"
+            curves.append((column, along[0][0], along[-1][0], _curve(means), least, most))
+        head = (f"{explanation.along} along", "from", "to", "", "least", "most")
+        out.print(plain_table(head, curves))
 
 
 def _curve(values: Sequence[float]) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from dovetail.api.fit import Parties, fit
 from dovetail.api.lines import Partners
 from dovetail.api.methods import Method
-from dovetail.api.shown import Shown, line, terminal_text
+from dovetail.api.shown import Shown, line, lined_table
 from dovetail.errors import ConfigError
 from dovetail.lazy import needed
 from dovetail.methods.local_data import DRIVER
@@ -135,17 +134,14 @@ class Curves(Analysis):
         yield from self.notes
 
     def shown(self) -> Iterator[RenderableType]:
-        table = Table()
-        first = self._group or "group"
-        for name in (first, *_SHOWN, "95 % limits"):
-            table.add_column(terminal_text(name), justify="right" if table.columns else "left")
+        lines = []
         for name in self.medians:
             rows = [row for row in self.rows if row["group"] == name]
             for row in rows[:: max(1, len(rows) // _MOST_LINES)]:
                 numbers = [f"{row[key]:g}" for key in _SHOWN[:-1]]
                 limits = f"{row['low']:.3f} to {row['high']:.3f}"
-                table.add_row(terminal_text(name), *numbers, f"{row['survival']:.3f}", limits)
-        yield table
+                lines.append((name, *numbers, f"{row['survival']:.3f}", limits))
+        yield lined_table((self._group or "group", *_SHOWN, "95 % limits"), lines)
         yield from super().shown()
 
 
