@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, Unpack
 
 import numpy as np
 from pydantic import BaseModel
@@ -33,6 +33,7 @@ from dovetail.alignment import (
     key_values,
 )
 from dovetail.alignment.limits import Alignments, default_max_ids
+from dovetail.alignment.psi import Pace
 from dovetail.cluster import computing_at
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
@@ -252,13 +253,7 @@ class Site:
             return {part: keys.of(rows) for part, rows in parts.items()}
         return {part: self.table.ids[rows] for part, rows in parts.items()}
 
-    def align(
-        self,
-        engine: Engine,
-        *,
-        workers: Workers | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Aligned:
+    def align(self, engine: Engine, **pace: Unpack[Pace]) -> Aligned:
         """Alignment that the party starts: by ids, or by match keys.
 
         Raises:
@@ -266,22 +261,10 @@ class Site:
             PartyError: a partner refused, or did not follow the protocol.
         """
         if self.party.match:
-            return align_by_keys(engine, self.match_values(), workers=workers, progress=progress)
-        return align(
-            engine,
-            self.table.ids,
-            id_as=self.party.id_as,
-            workers=workers,
-            progress=progress,
-        )
+            return align_by_keys(engine, self.match_values(), **pace)
+        return align(engine, self.table.ids, id_as=self.party.id_as, **pace)
 
-    def count(
-        self,
-        engine: Engine,
-        *,
-        workers: Workers | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> dict[str, Overlap]:
+    def count(self, engine: Engine, **pace: Unpack[Pace]) -> dict[str, Overlap]:
         """How many rows each partner has and shares, by ids or by match keys; nobody learns which.
 
         Raises:
@@ -289,14 +272,8 @@ class Site:
             PartyError: a partner refused, or did not follow the protocol.
         """
         if self.party.match:
-            return count_by_keys(engine, self.match_values(), workers=workers, progress=progress)
-        return count_overlap(
-            engine,
-            self.table.ids,
-            id_as=self.party.id_as,
-            workers=workers,
-            progress=progress,
-        )
+            return count_by_keys(engine, self.match_values(), **pace)
+        return count_overlap(engine, self.table.ids, id_as=self.party.id_as, **pace)
 
     @property
     def max_ids(self) -> int:
