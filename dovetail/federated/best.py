@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor, nn
 
 from dovetail.errors import MessageError, TrainingError
+from dovetail.federated.party import SavedAttributes
 from dovetail.network import Message
 from dovetail.settings.models import Choose
 
@@ -108,12 +109,14 @@ class BestRound:
         return self.patience is not None and number - self.improved > self.patience
 
 
-class Snapshots:
+class Snapshots(SavedAttributes):
     """A party's weights after the last round, and after the best: the driver says which it was.
 
     Attributes:
         latest, best: the round and its weights; None: there is none.
     """
+
+    saved = ("latest", "best")
 
     def __init__(self) -> None:
         self.latest: tuple[int, dict[str, Tensor]] | None = None
@@ -140,9 +143,3 @@ class Snapshots:
         self.best = kept
         network.load_state_dict(kept[1])
         return kept[0]
-
-    def state(self) -> dict[str, Any]:
-        return {"latest": self.latest, "best": self.best}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.latest, self.best = state["latest"], state["best"]

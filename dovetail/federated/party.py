@@ -256,6 +256,22 @@ def read_settings(kind: type[S], message: Message, text: str) -> S:
         raise MessageError(wrong) from None
 
 
+class SavedAttributes:
+    """Something whose state is that of some of its attributes.
+
+    Attributes:
+        saved: their names.
+    """
+
+    saved: ClassVar[tuple[str, ...]]
+
+    def state(self) -> State:
+        return state_of(self, self.saved)
+
+    def restore(self, state: State) -> None:
+        restore_into(self, self.saved, state)
+
+
 def state_of(thing: object, names: Sequence[str]) -> State:
     """Attribute -> what it can be put back from."""
     return {name: _plain(getattr(thing, name)) for name in names}

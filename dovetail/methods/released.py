@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dovetail.federated.party import SavedAttributes
 from dovetail.models import generator
-from dovetail.network import State
 from dovetail.privacy import epsilon
 from dovetail.settings.privacy import Once
 
@@ -46,7 +46,7 @@ def released_columns(
     return columns, release
 
 
-class Release:
+class Release(SavedAttributes):
     """Release of a partner's rows, drawn once.
 
     Args:
@@ -54,6 +54,8 @@ class Release:
         once: how.
         rng: draws the noise; a site's own, which nobody else can draw again.
     """
+
+    saved = ("code_ND",)  # what left before leaves again
 
     def __init__(self, x_NF: Tensor, once: Once, rng: torch.Generator) -> None:
         self.once = once
@@ -78,13 +80,6 @@ class Release:
     @property
     def width(self) -> int:
         return int(self.code_ND.shape[1])
-
-    def state(self) -> State:
-        return {"codes": self.code_ND}
-
-    def restore(self, state: State) -> None:
-        """Restore the state, so that what left before leaves again."""
-        self.code_ND = state["codes"]
 
     def report(self) -> dict[str, Any]:
         """Epsilon of any row, JSON-ready; infinite without noise."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dovetail.data import Alignment
 from dovetail.errors import PartyError
 from dovetail.federated import Driver, Epoch, Local
+from dovetail.federated.party import SavedAttributes
 from dovetail.methods.apfed.bound import Bound
 from dovetail.methods.apfed.networks import SoloNetwork
 from dovetail.methods.apfed.private import Solo
@@ -27,14 +28,14 @@ from dovetail.methods.epochs import Epochs, warn_of
 from dovetail.methods.settings.apfed import Layers
 from dovetail.models import Model, RandomStream, network_input
 from dovetail.models.optimizers import Apart, Optimizer
-from dovetail.network import Engine, Replies, State
+from dovetail.network import Engine, Replies
 from dovetail.privacy import distance_correlation
 
 #: Fewer validation rows than this cannot tell one epoch from another.
 MIN_VALIDATION = 30
 
 
-class BestEpoch:
+class BestEpoch(SavedAttributes):
     """Keeps the networks of the epoch with the least loss on validation rows.
 
     Args:
@@ -48,6 +49,8 @@ class BestEpoch:
         epoch: the best so far; 0 if there is none.
         loss, weights: its own.
     """
+
+    saved = ("loss", "epoch", "weights")
 
     def __init__(
         self, labelled: Tensor, share: float, patience: int | None, rng: torch.Generator
@@ -90,13 +93,6 @@ class BestEpoch:
         kept = copy.deepcopy(networks)
         kept.load_state_dict(self.weights)
         return kept
-
-    def state(self) -> State:
-        return {"loss": self.loss, "epoch": self.epoch, "weights": dict(self.weights)}
-
-    def restore(self, state: State) -> None:
-        """Go on from there."""
-        self.loss, self.epoch, self.weights = state["loss"], state["epoch"], state["weights"]
 
 
 class LabelOwner(Driver):

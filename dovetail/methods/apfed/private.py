@@ -18,7 +18,7 @@ Not counted: means and scales of columns, weights of classes, a threshold chosen
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,11 +27,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
+from dovetail.federated.party import SavedAttributes
 from dovetail.methods.apfed.networks import SoloNetwork
 from dovetail.methods.apfed.unify import Gradients, Help, TradeOff, Unify, weight_of
 from dovetail.methods.common_rows import Targets
 from dovetail.models import RandomStream, network_input
-from dovetail.network import State
 from dovetail.privacy import Stepping
 from dovetail.privacy.accountant import epsilon
 from dovetail.settings.privacy import PrivateSteps, Release
@@ -82,7 +82,7 @@ class _Coding(nn.Module):
         return code_BD, code_BD if self.projection is None else self.projection(code_BD)
 
 
-class Solo(Unify):
+class Solo(SavedAttributes, Unify):
     """The label owner's steps by DP-SGD, and what its rows have spent.
 
     Args:
@@ -97,6 +97,8 @@ class Solo(Unify):
     Raises:
         ConfigError: a network of which a row has no gradient of its own.
     """
+
+    saved = ("_stepping", "_stopped")
 
     def __init__(
         self,
@@ -244,10 +246,3 @@ class Solo(Unify):
     def report(self) -> dict[str, Any]:
         """Epsilon, delta, releases, whether it is stopped; JSON-ready."""
         return {**self._stepping.report(), "epsilon": self._epsilon(), "stopped": self._stopped}
-
-    def state(self) -> State:
-        return {"stepping": self._stepping.state(), "stopped": self._stopped}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._stepping.restore(state["stepping"])
-        self._stopped = state["stopped"]

@@ -26,10 +26,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.errors import ConfigError, PartyError
+from dovetail.federated.party import SavedAttributes
 from dovetail.methods.selection import Scores, Session, check_asked, score
 from dovetail.methods.settings.shared import SelectionConfig as Config
 from dovetail.models.randomness import derive_seed
-from dovetail.network import Engine, State
+from dovetail.network import Engine
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class _Search:
         return nats
 
 
-class Chooser:
+class Chooser(SavedAttributes):
     """Keeps the best share of the data owners, scored again every so many rounds.
 
     Args:
@@ -149,6 +150,8 @@ class Chooser:
     Attributes:
         latest: what the last scoring found; None before the first, and after ``restore``.
     """
+
+    saved = ("_chosen",)
 
     def __init__(
         self,
@@ -187,11 +190,3 @@ class Chooser:
         if latest is None or latest is reported_of:
             return {}
         return {"scores": dict(latest.values), "distances": latest.distances}
-
-    def state(self) -> State:
-        """Whom it chose last."""
-        return {"chosen": self._chosen}
-
-    def restore(self, state: State) -> None:
-        """Go on with these until the next scoring."""
-        self._chosen = tuple(state["chosen"])

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dovetail.federated.party import SavedAttributes
 from dovetail.methods.settings.fedoptimus import Config
 from dovetail.models.vectors import vector_of
 from dovetail.network import State
@@ -115,8 +116,10 @@ class ServerOptimizer:
         self.m_P, self.u_P = state["m"].to(device), state["u"].to(device)
 
 
-class Iterates:
+class Iterates(SavedAttributes):
     """The last K iterates of some weights (line 8); keeps nothing if K is 1."""
+
+    saved = ("kept",)
 
     def __init__(self, num: int) -> None:
         self.num = num
@@ -135,12 +138,6 @@ class Iterates:
         for iterate in self.kept:
             total += iterate
         return total / len(self.kept)
-
-    def state(self) -> State:
-        return {"kept": list(self.kept)}
-
-    def restore(self, state: State) -> None:
-        self.kept = list(state["kept"])
 
 
 def _vector(weights: Tensor | nn.Module) -> Tensor:
