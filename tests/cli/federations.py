@@ -155,9 +155,9 @@ class Federation:
     def start(self, *arguments: object) -> Process:
         return self._begin(command, tuple(map(str, arguments)), self.local_secrets)
 
-    def start_held(self, *arguments: object) -> Process:
-        """A driver that waits before each epoch until it is allowed."""
-        self.allow(0)
+    def start_held(self, *arguments: object, allowed: int = 0) -> Process:
+        """A driver that waits before each epoch or round until it is allowed."""
+        self.allow(allowed)
         return self._begin(held_command, tuple(map(str, arguments)), self.local_secrets)
 
     def allow(self, number: int) -> None:
@@ -230,7 +230,7 @@ class Federation:
         train = ("train", "network.toml", *settings)
         whole = self.start(*train, "--out", "whole")
         assert whole.ended() == 0, whole.printed()
-        driver = self.start(*train, "--out", "stopped")
+        driver = self.start_held(*train, "--out", "stopped", allowed=6)  # killed in the sixth
         self.wait_for_lines("stopped", 5, driver)
         driver.signal(signal.SIGKILL)
         driver.ended()

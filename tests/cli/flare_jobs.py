@@ -16,8 +16,8 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -123,7 +123,7 @@ def spawn(server: Path | str, begin, words, variables):  # type: ignore[no-untyp
 
 
 def _serve(path: Path, events: Connection) -> None:
-    """Forks until the other end of ``events`` is closed, and then ends what still runs."""
+    """Forks until the other end of ``events`` is closed; a word from there ends what still runs."""
     for name in (*_MODULES, "dovetail.companions.flare.job"):
         importlib.import_module(name)
     as_in_one_process()
@@ -134,17 +134,27 @@ def _serve(path: Path, events: Connection) -> None:
         listens.bind(str(path))
         listens.listen()
         events.send("ready")
-        while events not in (ready := wait([listens, events, *running])):
-            for each in ready:
-                if isinstance(each, int):
+        while True:
+            for each in wait([listens, events, *running]):
+                if each is events:
+                    _end(running)
+                    try:
+                        events.send(events.recv())
+                    except EOFError:
+                        return
+                elif isinstance(each, int):
                     job, asked = running.pop(each)
                     job.join()
-                    with asked:
+                    with asked, suppress(OSError):  # whoever asked may have ended
                         asked.send(struct.pack("i", job.exitcode))
                 else:
                     asked, _ = listens.accept()
                     job = _forked(asked)
                     running[job.sentinel] = job, asked
+
+
+def _end(running: Mapping[int, tuple[ForkProcess, socket.socket]]) -> None:
+    """Kill jobs; whoever asked for one learns of it as of any that ends."""
     for job, _ in running.values():
         job.kill()
         job.join()
@@ -180,15 +190,20 @@ def _job(
 
 
 @contextmanager
-def launching(server: Path) -> Iterator[None]:
-    """Within it, processes of jobs are forked by the server at this path."""
+def launching(server: Path) -> Iterator[Callable[[], None]]:
+    """Within it, processes of jobs are forked by the server at this path; ends those that run."""
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(server, theirs))
     process.start()
     theirs.close()
     try:
         assert ours.recv() == "ready"
-        yield
+
+        def end_jobs() -> None:
+            ours.send("end")
+            assert ours.recv() == "end"
+
+        yield end_jobs
     finally:
         server.unlink(missing_ok=True)
         ours.close()

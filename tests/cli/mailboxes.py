@@ -73,7 +73,7 @@ CASES = {
         "clinic",
         ("lab",),
         'method = "apfed-d"\nbaselines = []\nparties = ["clinic.toml"]\ntest = 0.3\n'
-        '[apfed.distil]\nfolds = 3\nstudents = ["linear"]\n',
+        '[apfed.distil]\nfolds = 3\nteachers = ["linear"]\nstudents = ["linear"]\n',
         "distil.Begin",
     ),
 }

@@ -43,11 +43,15 @@ class Deployed:
 
     Attributes:
         forks: where a server listens that forks processes of jobs; without it NVFlare begins them.
+        server: where it listens for all tests.
+        end_jobs: ends the jobs that it has forked and that still run.
     """
 
     federation: Any
     folder: Path
     forks: Path
+    server: Path
+    end_jobs: Callable[[], None]
 
     @property
     def kits(self) -> Path:
@@ -103,17 +107,23 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     changes, forks = folder / "changes", folder / "forks"
     write_changes(changes, forks)
     path = os.pathsep.join(filter(None, (str(changes), os.environ.get("PYTHONPATH"))))
-    with flarehere.Federation(kits, {"PYTHONPATH": path}) as federation:
+    server = folder / "server"
+    with (
+        launching(server) as end_jobs,
+        flarehere.Federation(kits, {"PYTHONPATH": path}) as federation,
+    ):
         federation.start(flarehere.SERVER, *SITES)
         federation.ready(SITES)
-        yield Deployed(federation, folder, forks)
+        yield Deployed(federation, folder, forks, server, end_jobs)
 
 
 @pytest.fixture
 def forked_jobs(deployed: Deployed) -> Iterator[None]:
     """NVFlare's processes of jobs have read the libraries, as in two tests they have not."""
-    with launching(deployed.forks):
-        yield
+    deployed.forks.symlink_to(deployed.server)
+    yield
+    deployed.forks.unlink()
+    deployed.end_jobs()
 
 
 def outcome(folder: Path) -> Any:

@@ -57,7 +57,7 @@ class Case:
         names: its parties; the last is the one that stalls.
         driver: the coordinator's name.
         baselines: trained beside it.
-        long: rounds of a run that is killed in the middle.
+        long: rounds of a run that is killed in its sixth.
         changing: what a line of a round says anew when it is repeated.
         sent: party -> a message of this method that its ledger has.
         settings: of the run that is compared bit for bit.
@@ -99,7 +99,7 @@ CHFL = Case(
     MEMBERS[:2],
     "coordinator",
     ("common",),
-    30,
+    9,
     frozenset({"seconds"}),
     dict.fromkeys(MEMBERS[:2], "chfl.Trained"),
 )
@@ -108,7 +108,7 @@ HYFEM = Case(
     MEMBERS[:2],
     "server",
     ("fedper",),
-    30,
+    9,
     frozenset({"seconds"}),
     dict.fromkeys(MEMBERS[:2], "hyfem.Trained"),
 )
@@ -117,7 +117,7 @@ FEDOPTIMUS = Case(
     NAMES,
     "coordinator",
     (),
-    24,
+    9,
     frozenset({"seconds", "bytes"}),  # restoring takes messages, too
     dict.fromkeys(LABEL_OWNERS, "fedoptimus.Learned"),
     ("--set", "fedoptimus.selection={share=0.5, rows=40}"),
@@ -377,7 +377,7 @@ def test_a_member_killed_in_mid_round_costs_its_own_part_of_a_secret_sum(
 ) -> None:
     names = (*MEMBERS, "east")
     case = replace(CHFL, names=names)
-    changed = ("chfl.secure=true", "chfl.quorum=0.5", "chfl.rounds=40", "chfl.timeout_s=3")
+    changed = ("chfl.secure=true", "chfl.quorum=0.5", "chfl.rounds=10", "chfl.timeout_s=3")
     changed += ("baselines=[]", "min_participation=0")
     settings = [part for each in changed for part in ("--set", each)]
     with case.written(dovetail, tmp_path).ending() as federation:
@@ -386,12 +386,15 @@ def test_a_member_killed_in_mid_round_costs_its_own_part_of_a_secret_sum(
             path = federation.folder / f"{name}.toml"
             path.write_text(path.read_text() + "secure = true\nquorum = 0.5\n")
             joined[name] = federation.join(name)
-        driver = federation.start("train", "network.toml", "--out", "out", *settings)
+        driver = federation.start_held(
+            "train", "network.toml", "--out", "out", *settings, allowed=4
+        )
         federation.wait_for_lines("out", 3, driver)
-        joined["east"].signal(signal.SIGKILL)
+        joined["east"].signal(signal.SIGKILL)  # in the fourth round, mostly
+        federation.allow(10)
         assert driver.ended() == 0, driver.printed()
         lines = federation.lines("out")
-        assert len(lines) == 40
+        assert len(lines) == 10
         assert not any("skipped" in line for line in lines)  # each round has its average
         missed = [line for line in lines if "missed" in line]
         assert missed
@@ -402,7 +405,7 @@ def test_a_data_owner_killed_in_mid_run_costs_its_own_part_of_secret_sums(
     dovetail: Any, tmp_path: Path
 ) -> None:
     case = replace(FEDOPTIMUS, names=(*NAMES, "shop", "east"))
-    changed = ("fedoptimus.secure=true", "fedoptimus.quorum=0.5", "fedoptimus.rounds=40")
+    changed = ("fedoptimus.secure=true", "fedoptimus.quorum=0.5", "fedoptimus.rounds=10")
     changed += ("fedoptimus.timeout_s=3", "baselines=[]", "min_participation=0")
     settings = [part for each in changed for part in ("--set", each)]
     with case.written(dovetail, tmp_path).ending() as federation:
@@ -424,12 +427,15 @@ def test_a_data_owner_killed_in_mid_run_costs_its_own_part_of_secret_sums(
         assert (
             "refuses to show its embeddings: its file says fedoptimus.secure" in refused.printed()
         )
-        driver = federation.start("train", "network.toml", "--out", "out", *settings)
+        driver = federation.start_held(
+            "train", "network.toml", "--out", "out", *settings, allowed=4
+        )
         federation.wait_for_lines("out", 3, driver)
-        joined["east"].signal(signal.SIGKILL)
+        joined["east"].signal(signal.SIGKILL)  # in the fourth round, mostly
+        federation.allow(10)
         assert driver.ended() == 0, driver.printed()
         lines = federation.lines("out")
-        assert len(lines) == 40
+        assert len(lines) == 10
         missed = [line for line in lines if "missed" in line]
         assert missed
         assert_lost(missed, lines[-1], "east")
