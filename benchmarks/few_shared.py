@@ -39,7 +39,7 @@ from dovetail.models.learners.distil import Owner, StudentConfig, distil
 from dovetail.models.learners.joint import blended
 from dovetail.models.learners.rows import Rows, first_fold_only
 from dovetail.models.learners.stacked import mean_outputs
-from dovetail.models.losses import Values
+from dovetail.models.losses import SquaredError
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data
@@ -72,7 +72,7 @@ def by_map(z_RZ: Tensor, owner: Owner, seed: int) -> Tensor:
     spread_T = z_NT.std(dim=0).clamp(min=1e-9)
     folds_N = make_folds(z_NT, 4, seed=seed, regression=True)
     folds_N = first_fold_only(folds_N) if len(folds_N) > 2000 else folds_N
-    rows = Rows(owner.x_RF[known], z_NT / spread_T, folds_N, loss=Values())
+    rows = Rows(owner.x_RF[known], z_NT / spread_T, folds_N, loss=SquaredError())
     fitted = fit_all(list(LEARNERS.values()), rows, seed=seed, encode_on=owner.x_RF)
     wanted, filled_RZ = owner.labelled & ~known, z_RZ.clone()
     said_NT = best_of(fitted, rows).outputs(owner.x_RF[wanted]) * spread_T

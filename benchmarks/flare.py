@@ -40,7 +40,7 @@ from benchmarks._line import issue, listening, running
 from benchmarks.apfed_stream import CASES, Turns
 from dovetail.companions.flare import site as site_files
 from dovetail.companions.flare.calls import Answers, collab_calls, quiet
-from dovetail.companions.flare.federation import SERVER, Federation, provision
+from dovetail.companions.flare.federation import SERVER, FlareFederation, provision
 from dovetail.network import InProcess, LedgerFile, Party, encode
 from dovetail.network.calls import Calls
 from dovetail.network.host import Host
@@ -239,7 +239,7 @@ def main() -> None:
         job = folder / "benchmark"
         write_job(job, vars(given))
         environment = {OUT: str(out), "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-        with Federation(kits, environment) as federation:
+        with FlareFederation(kits, environment) as federation:
             federation.start(SERVER, *PARTIES)
             federation.ready(PARTIES)
             number = federation.submit(job)

@@ -49,7 +49,7 @@ def judged(model: Fitted, owner: Owner) -> dict[str, float]:
 def taught(owner: Owner, partner_x: Tensor, *, seed: int) -> dict[str, Tensor]:
     """Teacher -> (K, R, C) outputs: APFed-D's, its partner in this process."""
     every_row = torch.arange(len(partner_x))
-    table = distil_run.Table(owner.x_RF, {"partner": every_row})
+    table = distil_run.AlignedRows(owner.x_RF, {"partner": every_row})
     config = Config(exchange="gradients")
     active = distil_run.Active(owner, table, None, config, Local("owner"), seed=seed)
     shared = SharedRows("partner", partner_x, every_row)

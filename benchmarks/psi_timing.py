@@ -20,7 +20,7 @@ from scipy.stats import ttest_ind
 from benchmarks import _results
 from dovetail.alignment import (
     KeyResponder,
-    Reading,
+    MatchFormats,
     Responder,
     count_by_keys,
     count_overlap,
@@ -59,7 +59,7 @@ def ids_of(turn: int, shared: bool) -> dict[str, float]:
 def keys_of(names: list[str | None]) -> list[KeyValues]:
     """The only match key of a table of names."""
     table = table_from_arrays("t", {"name": np.array(names, dtype=object)})
-    return [key_values(match_key(["text(name)"]), {"name": table.column("name")}, Reading())]
+    return [key_values(match_key(["text(name)"]), {"name": table.column("name")}, MatchFormats())]
 
 
 def matched(turn: int, shared: bool) -> dict[str, float]:

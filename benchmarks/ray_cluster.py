@@ -186,7 +186,7 @@ def of_own(address: str, note: Callable[..., None]) -> None:
     points_N32 = rng.integers(0, 128, (200_000, 32), dtype=np.uint8)
     words = np.array([f"word{number}" for number in range(5000)])
     texts = np.array([" ".join(rng.choice(words, 12)) for _ in range(100_000)], dtype=object)
-    owner, layout = encrypted.Owner(), encrypted.Layout.best(2_000, 1, 8_000)
+    owner, layout = encrypted.SecretKey(), encrypted.Layout.best(2_000, 1, 8_000)
     targets_L1 = rng.integers(-(2**10), 2**10, (2_000, 1))
     wire = owner.encrypt(targets_L1, layout, nonce)
     partner = encrypted.Encrypted(layout, owner.public_key(nonce), wire, nonce)

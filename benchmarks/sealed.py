@@ -31,7 +31,7 @@ from benchmarks import _results
 from dovetail.data import Alignment, SharedRows
 from dovetail.federated import Local
 from dovetail.methods.apfed import sealed
-from dovetail.methods.apfed.distil import Table
+from dovetail.methods.apfed.distil import AlignedRows
 from dovetail.models.learners import NO_FOLD
 from dovetail.models.learners.distil import Owner
 from dovetail.models.losses import CLASSES
@@ -126,7 +126,7 @@ def steps() -> list[dict[str, Any]]:
         steps.append({"step": what, "s": round(seconds, 3), "MB": round(num_bytes(made) / 1e6, 2)})
         return made
 
-    owner = timed("keys", encrypted.Owner, lambda made: 0)
+    owner = timed("keys", encrypted.SecretKey, lambda made: 0)
     key = owner.public_key(nonce)
     wire = timed("encrypt", lambda: owner.encrypt(targets, layout, nonce), lambda made: made.nbytes)
     given = encrypted.Encrypted(layout, key, wire, nonce)
@@ -150,7 +150,7 @@ def exchange(labels: int, rows: int, classes: int) -> dict[str, Any]:
     folds_R[:labels] = torch.arange(labels) % 4
     targets_RC = F.one_hot(truth_R, classes).float()
     everyone = torch.arange(rows)
-    table = Table.of(x_RF, "bank", Alignment({"bank": everyone, "shop": everyone}))
+    table = AlignedRows.of(x_RF, "bank", Alignment({"bank": everyone, "shop": everyone}))
     owner = Owner(x_RF, targets_RC, folds_R, CLASSES)
     active = sealed.Active(owner, table, None, Local("bank"), seed=1, max_rows=rows)
     partner = sealed.Partner(SharedRows("shop", theirs_RF, everyone), None, Local("shop"))

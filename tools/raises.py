@@ -284,7 +284,7 @@ ALLOWED = {
     "data.vectors.": "counts of words, of which there are some; Words.fit refuses none",
     "methods.facets.views.whitened": "of an audit's finite features",
     "methods.limits.code_rank": "codes, which are checked to be finite",
-    "methods.released.Release.__init__": "standardised features, which are finite",
+    "methods.released.ReleasedRows.__init__": "standardised features, which are finite",
     "methods.selection.score": "finite scores of groups",
     "models.calibration._fitted": "scores of a model, which are finite",
     "models.folders.write_keys": "writes tensors of its own",

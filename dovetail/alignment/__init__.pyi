@@ -3,8 +3,8 @@
 from dovetail.alignment.curve import Workers as Workers
 from dovetail.alignment.ids import normalise as normalise
 from dovetail.alignment.matchkeys import Keys as Keys
+from dovetail.alignment.matchkeys import MatchFormats as MatchFormats
 from dovetail.alignment.matchkeys import MatchKey as MatchKey
-from dovetail.alignment.matchkeys import Reading as Reading
 from dovetail.alignment.matchkeys import key_values as key_values
 from dovetail.alignment.matchkeys import match_key as match_key
 from dovetail.alignment.matchkeys import rate as rate

@@ -180,7 +180,7 @@ def _library(name: str, what: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Reading:
+class MatchFormats:
     """How a party writes what it compares.
 
     Attributes:
@@ -193,7 +193,7 @@ class Reading:
 
 
 #: Function -> what becomes of one value.
-_OF_ONE: Mapping[str, Callable[[Any, Reading], str]] = {
+_OF_ONE: Mapping[str, Callable[[Any, MatchFormats], str]] = {
     "text": lambda value, reading: "".join(words(_text_of(value))),
     "name": lambda value, reading: " ".join(name_words(_text_of(value))),
     "initial": lambda value, reading: "".join(name_words(_text_of(value)))[:1],
@@ -339,7 +339,7 @@ def _alone(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return alone
 
 
-def key_values(key: MatchKey, columns: Mapping[str, Column], reading: Reading) -> KeyValues:
+def key_values(key: MatchKey, columns: Mapping[str, Column], reading: MatchFormats) -> KeyValues:
     """The key of every row.
 
     The key's own text is part of the value: values of two keys never meet, whatever they are.
@@ -375,7 +375,7 @@ def _choices(distinct: set[str], num_rows: int) -> int:
 
 
 def _component_values(
-    each: Component, columns: Mapping[str, Column], reading: Reading
+    each: Component, columns: Mapping[str, Column], reading: MatchFormats
 ) -> np.ndarray:
     """(N,) objects that are text; "" where missing."""
     for name in each.columns:

@@ -32,7 +32,7 @@ from rich.progress import (
 from rich.text import Text
 
 from dovetail.api.shown import scores_of, unit_of, waiting_text
-from dovetail.methods.base import Epochs, Passing, Points, Progress, Waiting
+from dovetail.methods.base import Epochs, ForwardedProgress, Points, Progress, Waiting
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
 from dovetail.node.probes import gauge
@@ -247,7 +247,7 @@ _log = logging.getLogger("dovetail.train")
 _log.addHandler(logging.NullHandler())  # else Python prints warnings that nobody handles
 
 
-class Logged(Passing):
+class Logged(ForwardedProgress):
     """Logs, and passes on."""
 
     def print(self, text: str) -> None:
@@ -275,7 +275,7 @@ class Logged(Passing):
             yield ended
 
 
-class Probed(Passing):
+class Probed(ForwardedProgress):
     """Passes progress on, and keeps what probes and Prometheus ask for.
 
     Args:

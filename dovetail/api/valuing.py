@@ -24,7 +24,7 @@ from dovetail.runs.runfile import load_run
 from dovetail.runs.runfolder import using
 from dovetail.runs.setup import load_data, setup, threads_for
 from dovetail.runs.shapley import MEASURES
-from dovetail.runs.value import Kept, valued_of, with_joint
+from dovetail.runs.value import CoalitionScores, valued_of, with_joint
 from dovetail.runs.value import value as value_of
 from dovetail.runs.valuing import about, folders_of, write_csv
 
@@ -253,7 +253,7 @@ def value(
         coalitions = folder / "value.jsonl"
         if fresh:
             coalitions.unlink(missing_ok=True)
-        kept = Kept(coalitions, about(run_file))
+        kept = CoalitionScores(coalitions, about(run_file))
         stack.enter_context(threads_for(loaded))
         tasks = stack.enter_context(tasks_at(ray, "ray"))
 

@@ -15,7 +15,7 @@ from dovetail.audit.attacks import columns, factors, labels, membership, rows
 from dovetail.audit.attacks.exact import exact
 from dovetail.audit.attacks.exact import threat as exact_threat
 from dovetail.audit.attacks.labels import Label, each_label
-from dovetail.audit.tape import Followed, Table, Tape
+from dovetail.audit.tape import ChannelSummary, Followed, Tape
 from dovetail.audit.verdict import Finding, Measured, finding
 from dovetail.data import Classification, PartyData
 from dovetail.methods.base import Points
@@ -92,7 +92,7 @@ class _Attacks:
     scene: Scene
     settings: Settings
 
-    def of_table(self, channel: Channel, table: Table) -> Iterator[Finding]:
+    def of_table(self, channel: Channel, table: ChannelSummary) -> Iterator[Finding]:
         """Labels and columns from what was seen row by row."""
         scene, settings = self.scene, self.settings
         samples, tensors = table.views()

@@ -42,7 +42,7 @@ BEST_ALONE = "the best local model"
 
 
 @dataclass(frozen=True)
-class Cell:
+class DefenceCost:
     """Cost of one defence, and what attacks still find.
 
     Attributes:
@@ -80,7 +80,7 @@ class Tried:
     """
 
     variant: str
-    cells: Sequence[Cell]
+    cells: Sequence[DefenceCost]
     limit: Verdict
     recommended: str | None
     seconds: float
@@ -155,7 +155,7 @@ def _tried() -> str:
     return name_list([name for each in audited if each for name in each.tried], at_most=20)
 
 
-def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
+def recommend(cells: Sequence[DefenceCost], limit: Verdict) -> str | None:
     """The best on held-out rows of those within the limit, one that sends nothing left out."""
     within = [
         cell
@@ -230,7 +230,7 @@ def _draw(task: Training, variant: str, seed: int, grid: Grid, held: Any) -> tup
     return drawn, lengths
 
 
-def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
+def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> DefenceCost:
     """Cell averaged over all seeds."""
     by_key: dict[tuple[str, ...], list[Finding]] = {}
     for each in drawn:
@@ -240,7 +240,7 @@ def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
     of_messages = [each for each in means if each.channel != "model"]
     spent = [each.epsilon for each in drawn if each.epsilon is not None]
     scores = [key for key, value in drawn[0].test.items() if isinstance(value, float)]
-    return Cell(
+    return DefenceCost(
         name,
         guarantee,
         sum(each.held_out for each in drawn) / len(drawn),

@@ -23,7 +23,7 @@ MAX_WIDTH = 512
 FOLLOWED, MAX_STREAMS, MAX_STEPS = 1000, 8, 400
 
 
-class Table:
+class ChannelSummary:
     """The first, last and mean of what one channel said of each kept sample."""
 
     def __init__(self, num_samples: int, width: int) -> None:
@@ -119,7 +119,7 @@ class Tape:
     def __init__(self, reading: Reading, num_samples: Mapping[str, int]) -> None:
         self._reading = reading
         self._num_samples = num_samples
-        self.tables: dict[Channel, Table] = {}
+        self.tables: dict[Channel, ChannelSummary] = {}
         self.logits: dict[Channel, Followed] = {}
         self.weights: dict[tuple[str, str], list[Weights]] = {}
         self.answered: dict[str, int] = {}
@@ -146,6 +146,6 @@ class Tape:
         width = seen.values_BD.flatten(1).shape[1]
         table = self.tables.get(seen.channel)
         if table is None or table.width != width:  # a party that began anew with other codes
-            table = Table(self._num_samples[seen.channel.order], width)
+            table = ChannelSummary(self._num_samples[seen.channel.order], width)
             self.tables[seen.channel] = table
         table.add(seen.samples_B, seen.values_BD)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dovetail.errors import DovetailError, PartyError, TrainingError
 from dovetail.network import Engine, Message, Pending, Replies
-from dovetail.network.counting import Counted
+from dovetail.network.counting import Tally
 from dovetail.network.engine import R
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class LeftOut:
     """Reports the 1st, 10th, 100th, ... step or round that a party is left out of."""
 
     def __init__(self) -> None:
-        self._counted: dict[str, Counted] = {}  # a name with a number in it is no kind of another
+        self._counted: dict[str, Tally] = {}  # a name with a number in it is no kind of another
 
     def warn(self, party: str, reason: str, network: Engine | None = None) -> None:
         """Once more; the reason starts with where: "epoch 3, step 12: its disk is full".
@@ -47,7 +47,7 @@ class LeftOut:
 
     def _so_far(self, party: str) -> str | None:
         """Text to add to the line this time; None if none is due."""
-        count = self._counted.setdefault(party, Counted()).once_more()
+        count = self._counted.setdefault(party, Tally()).once_more()
         if not count:
             return None
         return f" (left out {count:,} times so far)" if count > 1 else ""

@@ -22,8 +22,8 @@ from dovetail.alignment import (
     Aligned,
     KeyResponder,
     Keys,
+    MatchFormats,
     Overlap,
-    Reading,
     Responder,
     Workers,
     align,
@@ -238,7 +238,7 @@ class Site:
         Raises:
             ConfigError: a library that is missing.
         """
-        reading = Reading(self.party.match_dates, self.party.match_region)
+        reading = MatchFormats(self.party.match_dates, self.party.match_region)
         columns = self.table.matching
         return Keys(key_values(key, columns, reading) for key in self.party.match_keys())
 
@@ -349,7 +349,7 @@ class Progress:
         return nullcontext(_silent)
 
 
-class Passing(Progress):
+class ForwardedProgress(Progress):
     """Passes all on to who else watches.
 
     Args:

@@ -25,7 +25,7 @@ from dovetail.settings.privacy import Once
 
 def released_columns(
     x: Tensor, once: Once, name: str, lasting: bytes | None
-) -> tuple[Tensor, Release]:
+) -> tuple[Tensor, ReleasedRows]:
     """A party's rows as its answers may know them: what it releases once, in its columns' place.
 
     Whatever is asked, and however often, reveals no more of a row than this one release. At a site
@@ -41,12 +41,12 @@ def released_columns(
     purpose = [name, "released", repr(once)]
     if lasting is not None:
         purpose.append(hashlib.sha256(flat_NF.numpy().tobytes()).hexdigest())
-    release = Release(flat_NF, once, generator(0, *purpose, secret=lasting))
+    release = ReleasedRows(flat_NF, once, generator(0, *purpose, secret=lasting))
     columns: Tensor = release.columns().view(x.shape)
     return columns, release
 
 
-class Release(SavedAttributes):
+class ReleasedRows(SavedAttributes):
     """Release of a partner's rows, drawn once.
 
     Args:

@@ -48,7 +48,7 @@ def installed() -> Mapping[str, FileRecord]:
     return found
 
 
-class Table(MutableMapping[str, "Method"]):
+class MethodTable(MutableMapping[str, "Method"]):
     """Name -> method, which is imported when it is asked for; a script can put in its own."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def _method_of_record(record: FileRecord) -> Method:
 
 
 #: Where two have a variant of one name, ``method =`` means the first's.
-METHODS = Table()
+METHODS = MethodTable()
 
 
 def every() -> Mapping[str, Method]:

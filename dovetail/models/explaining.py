@@ -184,7 +184,7 @@ class Explanation:
         return report
 
 
-class Groups:
+class FeatureGroups:
     """Raw columns and the features that each became, block by block.
 
     Args:
@@ -255,7 +255,7 @@ def explain(
     Raises:
         ModelError: a model without raw columns.
     """
-    groups = Groups(model)
+    groups = FeatureGroups(model)
     rng = np.random.default_rng(seed)
     name = headline(model.task)
     base: float | None = None
@@ -283,7 +283,7 @@ def explain(
 
 def importance_of(
     model: Explained,
-    groups: Groups,
+    groups: FeatureGroups,
     x: Mapping[str, Tensor],
     labels_N: Tensor,
     repeats: int,
@@ -331,7 +331,7 @@ def importance_of(
 
 def _moved_outputs(
     model: Explained,
-    groups: Groups,
+    groups: FeatureGroups,
     drawn: Mapping[str, Tensor],
     dealt: Mapping[str, Tensor],
     names: Sequence[str],
@@ -361,7 +361,7 @@ def _explained_outputs(task: Task, outputs_NC: Tensor, outputs_N: Tensor | None 
 
 def _shares(
     model: Explained,
-    groups: Groups,
+    groups: FeatureGroups,
     x: Mapping[str, Tensor],
     background: Mapping[str, Tensor],
     rng: np.random.Generator,
@@ -522,7 +522,7 @@ def _gradients(
 
 def _orders(
     model: Explained,
-    groups: Groups,
+    groups: FeatureGroups,
     x: Mapping[str, Tensor],
     background: Mapping[str, Tensor],
     classes_N: Tensor,
@@ -567,7 +567,7 @@ def _class_along(model: Explained, x: Mapping[str, Tensor]) -> int:
 
 
 def _along(
-    model: Explained, groups: Groups, x: Mapping[str, Tensor], column: str, which: int
+    model: Explained, groups: FeatureGroups, x: Mapping[str, Tensor], column: str, which: int
 ) -> list[tuple[str, float]]:
     """Value -> the mean of the output: this class's probability, or the value."""
     fitted = groups.fitted[column]

@@ -142,7 +142,7 @@ CLASSES = Classes()
 
 
 @dataclass(frozen=True)
-class Values(Loss):
+class SquaredError(Loss):
     """A standardised value, or several."""
 
     def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -348,7 +348,7 @@ class Binaries(_Several):
 
 
 @dataclass(frozen=True)
-class Numbers(_Several):
+class SquaredErrors(_Several):
     """Several standardised values."""
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -375,8 +375,8 @@ def loss_of(task: dd.Task) -> Loss:
             return Rates()
         return Gamma() if isinstance(task, dd.Amounts) else Poisson()
     if isinstance(task, (dd.MultiLabel, dd.MultiTarget)):
-        return Binaries() if isinstance(task, dd.MultiLabel) else Numbers()
-    return Pinball(task.shares) if isinstance(task, dd.Quantiles) else Values()
+        return Binaries() if isinstance(task, dd.MultiLabel) else SquaredErrors()
+    return Pinball(task.shares) if isinstance(task, dd.Quantiles) else SquaredError()
 
 
 def targets_of(task: dd.Task, labels_N: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ class Optimizer:
             }
 
 
-class Apart:
+class OptimizerGroup:
     """Several optimizers, of parameters of their own, that step together.
 
     Args:
@@ -196,10 +196,12 @@ class Apart:
 
 def head_apart(
     config: HeadConfig, rest: Iterable[nn.Parameter], head: Iterable[nn.Parameter]
-) -> Optimizer | Apart:
+) -> Optimizer | OptimizerGroup:
     """Optimizer of a network's head and of the rest of it."""
     given = {"learning_rate": config.head_learning_rate, "weight_decay": config.head_weight_decay}
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
         return Optimizer.of(config, [*rest, *head])
-    return Apart(Optimizer.of(config, rest), Optimizer.of(config.model_copy(update=given), head))
+    return OptimizerGroup(
+        Optimizer.of(config, rest), Optimizer.of(config.model_copy(update=given), head)
+    )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ModelError
-from dovetail.models.explaining import Explained, Groups, importance_of
+from dovetail.models.explaining import Explained, FeatureGroups, importance_of
 from dovetail.models.metrics import headline, score
 from dovetail.models.threads import one_thread
 
@@ -57,7 +57,7 @@ def relied(
     """
     answers = {f"{name}: what it answers": name for name in partners}
     try:
-        groups = Groups(model, answers)
+        groups = FeatureGroups(model, answers)
     except ModelError:
         return None
     if not len(labels_N) or len(groups.names) > _MOST:

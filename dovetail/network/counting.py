@@ -20,7 +20,7 @@ def kind_of(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-class Counted:
+class Tally:
     """How often each kind of thing has happened."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Counted:
     def once_more(self, *kind: str) -> int:
         """How often this kind has happened by now if that is to be told, else 0.
 
-        >>> counted = Counted()
+        >>> counted = Tally()
         >>> [counted.once_more("shop", f"late by {number} s") for number in range(12)]
         [1, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0]
         """

@@ -71,7 +71,7 @@ _Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)
-class Head:
+class LedgerHead:
     """Where one party's ledger stood: lines, hash of the last, root of the tree over all."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -97,10 +97,10 @@ class Head:
         identity.check(self.of, self.statement(), bytes.fromhex(self.proof))
 
 
-_HEAD = TypeAdapter(Head)
+_HEAD = TypeAdapter(LedgerHead)
 
 
-def read_head(fields: Mapping[str, Any], party: str) -> Head:
+def read_head(fields: Mapping[str, Any], party: str) -> LedgerHead:
     """A head of this party's ledger, as it was written or told.
 
     Raises:
@@ -132,7 +132,7 @@ class Heads:
             NetworkError: the lines cannot be forced to the disk.
         """
         self._ledger.sync()
-        head = Head(
+        head = LedgerHead(
             self._ledger.party,
             self._ledger.num_lines,
             self._ledger.last_hash,
@@ -144,9 +144,9 @@ class Heads:
         self._write(head)
         return json.dumps(vars(head))
 
-    def last(self, parties: Sequence[str]) -> dict[str, Head]:
+    def last(self, parties: Sequence[str]) -> dict[str, LedgerHead]:
         """Party -> the last head of its ledger that was told; its own, and those of these."""
-        heads: dict[str, Head] = {}
+        heads: dict[str, LedgerHead] = {}
         for party in (self._ledger.party, *parties):
             with suppress(NetworkError):  # damaged: dovetail ledger says so
                 for head in heads_of(self._ledger.path.parent, party):
@@ -176,7 +176,7 @@ class Heads:
             head.check(self._identity)
         self._write(head)
 
-    def _write(self, head: Head) -> None:
+    def _write(self, head: LedgerHead) -> None:
         now = time.monotonic()
         name = _file_name(head.of)
         if not name:
@@ -192,7 +192,7 @@ class Heads:
             self._kept[head.of] = now
 
 
-def _read(party: str, text: str) -> Head:
+def _read(party: str, text: str) -> LedgerHead:
     try:
         if len(text) > _MAX_HEAD:
             raise ValueError("too long")
@@ -204,7 +204,7 @@ def _read(party: str, text: str) -> Head:
         ) from None
 
 
-def _write(path: Path, head: Head, *, for_good: bool) -> None:
+def _write(path: Path, head: LedgerHead, *, for_good: bool) -> None:
     """Append it, or put it instead of the last, which was not to stay."""
     make_folder(path.parent)
     fields = {**vars(head), "stays": for_good}
@@ -335,7 +335,7 @@ def _file_name(party: str) -> str:
         return ""  # of no party that is known over a network
 
 
-def heads_of(site_folder: Path, party: str) -> Iterator[Head]:
+def heads_of(site_folder: Path, party: str) -> Iterator[LedgerHead]:
     """The heads of a party's ledger that a site keeps, in the order in which they were told.
 
     Raises:

@@ -32,7 +32,7 @@ from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError
 from dovetail.network.control import Failed
-from dovetail.network.heads import FOLDER, Head, heads_of, read_head
+from dovetail.network.heads import FOLDER, LedgerHead, heads_of, read_head
 from dovetail.network.ledger import files_of, verify
 from dovetail.network.renewal import check_proof
 from dovetail.network.tree import leaf_hash, path, root_of
@@ -423,7 +423,7 @@ class Proved:
     party: str
     line: int
     text: str
-    head: Head
+    head: LedgerHead
 
 
 def check_line(proof: Path, *, authorities: Sequence[x509.Certificate] = ()) -> Proved:

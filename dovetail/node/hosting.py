@@ -37,7 +37,7 @@ def shown_by(site: Site, certificates: Path | None) -> Certified:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenSite:
     """A site that this process has open.
 
     Attributes:
@@ -83,7 +83,7 @@ def opened_home(
     parked: Parked | None = None,
     *,
     wait_s: float = 0.0,
-) -> Iterator[Opened]:
+) -> Iterator[OpenSite]:
     """The party's site, while the context is open.
 
     Args:
@@ -128,5 +128,5 @@ def opened_home(
             account=runs.account,
             on_notice=runs.noticed,
         )
-        yield Opened(kept.path, host, teller, refusals, shown)
+        yield OpenSite(kept.path, host, teller, refusals, shown)
         teller.stopped(ledger.last_hash)

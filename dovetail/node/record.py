@@ -29,7 +29,7 @@ from cryptography import x509
 from pydantic import AwareDatetime, Field, ValidationError
 
 from dovetail.errors import ConfigError, MessageError, NetworkError
-from dovetail.network.heads import Head, read_head
+from dovetail.network.heads import LedgerHead, read_head
 from dovetail.network.ledger import verify
 from dovetail.network.renewal import Identity, check_proof
 from dovetail.network.retry import write_text
@@ -178,7 +178,7 @@ def write_record(
     driver: str,
     parties: Sequence[str],
     proposal: str,
-    heads: Mapping[str, Head],
+    heads: Mapping[str, LedgerHead],
     accounts: Mapping[str, Account],
     samples: str,
     identity: Identity | None,

@@ -50,7 +50,7 @@ from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party, State
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Checkpointed, StatefulParty
-from dovetail.network.counting import Counted, times
+from dovetail.network.counting import Tally, times
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.quota import Quota, QuotaError
 from dovetail.network.renewal import Identity
@@ -297,7 +297,7 @@ class Runs:
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
-        self._notices: dict[str, Counted] = {}  # driver -> what it says of answers
+        self._notices: dict[str, Tally] = {}  # driver -> what it says of answers
         self._makers: dict[str, Maker] = {}
         for method in methods.every().values():
             self._makers |= method.members(site, allowed)
@@ -400,7 +400,7 @@ class Runs:
     def noticed(self, driver: str, run: str, why: str) -> None:
         """A driver says what it does with what this party answers; called with each kind at
         times."""
-        count = self._notices.setdefault(driver, Counted()).once_more(run, why)
+        count = self._notices.setdefault(driver, Tally()).once_more(run, why)
         if count:
             self._teller.print(f"run {run}: {driver!r} {why}{times(count)}")
 

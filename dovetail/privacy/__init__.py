@@ -1,6 +1,6 @@
 """Whatever bounds, hides or noises a tensor before it leaves a party."""
 
-from dovetail.privacy.accountant import Account, epsilon, most_releases
+from dovetail.privacy.accountant import Accountant, epsilon, most_releases
 from dovetail.privacy.budget import Budget, within
 from dovetail.privacy.labels import in_stages, randomised
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total

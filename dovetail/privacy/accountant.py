@@ -81,7 +81,7 @@ def most_releases(budget: float, noise: float, delta: float) -> int:
 
 
 @dataclass
-class Account:
+class Accountant:
     """How often each sample was released to one receiver, in units of one row's sensitivity.
 
     Attributes:

@@ -302,7 +302,7 @@ def _read(wire: np.ndarray, num_bytes: int) -> np.ndarray:
 # --- The owner ----------------------------------------------------------------------------------
 
 
-class Owner:
+class SecretKey:
     """A key, which encrypts targets and decrypts answers; it follows from a seed.
 
     A seed encrypts one set of targets: two under the same nonce and errors would show their

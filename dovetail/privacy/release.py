@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.models.randomness import generator
-from dovetail.privacy.accountant import Account, most_releases
+from dovetail.privacy.accountant import Accountant, most_releases
 from dovetail.settings.privacy import Release
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Releasing:
         if rng is None:
             rng = generator(0, what, secret=secrets.token_bytes(32))
         self._rng = rng
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, Accountant] = {}
         self._stopped: set[str] = set()
         self._least = 0
         if before is not None:
@@ -133,8 +133,8 @@ class Releasing:
             for name, account in self._accounts.items()
         }
 
-    def _account(self, receiver: str) -> Account:
-        made = Account(
+    def _account(self, receiver: str) -> Accountant:
+        made = Accountant(
             self.release.noise / 2,
             self.release.delta,
             torch.zeros(0, dtype=torch.int64),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from dovetail.models.randomness import generator
-from dovetail.privacy.accountant import Account, most_releases
+from dovetail.privacy.accountant import Accountant, most_releases
 from dovetail.settings.privacy import PrivateSteps
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Stepping:
         self._rng = rng
         self._stopped = False
         zeros = torch.zeros(num_rows, dtype=torch.int64)
-        self._account = Account(steps.noise / 2, steps.delta, zeros)
+        self._account = Accountant(steps.noise / 2, steps.delta, zeros)
 
     def allowed(self, visits: int) -> bool:
         """Whether every row may be visited so often once more."""

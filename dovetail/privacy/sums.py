@@ -54,7 +54,7 @@ class SharedRounds(Protocol):
         """The sum that this round's share is of: this one, written down now, or another before."""
 
 
-class InMemory:
+class RoundsInMemory:
     """Shared rounds of a party that lives as long as its run."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class SecretSums:
         self._identity = identity
         self._driver = driver
         self._members = members
-        self._rounds = rounds or InMemory()
+        self._rounds = rounds or RoundsInMemory()
         self._keys: tuple[int, MaskKeys] | None = None
         self.quorum = quorum
         self._lasting: _Lasting | None = None

@@ -53,7 +53,7 @@ class Bin(_Read):
     was: float
 
 
-class Curves(_Read):
+class SurvivalCurves(_Read):
     """The share without an event: predicted, mean over the rows, and Kaplan and Meier's."""
 
     times: list[float]
@@ -88,7 +88,7 @@ class Judged(_Read):
     threshold: float | None = None
     roc: list[tuple[float, float]] = []
     precision_recall: list[tuple[float, float]] = []
-    curves: Curves | None = None
+    curves: SurvivalCurves | None = None
     calibration: list[Horizon] = []
     labels: dict[str, dict[str, float]] = {}
     relied: Relied | None = None

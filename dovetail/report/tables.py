@@ -18,7 +18,7 @@ from dovetail.models.metrics import TITLES as NAMES
 from dovetail.models.recovered import over_seeds, recovered_text
 from dovetail.report.chart import mean_std
 from dovetail.report.folder import Run, Seed, Sent
-from dovetail.report.views import Cell, TableView
+from dovetail.report.views import StyledCell, TableView
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,14 @@ def score_table(run: Run, titles: Titles) -> TableView:
     rows = scored(run)
     columns = [score for score in SCORES if any(row.values(score) for row in rows)]
     tested = tested_rows(run)
-    body: list[Sequence[str | Cell]] = []
+    body: list[Sequence[str | StyledCell]] = []
     for row in rows:
         title = titles.title(row.name) + (", so far" if row.partial else "")
         seconds = [s.done[row.name].seconds for s in run.seeds if row.name in s.done]
         took = f"{mean_std(seconds)[0]:,.1f}" if seconds else ""
         cells = [value_text(row.values(score)) for score in columns]
         cells += [tested.get(row.name, "–")] if tested else []
-        body.append((Cell(title, "main") if row.name == run.method else title, *cells, took))
+        body.append((StyledCell(title, "main") if row.name == run.method else title, *cells, took))
     many = max((len(row.parties) for row in rows), default=1)
     over = [f"mean of {many} parties"] if many > 1 else []
     over += [f"mean ± standard deviation of {len(run.seeds)} seeds"] if len(run.seeds) > 1 else []
@@ -235,7 +235,7 @@ def party_table(run: Run, titles: Titles) -> TableView | None:
 def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
     """Table of one score: methods and baselines by run."""
     rows_by_run = [{row.name: row for row in scored(run)} for run in runs]
-    body: list[Sequence[str | Cell]] = []
+    body: list[Sequence[str | StyledCell]] = []
     row_cells = [
         f"{value_text(rows[run.method].values(score))}" if run.method in rows else "–"
         for run, rows in zip(runs, rows_by_run, strict=True)
@@ -243,7 +243,7 @@ def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
     titles = [names.of(run.method) for run in runs]
     same = len({run.method for run in runs}) == 1
     first = titles[0].title(runs[0].method) if same else "the run's own method"
-    body.append((Cell(first, "main"), *row_cells))
+    body.append((StyledCell(first, "main"), *row_cells))
     if not same:
         shorts = [each.short(run.method) for each, run in zip(titles, runs, strict=True)]
         body.append(("which is", *shorts))
@@ -713,10 +713,10 @@ def settings_table(runs: Sequence[Run], names: Names) -> TableView:
     each = [_settings_of(run, names) for run in runs]
     keys = list(dict.fromkeys(key for settings in each for key in settings))
     differing = [key for key in keys if len({settings.get(key) for settings in each}) > 1]
-    body: list[Sequence[str | Cell]] = []
+    body: list[Sequence[str | StyledCell]] = []
     for key in [*differing, *(key for key in keys if key not in differing)]:
         values = [settings.get(key, "–") for settings in each]
-        body.append((Cell(key, "main") if key in differing else key, *values))
+        body.append((StyledCell(key, "main") if key in differing else key, *values))
     caption = "run.toml as resolved" + ("; what differs stands first" if differing else "")
     head = ("key", *(run.name for run in runs)) if len(runs) > 1 else ("key", "value")
     return TableView(caption, head, body)

@@ -34,7 +34,7 @@ COLOURS = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class StyledCell:
     """A cell of a style of its own.
 
     Attributes:
@@ -57,7 +57,7 @@ class TableView:
 
     caption: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str | StyledCell]]
     numbers: Collection[int] = ()
     stack: bool = False
 
@@ -244,7 +244,7 @@ def _methods_table(fits: Sequence[Fit]) -> TableView:
     rows = []
     for fit in fits:
         verdict, _, reason = fit.reason.partition(": ")
-        rows.append((fit.title, Cell(verdict, "yes") if fit.applies else verdict, reason))
+        rows.append((fit.title, StyledCell(verdict, "yes") if fit.applies else verdict, reason))
     return TableView("", ("method", "fits", "why"), rows, stack=True)
 
 

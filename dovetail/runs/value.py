@@ -95,7 +95,7 @@ def game(setup: Training) -> Game:
 # --- Coalitions that are kept --------------------------------------------------------------------
 
 
-class Kept:
+class CoalitionScores:
     """Scores of coalitions, a line each in a file, so that none is trained twice.
 
     Args:
@@ -151,7 +151,7 @@ class Kept:
 def value(
     make: Callable[[int], Training],
     seeds: Sequence[int],
-    kept: Kept,
+    kept: CoalitionScores,
     *,
     by: Measure = "shapley",
     metric: str | None = None,

@@ -13,7 +13,7 @@ import torch
 from dovetail.alignment import (
     KeyResponder,
     Keys,
-    Reading,
+    MatchFormats,
     Responder,
     align,
     align_by_keys,
@@ -35,7 +35,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "dirty_twins.py"
 def keys_of(columns: dict[str, list[Any]], *keys: list[str], **reading: Any) -> Keys:
     table = table_from_arrays("t", {k: np.array(v, dtype=object) for k, v in columns.items()})
     read = {name: table.column(name) for name in table.names}
-    return Keys(key_values(match_key(key), read, Reading(**reading)) for key in keys)
+    return Keys(key_values(match_key(key), read, MatchFormats(**reading)) for key in keys)
 
 
 def values_of(function: str, *values: Any, **reading: Any) -> list[str]:

@@ -22,7 +22,7 @@ from letter_boxes import Looks, Post, ask
 from processes import credentials
 
 from dovetail.companions.mailbox import relay_server
-from dovetail.companions.mailbox.letters import Label
+from dovetail.companions.mailbox.letters import LetterLabel
 from dovetail.companions.mailbox.places import PlaceError
 from dovetail.companions.mailbox.relay import Relay
 from dovetail.companions.mailbox.relay_store import Bounds, Store
@@ -36,7 +36,7 @@ CONVERSATION = "000001700000000-0123abcd"
 
 
 def letter(sender: str, receiver: str, number: int = 1) -> str:
-    return Label(sender, receiver, CONVERSATION, number, 1, "q", 0.0).place
+    return LetterLabel(sender, receiver, CONVERSATION, number, 1, "q", 0.0).place
 
 
 # --- A relay --------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_what_is_no_letter_holds_up_no_other(tmp_path: Path, kind: str) -> None:
     """With one such file a party answered nobody any more: it could not read the place."""
     post = Post(tmp_path)
     conversation = "000000000000001-0123abcd"  # before the bank's own
-    name = Label("bank", "shop", conversation, 1, 1, "q", 0.0).place
+    name = LetterLabel("bank", "shop", conversation, 1, 1, "q", 0.0).place
     planted(tmp_path / "place", name, kind)
     with Looks(post) as looks, post.drive() as mailbox:
         assert len(ask(mailbox, times=2)) == 2

@@ -10,7 +10,7 @@ from dovetail.methods.fedoptimus import masked as fedoptimus
 from dovetail.methods.limits import rows_of
 from dovetail.privacy import SecretSums
 from dovetail.privacy.masks import PUBLIC_BYTES, to_fixed
-from dovetail.privacy.sums import InMemory
+from dovetail.privacy.sums import RoundsInMemory
 
 NAMES = ("ada", "bea", "cy", "dan", "eve")
 EVEN = (0.2,) * 5
@@ -21,7 +21,7 @@ class Round:
 
     def __init__(self, rounds=None, number=1):
         self.number = number
-        self.rounds = rounds or {name: InMemory() for name in NAMES}
+        self.rounds = rounds or {name: RoundsInMemory() for name in NAMES}
         self.sums = {
             name: SecretSums(name, run="r", driver="hub", rounds=self.rounds[name])
             for name in NAMES

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.alignment import KeyResponder, Reading, count_by_keys
+from dovetail.alignment import KeyResponder, MatchFormats, count_by_keys
 from dovetail.alignment.curve import Workers
 from dovetail.alignment.matchkeys import KeyValues, key_values, match_key
 from dovetail.data import table_from_arrays
@@ -16,7 +16,7 @@ from dovetail.network import InProcess
 
 def keys_of(names: list[str | None]) -> list[KeyValues]:
     table = table_from_arrays("t", {"name": np.array(names, dtype=object)})
-    return [key_values(match_key(["text(name)"]), {"name": table.column("name")}, Reading())]
+    return [key_values(match_key(["text(name)"]), {"name": table.column("name")}, MatchFormats())]
 
 
 def test_rows_without_a_key_cost_as_much_as_others(monkeypatch: pytest.MonkeyPatch) -> None:

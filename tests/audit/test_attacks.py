@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.attacks import columns, factors, labels, membership, rows
-from dovetail.audit.tape import MAX_WIDTH, Table
+from dovetail.audit.tape import MAX_WIDTH, ChannelSummary
 from dovetail.audit.verdict import interval, worst_of
 from dovetail.data import MultiLabel, MultiTarget
 from dovetail.methods.apfed import contrastive_loss
@@ -162,7 +162,7 @@ def test_a_row_that_drives_a_neuron_alone_is_read_from_the_change():
 
 
 def test_a_table_keeps_first_last_and_mean_of_a_bounded_sample():
-    table = Table(3, 2)
+    table = ChannelSummary(3, 2)
     table.add(torch.tensor([0, 2]), torch.tensor([[1.0, 0.0], [5.0, 5.0]]))
     table.add(torch.tensor([0]), torch.tensor([[3.0, 4.0]]))
     samples, views = table.views()
@@ -170,7 +170,7 @@ def test_a_table_keeps_first_last_and_mean_of_a_bounded_sample():
     assert views["first"].tolist() == [[1, 0], [5, 5]]
     assert views["last"].tolist() == [[3, 4], [5, 5]]
     assert views["mean"].tolist() == [[2, 2], [5, 5]]
-    large = Table(MAX_ROWS + 100, MAX_WIDTH * 2)
+    large = ChannelSummary(MAX_ROWS + 100, MAX_WIDTH * 2)
     large.add(torch.arange(MAX_ROWS + 100), torch.ones(MAX_ROWS + 100, MAX_WIDTH * 2))
     assert large.views()[1]["last"].shape == (MAX_ROWS, MAX_WIDTH)
 

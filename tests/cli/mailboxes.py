@@ -210,10 +210,10 @@ def eager_command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
 
 def impatient_command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
     """``dovetail ARGUMENTS`` to which a letter is late after half a second."""
-    from dovetail.companions.mailbox.watching import Watch
+    from dovetail.companions.mailbox.watching import LetterWatch
 
-    assert Watch.__init__.__kwdefaults__["late_s"] == 60
-    Watch.__init__.__kwdefaults__["late_s"] = 0.5
+    assert LetterWatch.__init__.__kwdefaults__["late_s"] == 60
+    LetterWatch.__init__.__kwdefaults__["late_s"] = 0.5
     command(folder, output, arguments, local_secrets=False)
 
 

@@ -110,7 +110,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     server = folder / "server"
     with (
         launching(server) as end_jobs,
-        flarehere.Federation(kits, {"PYTHONPATH": path}) as federation,
+        flarehere.FlareFederation(kits, {"PYTHONPATH": path}) as federation,
     ):
         federation.start(flarehere.SERVER, *SITES)
         federation.ready(SITES)

@@ -20,7 +20,7 @@ from dovetail.methods.apfed.partners import party_fields
 from dovetail.methods.fedoptimus.local_data import Labels
 from dovetail.methods.outcome import Outcome
 from dovetail.node.partyfile import open_site
-from dovetail.privacy import Account, Releasing, Stepping, epsilon, most_releases
+from dovetail.privacy import Accountant, Releasing, Stepping, epsilon, most_releases
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
 from dovetail.settings.privacy import PrivateSteps, Release
@@ -164,7 +164,7 @@ def test_codes_of_classic_vertical_learning_stop_at_the_cap(tmp_path):
 
 
 def test_a_sample_that_is_named_twice_is_counted_twice():
-    account = Account(2.0, 1e-5, torch.zeros(0, dtype=torch.int64))
+    account = Accountant(2.0, 1e-5, torch.zeros(0, dtype=torch.int64))
     account.add(torch.tensor([3, 3, 3, 1]))
     assert account.largest() == 3
     assert account.epsilon() == epsilon(3, 2.0, 1e-5)

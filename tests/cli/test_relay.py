@@ -23,7 +23,7 @@ from processes import credentials
 from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
 from dovetail.companions.mailbox import relay_command
-from dovetail.companions.mailbox.letters import Label
+from dovetail.companions.mailbox.letters import LetterLabel
 from dovetail.companions.mailbox.places import PlaceError
 from dovetail.companions.mailbox.relay import Relay
 from dovetail.companions.mailbox.relay_server import MAX_CONNECTIONS, Rate
@@ -43,7 +43,7 @@ CONVERSATION = "000001700000000-0123abcd"
 
 def letter(sender: str, receiver: str, number: int = 1) -> str:
     """Where a letter lies."""
-    return Label(sender, receiver, CONVERSATION, number, 1, "q", 0.0).place
+    return LetterLabel(sender, receiver, CONVERSATION, number, 1, "q", 0.0).place
 
 
 # --- What it keeps --------------------------------------------------------------------------------

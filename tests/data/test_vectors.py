@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from pixel_encoders import pixels_onnx
 
-from dovetail.companions.service.rows import Reader
+from dovetail.companions.service.rows import RowReader
 from dovetail.data import TableEncoder, agree, installed, summarise, unusable_rows
 from dovetail.data import vectors as frozen_encoders
 from dovetail.data.frames import table_from_frame
@@ -234,7 +234,7 @@ def test_rows_whose_picture_cannot_be_read_are_named_and_a_service_tells_no_fold
     (photos / "torn.png").write_bytes((photos / "0.png").read_bytes()[:60])
     rows = table(photo=["0.png", "gone.png", None, "torn.png"])
     assert unusable_rows([encoder], rows).keys() == {1, 3}
-    asked = Reader([encoder]).table(rows, most_rows=9)
+    asked = RowReader([encoder]).table(rows, most_rows=9)
     assert asked.bad_rows == [1, 3]
     assert not any(str(photos.parent) in cell.error for cell in asked.bad)
 

@@ -49,7 +49,7 @@ def everyone(owner: Owner) -> Tensor:
 
 def active_of(owner: Owner, rows: Mapping[str, Tensor], config: Config = CONFIG) -> distil.Active:
     alignment = Alignment({"bank": everyone(owner), **rows})
-    table = distil.Table.of(owner.x_RF, "bank", alignment)
+    table = distil.AlignedRows.of(owner.x_RF, "bank", alignment)
     return distil.Active(owner, table, table, config, Local("bank"), seed=SEED)
 
 

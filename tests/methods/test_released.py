@@ -42,7 +42,7 @@ def everyone(owner: Owner) -> Tensor:
 
 def active_of(owner: Owner, rows: Tensor, config: Config = CONFIG) -> distil.Active:
     alignment = Alignment({"bank": everyone(owner), "lab": rows})
-    table = distil.Table.of(owner.x_RF, "bank", alignment)
+    table = distil.AlignedRows.of(owner.x_RF, "bank", alignment)
     return distil.Active(owner, table, None, config, Local("bank"), seed=0)
 
 

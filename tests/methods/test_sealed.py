@@ -20,7 +20,7 @@ from dovetail.data import Alignment, SharedRows, stored
 from dovetail.errors import MessageError, ModelError, PartyError
 from dovetail.federated import Local
 from dovetail.methods.apfed import assisting, inference, numbers, sealed
-from dovetail.methods.apfed.distil import Table
+from dovetail.methods.apfed.distil import AlignedRows
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed import Reader, lasting
 from dovetail.methods.settings.shared import SealedLimits
@@ -30,7 +30,7 @@ from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, targets
 from dovetail.models.learners.assisted_joint import Answers
 from dovetail.models.learners.distil import Owner
-from dovetail.models.losses import CLASSES, Values
+from dovetail.models.losses import CLASSES, SquaredError
 from dovetail.models.patches import kernels_of
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
@@ -59,7 +59,7 @@ def made(
         x,
         hard_targets(known, classes, regression=regression),
         folds,
-        Values() if regression else CLASSES,
+        SquaredError() if regression else CLASSES,
     ), partner
 
 
@@ -71,7 +71,7 @@ def active_of(
     bank_rows: Tensor | None = None,
 ) -> sealed.Active:
     bank_rows = torch.arange(len(owner.x_RF)) if bank_rows is None else bank_rows
-    table = Table.of(owner.x_RF, "bank", Alignment({"bank": bank_rows, **rows}))
+    table = AlignedRows.of(owner.x_RF, "bank", Alignment({"bank": bank_rows, **rows}))
     test = table if tested else None
     return sealed.Active(owner, table, test, Local("bank"), seed=3)
 
@@ -467,7 +467,7 @@ def asked_again(
         NumbersGiven(quota, "bank", ids),
     )
     answers = Answers.from_json(active.answers["shop"])
-    key = encrypted.Owner(active.keys["shop"].numpy().tobytes())
+    key = encrypted.SecretKey(active.keys["shop"].numpy().tobytes())
     reader = Reader(key, answers, owner.regression)
 
     def ask(samples: Tensor) -> Tensor:

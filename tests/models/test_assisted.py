@@ -10,7 +10,7 @@ from dovetail.models.learners.assisted import Inputs, fit_assisted
 from dovetail.models.learners.assisted_teacher import fit_teacher
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.specs import Fitted
-from dovetail.models.losses import Values
+from dovetail.models.losses import SquaredError
 
 
 def test_own_outputs_stand_in_for_numbers_that_are_not_there() -> None:
@@ -39,7 +39,7 @@ def test_rows_that_lack_a_number_do_not_spoil_it_for_the_others() -> None:
     z = y + 0.1 * torch.randn(600, 1, generator=rng)
     folds = torch.arange(600) % 4
     folds[400:] = NO_FOLD
-    owner = Owner(local, y, folds, Values())
+    owner = Owner(local, y, folds, SquaredError())
     judged = folds >= 0
     errors = []
     for share in (1, 3):
@@ -64,7 +64,7 @@ def test_a_folds_teacher_reads_own_outputs_that_know_none_of_its_labels() -> Non
     said = []
     for moved in (0.0, 1.0):
         owner = Owner(
-            x, torch.where((folds == 2)[:, None], y + moved * x[:, 1:2], y), folds, Values()
+            x, torch.where((folds == 2)[:, None], y + moved * x[:, 1:2], y), folds, SquaredError()
         )
         alone = Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0)
         found = fit_teacher(z, owner, alone)
@@ -82,7 +82,7 @@ def few_shared(shared: int) -> tuple[Owner, Fitted, torch.Tensor]:
     y = x[:, :1] + 2 * z + 0.1 * torch.randn(300, 1, generator=rng)
     folds = torch.where(torch.arange(300) < 60, torch.arange(300) % 4, NO_FOLD)
     z[shared:60] = torch.nan
-    owner = Owner(x, y, folds, Values())
+    owner = Owner(x, y, folds, SquaredError())
     return owner, Linear(penalties=(0.01,)).fit(owner.labelled_rows(), seed=0), z
 
 

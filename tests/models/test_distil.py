@@ -31,7 +31,7 @@ from dovetail.models.learners.distil import (
     distil,
     student_rows,
 )
-from dovetail.models.losses import CLASSES, Values
+from dovetail.models.losses import CLASSES, SquaredError
 
 LEARNERS: dict[str, Learner] = {
     "linear": Linear(penalties=(0.1, 0.01)),
@@ -243,7 +243,7 @@ def test_values_are_distilled_too() -> None:
     folds = torch.full((600,), NO_FOLD)
     folds[:40] = make_folds(values[:40], 2, seed=0, regression=True)
     targets = hard_targets(values, 1, regression=True)
-    owner = Owner(x, targets, folds, loss=Values())
+    owner = Owner(x, targets, folds, loss=SquaredError())
     alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0)
     linear = StackedConfig(widths=(), bins=0, learning_rate=0.05, weight_decay=0.01, max_steps=300)
     taught = taught_in_one_place([x, partner], owner, linear)

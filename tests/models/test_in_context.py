@@ -22,7 +22,7 @@ from dovetail.errors import ConfigError
 from dovetail.models.learners import LEARNERS, NO_FOLD, Rows, choice, hard_targets, in_context
 from dovetail.models.learners.in_context import InContext
 from dovetail.models.learners.network import Network
-from dovetail.models.losses import CLASSES, Poisson, Values
+from dovetail.models.losses import CLASSES, Poisson, SquaredError
 
 SIZES: dict[str, Any] = {
     "embed_dim": 16, "col_num_blocks": 1, "col_nhead": 2, "col_num_inds": 4, "row_num_blocks": 1,
@@ -177,7 +177,7 @@ def test_weights_of_the_other_kind_are_refused(
         file = tmp_path / "numbers.ckpt"
         torch.save({"config": sizes, "state_dict": TabICL(**sizes).state_dict()}, file)
     x = torch.randn(12, 2)
-    loss = Values() if regression else CLASSES
+    loss = SquaredError() if regression else CLASSES
     targets = x[:, :1] if regression else hard_targets((x[:, 0] > 0).long(), 2, regression=False)
     with pytest.raises(ConfigError, match=words):
         InContext(file, "ours").fit(Rows(x, targets, torch.arange(12) % 2, loss=loss), seed=0)

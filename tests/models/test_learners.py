@@ -48,7 +48,7 @@ from dovetail.models.learners.choice import best_of, mean_of
 from dovetail.models.learners.rows import fitting_temperature
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import PiecewiseLinear
-from dovetail.models.losses import Values, loss_of
+from dovetail.models.losses import SquaredError, loss_of
 
 #: Small and quick, of every kind.
 QUICK: dict[str, Learner] = {
@@ -254,7 +254,7 @@ def test_the_linear_learner_of_values_is_ridge() -> None:
     data = load_diabetes()
     x, values = standardised(data.data), standardised(data.target[:, None])[:, 0]
     targets = hard_targets(values, 1, regression=True)
-    rows = Rows(x, targets, make_folds(values, 3, seed=0, regression=True), loss=Values())
+    rows = Rows(x, targets, make_folds(values, 3, seed=0, regression=True), loss=SquaredError())
     fitted = Linear(penalties=(0.02,)).fit(rows, seed=0)
     theirs = Ridge(alpha=0.02 * len(x)).fit(x.numpy(), values.numpy())
     assert np.allclose(fitted.outputs(x)[:, 0].numpy(), theirs.predict(x.numpy()), atol=2e-3)
@@ -378,7 +378,7 @@ def test_a_weighted_mean_of_models_says_that_of_their_probabilities(tmp_path: Pa
 def test_learners_of_values_count_by_how_far_off_they_are() -> None:
     rng = torch.Generator().manual_seed(0)
     truth = torch.randn(400, 1, generator=rng)
-    rows = Rows(truth, truth, torch.arange(400) % 4, loss=Values())
+    rows = Rows(truth, truth, torch.arange(400) % 4, loss=SquaredError())
     near, far = (
         replace(Linear(penalties=(1e-3,)).fit(rows, seed=0), learner=name, held_out_NC=outputs)
         for name, outputs in (

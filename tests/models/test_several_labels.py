@@ -15,7 +15,7 @@ from dovetail.errors import DataError, ModelError
 from dovetail.models.learners import Boosting, Learner, Linear, Network, Rows, best_of, fit_all
 from dovetail.models.learners.assisted_teacher import fit_teacher
 from dovetail.models.learners.distil import Owner, StudentConfig, Teacher, distil
-from dovetail.models.losses import Binaries, Loss, Numbers, Rates, loss_of, targets_of
+from dovetail.models.losses import Binaries, Loss, Rates, SquaredErrors, loss_of, targets_of
 from dovetail.models.metrics import all_scores, details, drawn_headline, headline, headline_score
 from dovetail.settings.labels import Kind, composed
 
@@ -74,7 +74,7 @@ def test_a_label_is_learnt_as_if_it_were_alone_on_the_rows_that_have_it() -> Non
 
 
 @pytest.mark.parametrize(
-    "loss", [Binaries(), Numbers(), Rates()], ids=lambda each: type(each).__name__
+    "loss", [Binaries(), SquaredErrors(), Rates()], ids=lambda each: type(each).__name__
 )
 def test_derivatives_are_the_slopes_of_the_loss(loss: Loss) -> None:
     w = torch.tensor([[1.0, 0.0], [0.5, 1.0], [1.0, 1.0]], dtype=torch.float64)

@@ -14,10 +14,10 @@ from torch import ones
 
 from dovetail.companions.mailbox.answering import Mailman
 from dovetail.companions.mailbox.folder import Folder
-from dovetail.companions.mailbox.keys import Keys
+from dovetail.companions.mailbox.keys import LetterKeys
 from dovetail.companions.mailbox.places import Place
 from dovetail.companions.mailbox.sending import Mailbox
-from dovetail.companions.mailbox.watching import Watch
+from dovetail.companions.mailbox.watching import LetterWatch
 from dovetail.network.certificates import Authority
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
@@ -116,8 +116,8 @@ class Post:
             ledger=ledger,
             on_refusal=lambda driver, kind, run, why: self.refused.append(why),
         )
-        keys = Keys(journal)
-        watch = Watch(self.place.where, self.told["shop"].append, **self.late)
+        keys = LetterKeys(journal)
+        watch = LetterWatch(self.place.where, self.told["shop"].append, **self.late)
         drivers = ("bank",)
         mailman = Mailman(host, self.place, keys, self.shop, drivers, journal, self.kept, watch)
         keys.publish(self.place, self.shop)
@@ -134,7 +134,7 @@ class Post:
             identity=self.bank,
             show=self.told["bank"].append,
             poll_s=POLL_S,
-            watch=Watch(self.place.where, self.told["bank"].append, **self.late),
+            watch=LetterWatch(self.place.where, self.told["bank"].append, **self.late),
         )
 
     def printed(self, name: str, words: str) -> bool:

@@ -21,11 +21,11 @@ from torch import ones
 
 from dovetail.companions.mailbox.folder import Folder
 from dovetail.companions.mailbox.journal import Journal
-from dovetail.companions.mailbox.keys import GRACE_S, RENEW_S, Keys, private_key, read_card
-from dovetail.companions.mailbox.letters import SUITE, Label, read_letter, read_name, seal
+from dovetail.companions.mailbox.keys import GRACE_S, RENEW_S, LetterKeys, private_key, read_card
+from dovetail.companions.mailbox.letters import SUITE, LetterLabel, read_letter, read_name, seal
 from dovetail.companions.mailbox.places import MAX_NAMES, PlaceError
 from dovetail.companions.mailbox.sending import MOST_ATTEMPTS
-from dovetail.companions.mailbox.watching import Watch
+from dovetail.companions.mailbox.watching import LetterWatch
 from dovetail.errors import MessageError, NetworkError, PartyError
 from dovetail.network.renewal import Certified
 
@@ -100,7 +100,7 @@ def test_a_letter_tells_its_carrier_names_times_and_length_alone(post: Post) -> 
 
 def test_a_letter_to_another_is_not_opened(post: Post) -> None:
     to, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    label = Label("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
+    label = LetterLabel("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
     data = seal(label, b"body", to.public_key(), post.bank)
     letter = read_letter(data, label.name, "shop", post.shop)
     with pytest.raises(MessageError, match="sealed to another key"):
@@ -110,7 +110,7 @@ def test_a_letter_to_another_is_not_opened(post: Post) -> None:
 
 def test_no_byte_of_a_letter_changes_what_is_read(post: Post) -> None:
     key = X25519PrivateKey.generate()
-    label = Label("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
+    label = LetterLabel("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
     data = seal(label, b"body", key.public_key(), post.bank)
     unnoticed = 0
     for index in range(len(data)):
@@ -127,7 +127,7 @@ def test_no_byte_of_a_letter_changes_what_is_read(post: Post) -> None:
 
 
 def test_a_letter_counts_under_its_own_name_and_in_its_own_folder_alone(post: Post) -> None:
-    label = Label("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
+    label = LetterLabel("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
     data = seal(label, b"", X25519PrivateKey.generate().public_key(), post.bank)
     later = label.name.replace(".000001.", ".000002.")
     for name, receiver in ((later, "shop"), (label.name, "lab")):
@@ -141,7 +141,7 @@ def test_a_letter_counts_under_its_own_name_and_in_its_own_folder_alone(post: Po
 
 def test_a_card_that_another_has_signed_does_not_count(post: Post, tmp_path: Path) -> None:
     lab = Certified(credentials(post.authority, "lab"))
-    keys = Keys(tmp_path / "lab")
+    keys = LetterKeys(tmp_path / "lab")
     keys.publish(post.place, lab)
     (tmp_path / "place" / "cards" / "lab").replace(tmp_path / "place" / "cards" / "shop")
     with pytest.raises(MessageError, match="the card of 'shop'"):
@@ -374,7 +374,7 @@ def test_a_site_that_is_older_than_the_run_answers_no_more(post: Post, tmp_path:
 
 def test_a_driver_that_was_not_named_is_not_answered(post: Post) -> None:
     other = Certified(credentials(post.authority, "eve", listens=True))
-    label = Label("eve", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
+    label = LetterLabel("eve", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
     key = read_card(post.place, "shop", post.bank)
     assert key is not None
     post.place.put(label.place, seal(label, b"", key, other))
@@ -385,7 +385,7 @@ def test_a_driver_that_was_not_named_is_not_answered(post: Post) -> None:
 def test_a_party_that_may_not_drive_is_not_answered(post: Post) -> None:
     """Its certificate says that it joins; the name alone makes no driver."""
     false = Certified(credentials(post.authority, "bank", listens=False))
-    label = Label("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
+    label = LetterLabel("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
     key = read_card(post.place, "shop", post.bank)
     assert key is not None
     post.place.put(label.place, seal(label, b"", key, false))
@@ -477,7 +477,7 @@ def test_letters_that_were_answered_open_with_no_key_that_is_left(post: Post) ->
     with Looks(post), post.drive() as mailbox:
         ask(mailbox, 3)
     assert [opens(each, keys_in(site), post) for each in sent] == [True, False, False]
-    keys = Keys(site, clock=lambda: now[0])
+    keys = LetterKeys(site, clock=lambda: now[0])
     before = keys.private
     now[0] += RENEW_S + 1
     assert keys.renew()
@@ -510,7 +510,7 @@ def test_a_place_that_shows_an_old_card_is_not_believed(
     monkeypatch.setattr(time, "time", lambda: month)
     with pytest.raises(MessageError, match=r"the card of 'shop' .* is 30 days old"):
         read_card(post.place, "shop", post.bank)
-    keys = Keys(post.folder / "shop" / "mailbox", clock=lambda: month)
+    keys = LetterKeys(post.folder / "shop" / "mailbox", clock=lambda: month)
     assert keys.renew()
     keys.publish(post.place, post.shop)
     assert read_card(post.place, "shop", post.bank) is not None
@@ -539,7 +539,9 @@ def test_a_folder_that_was_made_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_since_when_a_letter_is_torn_outlives_the_process(tmp_path: Path) -> None:
     def is_torn(torn_s: float) -> bool:
-        return Watch("here", print, torn_s=torn_s, kept=tmp_path / "torn.json").is_torn("a letter")
+        return LetterWatch("here", print, torn_s=torn_s, kept=tmp_path / "torn.json").is_torn(
+            "a letter"
+        )
 
     assert not is_torn(3600.0)
     time.sleep(0.02)

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import ConfigError, MessageError
 from dovetail.privacy import encrypted
-from dovetail.privacy.encrypted import Encrypted, Layout, Owner
+from dovetail.privacy.encrypted import Encrypted, Layout, SecretKey
 
 NONCE = bytes(range(32))
 SECRET = bytes(32)
@@ -24,9 +24,9 @@ def whole(rng: np.random.Generator, *shape: int, most: int) -> np.ndarray:
 def exchanged(
     matrix_RL: np.ndarray, targets_LC: np.ndarray, layout: Layout, bits: int = FINE,
     secret: bytes = SECRET,
-) -> tuple[Owner, np.ndarray]:  # fmt: skip
+) -> tuple[SecretKey, np.ndarray]:  # fmt: skip
     """The owner, and what a partner answers."""
-    owner = Owner()
+    owner = SecretKey()
     wire = owner.encrypt(targets_LC, layout, NONCE)
     given = Encrypted(layout, owner.public_key(NONCE), wire, NONCE)
     return owner, given.multiply(lambda rows: matrix_RL[rows], len(matrix_RL), bits, secret)
@@ -137,7 +137,7 @@ def test_an_answers_noise_says_nothing_of_the_weights(key: str, size: str) -> No
     The phase's place within a blur's width, over a million coefficients in all cases together.
     """
     rng = np.random.default_rng(SIZES[size] % 997)
-    layout, owner, bits = Layout(100, 1, 1, 1), Owner(), 6
+    layout, owner, bits = Layout(100, 1, 1, 1), SecretKey(), 6
     matrix = whole(rng, 2 * layout.rows, 100, most=2**10)
     wire = np.zeros((layout.num_targets, encrypted.TARGET_WIRE), np.uint8)
     wire[:1] = constant(SIZES[size])(wire[:1])
@@ -202,7 +202,7 @@ def test_coefficients_that_nobody_asked_for_do_not_leave() -> None:
 
 def test_the_same_question_has_the_same_answer_and_any_other_its_own_blur() -> None:
     rng = np.random.default_rng(0)
-    layout, owner = Layout(3, 1, 1, 1), Owner()
+    layout, owner = Layout(3, 1, 1, 1), SecretKey()
     matrix = whole(rng, 600, 3, most=999)
     wire, key = owner.encrypt(np.ones((3, 1), int), layout, NONCE), owner.public_key(NONCE)
     given = Encrypted(layout, key, wire, NONCE)
@@ -231,22 +231,22 @@ def test_the_same_question_has_the_same_answer_and_any_other_its_own_blur() -> N
 
 def test_an_owners_message_follows_from_its_seed() -> None:
     layout, targets = Layout(3, 1, 1, 1), np.ones((3, 1), dtype=np.int64)
-    one, again, other = (Owner(bytes([seed]) * 32) for seed in (1, 1, 2))
+    one, again, other = (SecretKey(bytes([seed]) * 32) for seed in (1, 1, 2))
     assert np.array_equal(
         one.encrypt(targets, layout, NONCE), again.encrypt(targets, layout, NONCE)
     )
     assert (one.public_key(NONCE) != other.public_key(NONCE)).mean() > 0.9
     with pytest.raises(MessageError, match="no secret key of rlwe-4096"):
-        Owner(b"short")
+        SecretKey(b"short")
 
 
 def test_errors_and_secrets_are_as_the_standard_has_them() -> None:
     errors = encrypted._errors(bytes(32), "errors", 25)
     assert abs(errors.mean()) < 5 * np.sqrt(10.5 / errors.size)
     assert errors.var() == pytest.approx(10.5, rel=0.03)
-    shares = np.bincount(Owner(bytes(32))._s_N1[:, 0] + 1) / encrypted.DEGREE
+    shares = np.bincount(SecretKey(bytes(32))._s_N1[:, 0] + 1) / encrypted.DEGREE
     assert np.abs(shares - 1 / 3).max() < 0.04
-    zero = Owner(bytes(32))
+    zero = SecretKey(bytes(32))
     key = zero.public_key(NONCE).view("<u8").reshape(encrypted.MASKS, -1).T
     halves_NP = encrypted._uniform(NONCE, "key", encrypted.MASKS)
     noise = (key + encrypted._products(zero._s_N1, halves_NP)).view(np.int64)
@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_refused_before_any_work() -> None:
     for labelled, columns, block, classes in ((0, 1, 1, 1), (10**6, 1, 1, 1), (5, 1, 5000, 2)):
         with pytest.raises(MessageError, match="do not lie in blocks"):
             Layout(labelled, columns, block, classes)
-    layout, owner = Layout(3, 1, 1, 1), Owner()
+    layout, owner = Layout(3, 1, 1, 1), SecretKey()
     wire, key = np.zeros((2, encrypted.TARGET_WIRE), np.uint8), owner.public_key(NONCE)
     with pytest.raises(MessageError, match="targets 3 ciphertexts"):
         Encrypted(layout, key, wire, NONCE)

@@ -243,7 +243,7 @@ def test_coalitions_are_worth_the_same(tasks: Tasks, table: Path) -> None:
     run = value.with_joint(run_of("apfed-r", table))
     made = setup(run, 0, load_data(run))
     here, there = (
-        value.value(lambda seed: made, (0,), value.Kept(None, ""), by="loo", tasks=where)
+        value.value(lambda seed: made, (0,), value.CoalitionScores(None, ""), by="loo", tasks=where)
         for where in (LOCAL, tasks)
     )
     del here["seconds"], there["seconds"]
@@ -450,7 +450,7 @@ def test_a_partys_own_cluster_multiplies_ciphertexts_alike(
     rng, layout, nonce = np.random.default_rng(0), encrypted.Layout(30, 2, 16, 2), bytes(32)
     weights_RL = rng.integers(-999, 999, (300, 30))
     for seed in (0, 1):  # a process of the cluster keeps the first owner's targets no longer
-        owner = encrypted.Owner()
+        owner = encrypted.SecretKey()
         targets_LC = np.random.default_rng(seed).integers(-(2**10), 2**10, (30, 2))
         wire = owner.encrypt(targets_LC, layout, nonce)
         partner = encrypted.Encrypted(layout, owner.public_key(nonce), wire, nonce)

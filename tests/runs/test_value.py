@@ -147,7 +147,7 @@ def setup(method: Any = "tvfl", data: Partitioned | None = None, **changed: Any)
 
 
 def valued(made: Any, **settings: Any) -> dict[str, Any]:
-    kept = settings.pop("kept", None) or value.Kept(None, "")
+    kept = settings.pop("kept", None) or value.CoalitionScores(None, "")
     seeds = settings.pop("seeds", (0,))
     return value.value(lambda seed: made, seeds, kept, **settings)
 
@@ -236,7 +236,7 @@ def test_some_partners_can_be_valued_while_the_others_always_take_part() -> None
 @pytest.mark.slow
 def test_seeds_give_means_spreads_and_errors() -> None:
     made = setup()
-    one = {"by": "loo", "partners": ["shop"], "kept": value.Kept(None, "")}
+    one = {"by": "loo", "partners": ["shop"], "kept": value.CoalitionScores(None, "")}
     apart = [valued(made, **one, seeds=(seed,)) for seed in (0, 1, 2)]
     together = valued(made, **one, seeds=(0, 1, 2))["partners"]["shop"]["loo"]
     each = [result["partners"]["shop"]["loo"]["mean"] for result in apart]
@@ -346,7 +346,7 @@ def test_two_of_six_who_tell_all_by_their_product_rank_first_while_they_are_ther
 
 @pytest.mark.slow
 def test_who_wants_no_joint_model_trains_none() -> None:
-    kept = value.Kept(None, "")
+    kept = value.CoalitionScores(None, "")
     made = setup("apfed-r", baselines=("tvfl",))
     result = valued(made, by="loo", kept=kept, joint=False)
     assert {*result["partners"]["shop"]} == {"mi", "loo"}
@@ -363,19 +363,27 @@ def test_who_wants_no_joint_model_trains_none() -> None:
 @pytest.mark.slow
 def test_each_coalition_is_trained_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "value.jsonl"
-    first = valued(setup(), by="loo", kept=value.Kept(path, "run 1"))
+    first = valued(setup(), by="loo", kept=value.CoalitionScores(path, "run 1"))
     lines = path.read_text().splitlines()
     assert len(lines) == 5
     path.write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed while it wrote
     calls: list[tuple[int, int]] = []
     again = valued(
-        setup(), by="loo", kept=value.Kept(path, "run 1"), progress=lambda *at: calls.append(at)
+        setup(),
+        by="loo",
+        kept=value.CoalitionScores(path, "run 1"),
+        progress=lambda *at: calls.append(at),
     )
     assert again["partners"] == first["partners"]
     assert calls == [(3, 5), (4, 5), (5, 5)]
     assert len(path.read_text().splitlines()) == 6  # the damaged line stays, and is passed over
     calls.clear()
-    valued(setup(), by="loo", kept=value.Kept(path, "run 2"), progress=lambda *at: calls.append(at))
+    valued(
+        setup(),
+        by="loo",
+        kept=value.CoalitionScores(path, "run 2"),
+        progress=lambda *at: calls.append(at),
+    )
     assert calls[0] == (0, 5)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dovetail.audit.attacks.regressors import Fit, best_of, directions, fits
+from dovetail.audit.attacks.regressors import FittedView, best_of, directions, fits
 from dovetail.audit.verdict import Measured
 from dovetail.methods.facets.audited import KNOWN, Threat
 from dovetail.methods.facets.views import scaled, whitened
@@ -88,7 +88,7 @@ def inversion(
         rows, rest = order[:known], order[known:]
         mean = target[rows].mean(axis=0)
         spread[draw, rest] = (target[rest] - target[rest].mean(axis=0)) ** 2
-        alone = Fit(np.broadcast_to(mean, target.shape), -float(target[rows].var()))
+        alone = FittedView(np.broadcast_to(mean, target.shape), -float(target[rows].var()))
         guesses = {"means": alone} | fits(beside, target, rows, network=network)
         attacks = guesses | fits(shown, target, rows, network=network)
         for side, candidates in enumerate((attacks, guesses)):

@@ -57,7 +57,7 @@ _WIDTHS = (0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class FittedView:
     """Learner fitted on one view.
 
     Attributes:
@@ -75,7 +75,7 @@ class Fit:
 
 def fits(
     views: Mapping[str, np.ndarray], target_NF: np.ndarray, rows: np.ndarray, *, network: bool
-) -> dict[str, Fit]:
+) -> dict[str, FittedView]:
     """Learner and view -> what it guesses; ridge regression alone unless ``network`` is set."""
     found = {name: ridge(x, target_NF, rows) for name, x in views.items()}
     if not network:
@@ -89,11 +89,11 @@ def fits(
     return found
 
 
-def best_of(found: Iterable[Fit], target_NF: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def best_of(found: Iterable[FittedView], target_NF: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """(N, F) guesses of the learner that expects most of itself, or of the best of each family,
     weighted together."""
     found = list(found)
-    best: dict[str, Fit] = {}
+    best: dict[str, FittedView] = {}
     for fit in found:
         if fit.unseen_KF is not None:
             known = best.get(fit.family)
@@ -103,7 +103,7 @@ def best_of(found: Iterable[Fit], target_NF: np.ndarray, rows: np.ndarray) -> np
     return max(found, key=lambda fit: fit.expected).guess_NF
 
 
-def _stacked(members: list[Fit], known_KF: np.ndarray) -> Fit:
+def _stacked(members: list[FittedView], known_KF: np.ndarray) -> FittedView:
     from scipy.optimize import nnls
 
     mean_F = known_KF.mean(axis=0)
@@ -114,10 +114,10 @@ def _stacked(members: list[Fit], known_KF: np.ndarray) -> Fit:
         weight * (fit.guess_NF - mean_F) for weight, fit in zip(weights, members, strict=True)
     )
     left = columns @ weights - (known_KF - mean_F).ravel()
-    return Fit(np.asarray(guess), -float((left**2).mean()))
+    return FittedView(np.asarray(guess), -float((left**2).mean()))
 
 
-def ridge(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+def ridge(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> FittedView:
     """Ridge regression, its strength by what is left of known rows that are left out."""
     from sklearn.linear_model import RidgeCV  # slow to import: for who attacks alone
 
@@ -126,7 +126,7 @@ def ridge(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
     guess = np.asarray(fitted.predict(x_ND)).reshape(target_NF.shape)
     centred = known[0] - known[0].mean(axis=0)
     unseen = _left_out(centred @ centred.T, known[1], float(fitted.alpha_))
-    return Fit(guess, float(fitted.best_score_), unseen, "ridge")
+    return FittedView(guess, float(fitted.best_score_), unseen, "ridge")
 
 
 def _left_out(gram_KK: np.ndarray, known_KF: np.ndarray, alpha: float) -> np.ndarray:
@@ -137,7 +137,7 @@ def _left_out(gram_KK: np.ndarray, known_KF: np.ndarray, alpha: float) -> np.nda
     return np.asarray(known_KF - missing / (1 - np.diag(hat)).clip(1e-3)[:, None])
 
 
-def _kernel(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+def _kernel(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> FittedView:
     """Ridge regression with a radial kernel: near rows have like columns."""
     known = x_ND[rows]
     squared_NK = (x_ND**2).sum(axis=1)[:, None] - 2 * x_ND @ known.T + (known**2).sum(axis=1)
@@ -157,10 +157,10 @@ def _kernel(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
                 best = expected, centred - missing, coefficient, width
     expected, unseen, coefficient, width = best
     guess = np.exp(-width * squared_NK.clip(0) / median) @ coefficient
-    return Fit(mean_F + guess, expected, mean_F + unseen, "kernel")
+    return FittedView(mean_F + guess, expected, mean_F + unseen, "kernel")
 
 
-def forest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+def forest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> FittedView:
     """Trees, for what is no linear function: categories, steps, bins."""
     from sklearn.ensemble import RandomForestRegressor
 
@@ -172,10 +172,10 @@ def forest(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
         trees.fit(x_ND[rows], target_NF[rows])
     guess = np.asarray(trees.predict(x_ND)).reshape(target_NF.shape)
     unseen = np.asarray(trees.oob_prediction_).reshape(len(rows), -1)
-    return Fit(guess, -float(((unseen - target_NF[rows]) ** 2).mean()), unseen, "forest")
+    return FittedView(guess, -float(((unseen - target_NF[rows]) ** 2).mean()), unseen, "forest")
 
 
-def _network(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
+def _network(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> FittedView:
     """A hidden layer; it stops early on a fifth of the known rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -208,4 +208,4 @@ def _network(x_ND: np.ndarray, target_NF: np.ndarray, rows: np.ndarray) -> Fit:
         net.load_state_dict(kept)
         with torch.no_grad():
             guess = net.eval()(x).numpy()  # of all rows once: they are many more than those known
-    return Fit(guess, best)
+    return FittedView(guess, best)

@@ -146,7 +146,7 @@ def simulate(
     Raises:
         NetworkError: the job came to nothing, and why.
     """
-    from dovetail.companions.flare.federation import SERVER, Federation, provision
+    from dovetail.companions.flare.federation import SERVER, FlareFederation, provision
 
     assert isinstance(run.engine, FlareSection)
     with tempfile.TemporaryDirectory(prefix="dovetail-flare-") as temporary:
@@ -168,7 +168,7 @@ def simulate(
         )
         job = folder / (name if _NAME.fullmatch(name) else "run")
         write_job(run, job, seeds=seeds, resume="this" if resume else "", align=align)
-        with Federation(kits) as federation:
+        with FlareFederation(kits) as federation:
             federation.start(SERVER, *site_of.values())
             federation.ready(list(site_of.values()))
             number = federation.submit(job)

@@ -121,7 +121,7 @@ def _free_ports(number: int) -> list[int]:
             probe.close()
 
 
-class Federation:
+class FlareFederation:
     """Server and sites of ``provision``'s folder; whatever was started is ended with the context.
 
     Args:

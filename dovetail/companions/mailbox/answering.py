@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from dovetail.companions.mailbox import letters
 from dovetail.companions.mailbox.journal import Entry, Journal
-from dovetail.companions.mailbox.keys import Keys, private_key
+from dovetail.companions.mailbox.keys import LetterKeys, private_key
 from dovetail.companions.mailbox.places import MAIL, Place, UnfitError
-from dovetail.companions.mailbox.watching import Watch
+from dovetail.companions.mailbox.watching import LetterWatch
 from dovetail.errors import MessageError
 from dovetail.network.certificates import may_listen
 from dovetail.network.host import Host
@@ -66,12 +66,12 @@ class Mailman:
         self,
         host: Host,
         place: Place,
-        keys: Keys,
+        keys: LetterKeys,
         identity: Certified,
         drivers: Sequence[str],
         site_folder: Path,
         parks: Parks,
-        watch: Watch,
+        watch: LetterWatch,
     ) -> None:
         self._host, self._place, self._keys = host, place, keys
         self._identity, self._parks, self._watch = identity, parks, watch
@@ -193,9 +193,9 @@ class Mailman:
         self._leave(label, journal)
         return True
 
-    def _leave(self, label: letters.Label, journal: Journal) -> None:
+    def _leave(self, label: letters.LetterLabel, journal: Journal) -> None:
         """Put the answer there, and take the request away."""
-        answer = letters.Label(
+        answer = letters.LetterLabel(
             self._host.name,
             label.sender,
             label.conversation,

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from dovetail.companions.mailbox.answering import Mailman
-from dovetail.companions.mailbox.keys import Keys
+from dovetail.companions.mailbox.keys import LetterKeys
 from dovetail.companions.mailbox.opening import open_place
 from dovetail.companions.mailbox.places import Place, PlaceError, next_look_s
-from dovetail.companions.mailbox.watching import Watch
+from dovetail.companions.mailbox.watching import LetterWatch
 from dovetail.methods.base import Site
 from dovetail.models import derive_key
 from dovetail.network.client import Event
@@ -91,8 +91,8 @@ def join(
             for line in describe(site, dict.fromkeys(drivers, place.where), opened.path):
                 opened.teller.line(line)
             folder = opened.path / FOLDER
-            keys = Keys(folder)
-            watch = Watch(place.where, opened.teller.print, kept=folder / "torn.json")
+            keys = LetterKeys(folder)
+            watch = LetterWatch(place.where, opened.teller.print, kept=folder / "torn.json")
             mailman = Mailman(opened.host, place, keys, shown, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
             return _Round(
@@ -108,7 +108,7 @@ class _Round:
 
     teller: StatusLine
     mailman: Mailman
-    keys: Keys
+    keys: LetterKeys
     place: Place
     shown: Certified
     looking: Looking

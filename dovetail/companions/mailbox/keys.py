@@ -3,7 +3,7 @@
 The certificate's own key signs and does not seal. A party makes the other key itself and leaves its
 public half in the place, as a *card*; a driver believes a card that the party's certificate has
 signed and that is not old. The first request of a conversation is sealed to it; each later one to a
-key that came with the answer before (``letters.Label.key``) and that opens it alone
+key that came with the answer before (``letters.LetterLabel.key``) and that opens it alone
 (``journal.py``). A driver's key is drawn by each process and kept nowhere.
 
 Private halves lie in the party's site. Whoever gets them later opens what somebody has kept of
@@ -43,7 +43,7 @@ MAX_CARD_BYTES = 2 * MAX_PROOF_BYTES + 1024
 _DOMAIN = b"dovetail mailbox key 2\n"
 
 
-class Keys:
+class LetterKeys:
     """A party's private keys for first letters, in its site: that of its card, and the one before.
 
     Args:

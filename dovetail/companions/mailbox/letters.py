@@ -61,7 +61,7 @@ class TornError(LetterError):
 
 
 @dataclass(frozen=True)
-class Label:
+class LetterLabel:
     """Label on a letter.
 
     Attributes:
@@ -129,7 +129,7 @@ def read_name(name: str) -> Named | None:
     return Named(parts["conversation"], *numbers, parts["sender"], parts["kind"], name)
 
 
-def seal(label: Label, body: Data, to: X25519PublicKey, identity: Certified) -> bytes:
+def seal(label: LetterLabel, body: Data, to: X25519PublicKey, identity: Certified) -> bytes:
     """The letter's bytes."""
     fields = {**asdict(label), "num_bytes": len(body) + SEAL_BYTES}
     head = json.dumps(fields, sort_keys=True).encode()
@@ -148,7 +148,7 @@ class Letter:
         certificate: the sender's.
     """
 
-    label: Label
+    label: LetterLabel
     certificate: x509.Certificate
     _head: bytes
     _sealed: memoryview
@@ -191,7 +191,7 @@ def read_letter(data: bytes, name: str, receiver: str, identity: Certified) -> L
     proof, index = _part(data, index, MAX_PROOF_BYTES)
     sealed = memoryview(data)[index:]  # of a large letter no second copy
     try:
-        label = Label(**json.loads(head))
+        label = LetterLabel(**json.loads(head))
         if label.name != name or label.receiver != receiver:
             raise ValueError("it lies under another name than it was given")
         num_bytes = int(label.num_bytes)

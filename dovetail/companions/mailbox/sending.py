@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from dovetail.companions.mailbox import letters
 from dovetail.companions.mailbox.keys import read_card
 from dovetail.companions.mailbox.places import MAIL, Place, PlaceError, UnfitError, next_look_s
-from dovetail.companions.mailbox.watching import Watch, clock
+from dovetail.companions.mailbox.watching import LetterWatch, clock
 from dovetail.errors import MessageError
 from dovetail.network.calls import Call, Calls, SlowError, SpoiltError, UnreachableError
 from dovetail.network.ledger import LedgerFile
@@ -66,7 +66,7 @@ class Mailbox(Calls):
         poll_s: float = POLL_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         ledger: LedgerFile | None = None,
-        watch: Watch | None = None,
+        watch: LetterWatch | None = None,
     ) -> None:
         self._place = place
         self._leaving = threading.Event()
@@ -78,7 +78,7 @@ class Mailbox(Calls):
             conversation,
             poll_s,
             max_message_bytes + letters.MAX_EXTRA_BYTES,
-            watch or Watch(place.where, show),
+            watch or LetterWatch(place.where, show),
             show,
             self._leaving,
         )
@@ -118,7 +118,7 @@ class _Shared:
     conversation: str
     poll_s: float
     most: int
-    watch: Watch
+    watch: LetterWatch
     tell: Callable[[str], None]
     leaving: threading.Event
     key: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate)
@@ -139,7 +139,7 @@ class Correspondence:
         self._asked: Data | None = None  # what is not answered yet
         self._number = 0
         self._answered = 0  # the highest number that was
-        self._label: letters.Label | None = None  # of the last attempt, if it could be left
+        self._label: letters.LetterLabel | None = None  # of the last attempt, if it could be left
         self._attempts = 0
         self._since = 0.0  # of the first attempt
         self._asked_s = 0.0  # the same by a clock that nobody sets
@@ -209,7 +209,7 @@ class Correspondence:
                 f"{self._attempts} times, and no answer came that can be read; ask its owner to "
                 "look for the cause in join.log of its site"
             )
-        label = letters.Label(
+        label = letters.LetterLabel(
             shared.driver,
             self._party,
             shared.conversation,
@@ -352,7 +352,7 @@ class Correspondence:
             f"{lies} in {self._shared.place.where}"
         )
 
-    def _withdraw_attempts(self, label: letters.Label) -> None:
+    def _withdraw_attempts(self, label: letters.LetterLabel) -> None:
         """Earlier attempts at what is answered."""
         for attempt in range(1, self._attempts + 1):
             self._shared.place.remove(replace(label, attempt=attempt).place)

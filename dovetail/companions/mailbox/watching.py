@@ -19,8 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dovetail.companions.mailbox.letters import Label
-from dovetail.network.counting import Counted, times
+from dovetail.companions.mailbox.letters import LetterLabel
+from dovetail.network.counting import Tally, times
 from dovetail.network.printable import printable
 from dovetail.network.retry import write_private
 
@@ -33,7 +33,7 @@ TORN_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Watch:
+class LetterWatch:
     """Reports what is wrong with letters of one place.
 
     Args:
@@ -55,7 +55,7 @@ class Watch:
         self._where = where
         self._tell = show
         self._late_s, self._torn_s = late_s, torn_s
-        self._counted = Counted()
+        self._counted = Tally()
         self._kept = kept
         self._torn: dict[str, float] = {}  # file -> since when
         if kept is not None:
@@ -70,7 +70,7 @@ class Watch:
             _log.warning("%s: %s%s", self._where, printable(what), times(count))
             self._tell(f"{printable(what)}{times(count)}")
 
-    def late(self, label: Label, looked: float) -> None:
+    def late(self, label: LetterLabel, looked: float) -> None:
         """A letter is shown for the first time.
 
         Args:

@@ -33,7 +33,7 @@ from starlette.routing import Route
 from dovetail import __version__
 from dovetail.companions.service import openapi
 from dovetail.companions.service.batching import Batcher
-from dovetail.companions.service.bodies import SMALL, Gate, read_body
+from dovetail.companions.service.bodies import SMALL, BodyGate, read_body
 from dovetail.companions.service.metering import Meters
 from dovetail.companions.service.origins import SameOriginOnly
 from dovetail.companions.service.rows import Asked, errors_json
@@ -100,7 +100,7 @@ class Service:
         self.limits = limits
         self.meters = Meters()
         self._batcher = Batcher(self.meters.ran)
-        self._gate = Gate(max(limits.in_flight, limits.body))
+        self._gate = BodyGate(max(limits.in_flight, limits.body))
         self._watch_s = watch_s
         self._jointly = jointly
         self._id_column = id_column

@@ -38,7 +38,7 @@ _MOST_OTHERS = 1000
 _MOST_LINE, _MOST_LINES = 2**21, 4
 
 
-class Gate:
+class BodyGate:
     """Lets few large bodies in at once.
 
     Args:

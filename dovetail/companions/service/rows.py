@@ -73,7 +73,7 @@ class Asked:
         return Asked(feeds, [], ids, self.ignored)
 
 
-class Reader:
+class RowReader:
     """Reads rows for one model.
 
     Args:

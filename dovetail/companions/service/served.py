@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail import data as dd
 from dovetail.companions.service.export import onnx_bytes, solo_of
-from dovetail.companions.service.rows import Reader
+from dovetail.companions.service.rows import RowReader
 from dovetail.data.fitted import CategoryColumn
 from dovetail.data.kinds import day_text
 from dovetail.data.task import Classification, MultiLabel, MultiTarget, Task
@@ -45,7 +45,7 @@ class Served:
     name: str
     path: Path
     onnx: OnnxModel
-    reader: Reader
+    reader: RowReader
     version: str
     since: float = field(default_factory=time.time)
     joint: Model | None = None
@@ -156,7 +156,7 @@ def open_served(name: str, path: Path) -> Served:
             f"{path}: the model of party {onnx.party!r} takes images or arrays, and a service "
             "answers rows of columns; use dovetail predict, or the file of dovetail export"
         )
-    return Served(name, path, onnx, Reader(encoders), version, joint=joint)
+    return Served(name, path, onnx, RowReader(encoders), version, joint=joint)
 
 
 def folder_version(path: Path) -> str:

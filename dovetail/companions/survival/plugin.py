@@ -22,7 +22,7 @@ from dovetail.methods.training import Variant, VariantRun
 from dovetail.models import Model
 
 
-class Curves(Variant):
+class CurvesVariant(Variant):
     """An analysis: nothing is scored; of a Cox regression the coordinator keeps a model."""
 
     def about(self, variant_run: VariantRun) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Survival(SurvivalRecord, Method):
 
     def variant(self, variant: str) -> Variant:
         """The analysis."""
-        return Curves()
+        return CurvesVariant()
 
     def driver(self, variant: str, settings: Any, seed: int) -> survival.Driver:
         """Driver that asks for the sum."""

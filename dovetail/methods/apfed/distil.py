@@ -57,7 +57,7 @@ from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, LeftOut, Local, Party, handles
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
-from dovetail.methods.released import Release
+from dovetail.methods.released import ReleasedRows
 from dovetail.methods.settings.apfed import RELEASED, PartnerConfig
 from dovetail.methods.settings.apfed import DistilConfig as Config
 from dovetail.models import Bottom, follow_back, generator
@@ -165,7 +165,7 @@ class Partner(Party):
         self.test = test
         self.config = config
         self.input = input
-        self.released: Release | None = None
+        self.released: ReleasedRows | None = None
 
     @handles
     def begin(self, message: Begin) -> Ready:
@@ -220,7 +220,7 @@ class Partner(Party):
                 seed = 0
                 purpose += [repr(once), hashlib.sha256(x_NF.numpy().tobytes()).hexdigest()]
             rng = generator(seed, *purpose, secret=self.local.lasting)
-            self.released = Release(x_NF, once, rng)
+            self.released = ReleasedRows(x_NF, once, rng)
         self.stacks = {}
         self.members, self._codes = 1, None
         return Ready((self.released.width,))
@@ -334,7 +334,7 @@ def _check_size(message: Begin, num_features: int, config: StackedConfig) -> Non
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class AlignedRows:
     """Rows that the label owner shares with partners.
 
     Attributes:
@@ -346,7 +346,7 @@ class Table:
     samples: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, x: Tensor, name: str, alignment: Alignment) -> Table:
+    def of(cls, x: Tensor, name: str, alignment: Alignment) -> AlignedRows:
         """By the alignment of its own rows with every partner's."""
         local_S = alignment.rows[name]
         samples = {}
@@ -423,8 +423,8 @@ class Active(Driver):
     def __init__(
         self,
         owner: Owner,
-        train: Table,
-        test: Table | None,
+        train: AlignedRows,
+        test: AlignedRows | None,
         config: Config,
         local: Local,
         *,

@@ -47,7 +47,7 @@ from dovetail.models.learners.distil import Distilled, Owner, StudentConfig, Tea
 from dovetail.models.learners.distil import distil as distilled
 from dovetail.models.learners.joint import JointSpec, WithPartners, blended
 from dovetail.models.learners.refit import (
-    Scored,
+    ScoredRows,
     own_model,
     solo_model,
     teacher_with_scored,
@@ -199,10 +199,10 @@ class Distilling(LabelOwnerData):
         """The label owner while the teacher is trained."""
         tested = None
         if self.test is not None and self.test_alignment is not None:
-            tested = distil.Table.of(self.test.joined(), self.name, self.test_alignment)
+            tested = distil.AlignedRows.of(self.test.joined(), self.name, self.test_alignment)
         return distil.Active(
             self.teaching(self.owner()),
-            distil.Table.of(self.train.joined(), self.name, self.alignment),
+            distil.AlignedRows.of(self.train.joined(), self.name, self.alignment),
             tested,
             self.config,
             Local(self.name, secret=self.secret),
@@ -409,7 +409,7 @@ def few_of(task: Task, owner: Owner) -> dict[str, int]:
 
 def _scored_rows(
     work: Distilling, owner: Owner, help: Help, network: WithPartners | None
-) -> Scored | None:
+) -> ScoredRows | None:
     """Test rows that the kept model is to learn from; None: none."""
     test, num_labelled = work.test, int(owner.labelled.sum())
     if not work.refit or test is None or test.labels is None:
@@ -423,7 +423,7 @@ def _scored_rows(
         said = _said_jointly(help, network, x_NF, help.alone.outputs(x_NF))
     weights = None if test.weights is None else test.weights[rows]
     targets = targets_of(work.task, test.labels[rows])
-    return Scored(x_NF[rows], targets, test.labels[rows], said[rows], weights)
+    return ScoredRows(x_NF[rows], targets, test.labels[rows], said[rows], weights)
 
 
 def _said_jointly(
@@ -439,7 +439,12 @@ def _said_jointly(
 
 
 def _refitted(
-    work: Distilling, owner: Owner, help: Help, done: Distilled | None, scored: Scored, rows: Rows
+    work: Distilling,
+    owner: Owner,
+    help: Help,
+    done: Distilled | None,
+    scored: ScoredRows,
+    rows: Rows,
 ) -> Fitted:
     """The solo model once more, with the owner's rows that scored it."""
     counted = {name: help.fitted[name] for name in help.alone.learner.split("+")}

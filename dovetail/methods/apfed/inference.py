@@ -196,7 +196,7 @@ class Numbers:
         spec = self.spec
         return {
             name: Reader(
-                encrypted.Owner(self.keys[name].numpy().tobytes()), answers, spec.regression
+                encrypted.SecretKey(self.keys[name].numpy().tobytes()), answers, spec.regression
             )
             for name, answers in zip(spec.partners, spec.answers, strict=True)
         }

@@ -27,7 +27,7 @@ from dovetail.methods.common_rows import Targets
 from dovetail.methods.epochs import Epochs, warn_of
 from dovetail.methods.settings.apfed import Layers
 from dovetail.models import Model, RandomStream, network_input
-from dovetail.models.optimizers import Apart, Optimizer
+from dovetail.models.optimizers import Optimizer, OptimizerGroup
 from dovetail.network import Engine, Replies
 from dovetail.privacy import distance_correlation
 
@@ -121,7 +121,7 @@ class LabelOwner(Driver):
     x: Tensor
     targets: Targets
     solo: SoloNetwork
-    optimizer: Optimizer | Apart
+    optimizer: Optimizer | OptimizerGroup
     random: RandomStream
 
     def add_layers(self, alignment: Alignment | None, plain: Unify) -> None:

@@ -47,7 +47,7 @@ from dovetail.data.preprocessing import Input
 from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
 from dovetail.methods.apfed.asked_rows import placed, rows_asked, rows_labelled
-from dovetail.methods.apfed.distil import Table
+from dovetail.methods.apfed.distil import AlignedRows
 from dovetail.methods.apfed.numbers import UNLIMITED, NumbersGiven, checked, counted
 from dovetail.methods.baselines import features
 from dovetail.methods.settings.shared import SealedLimits
@@ -221,7 +221,7 @@ class Sealing:
     """
 
     wire: Mapping[str, Any]
-    key: encrypted.Owner
+    key: encrypted.SecretKey
     layout: encrypted.Layout
     unit: float
     middle_C: np.ndarray
@@ -244,7 +244,7 @@ class Sealing:
         layout = encrypted.Layout.best(len(whole), whole.shape[1], num_rows)
         question = f"{layout} {unit} ".encode() + whole.tobytes() + asked
         drawn = hashlib.blake2b(question, key=secret).digest()
-        key, nonce = encrypted.Owner(drawn[:32]), drawn[32:]
+        key, nonce = encrypted.SecretKey(drawn[:32]), drawn[32:]
         wire = {
             "parameters": encrypted.PARAMETERS,
             "block": layout.block,
@@ -275,7 +275,7 @@ class Reader:
         regression: whether targets are values.
     """
 
-    key: encrypted.Owner
+    key: encrypted.SecretKey
     answers: Answers
     regression: bool
 
@@ -424,8 +424,8 @@ class Active(Driver):
     def __init__(
         self,
         owner: Owner,
-        train: Table,
-        test: Table | None,
+        train: AlignedRows,
+        test: AlignedRows | None,
         local: Local,
         *,
         seed: int,

@@ -44,7 +44,7 @@ from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.asked_rows import rows_of
-from dovetail.methods.apfed.distil import Table
+from dovetail.methods.apfed.distil import AlignedRows
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData
 from dovetail.methods.apfed.numbers import UNLIMITED
 from dovetail.methods.apfed.variants import label_owner_data, partner_data_of
@@ -58,7 +58,7 @@ from dovetail.methods.settings.shared import SealedLimits
 from dovetail.methods.training import Training
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.rows import NO_FOLD
-from dovetail.models.losses import Values
+from dovetail.models.losses import SquaredError
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import generator
 from dovetail.network import Engine, InProcess, Message
@@ -295,15 +295,15 @@ def _regressed(peers: _Peers) -> Iterator[Steered]:
     components_KF = torch.from_numpy(whitened(scaled(x_KF.double().numpy()), width=most))
     chosen = {"its columns": components_KF, "single rows": torch.eye(len(known))[:, :most]}
     views = {}
-    table = Table.of(owner.train.joined(), owner.name, owner.alignment)
+    table = AlignedRows.of(owner.train.joined(), owner.name, owner.alignment)
     rows = rows_of(table.samples[party], known)
     for name, target_KT in chosen.items():
         targets_RT = torch.zeros(len(table.x_RF), target_KT.shape[1])
         targets_RT[rows] = target_KT.float()
         folds_R = torch.full((len(table.x_RF),), NO_FOLD)
         folds_R[rows] = torch.arange(len(rows)) % 4
-        gradients = Owner(table.x_RF, targets_RT, folds_R, loss=Values())
-        table_of = Table(table.x_RF, {party: table.samples[party]})
+        gradients = Owner(table.x_RF, targets_RT, folds_R, loss=SquaredError())
+        table_of = AlignedRows(table.x_RF, {party: table.samples[party]})
         active = sealed.Active(gradients, table_of, None, Local(owner.name), seed=peers.seed)
         engine = {party: local_data.party(Local(party, device=peers.task.device))}
         active.ask_all(InProcess(engine, driver=owner.name))

@@ -17,13 +17,13 @@ from dovetail.federated import Epoch, ending_announced
 from dovetail.methods.apfed import releasing
 from dovetail.methods.apfed.distil import (
     Active,
+    AlignedRows,
     Begin,
     Codes,
     Encode,
     Finish,
     Finished,
     Ready,
-    Table,
     TeacherOutputs,
 )
 from dovetail.methods.limits import asked_for, limits_of
@@ -285,7 +285,7 @@ def _may_test(active: Active) -> bool:
 
 
 def _table_outputs(
-    active: Active, network: Engine, table: Table, *, test: bool
+    active: Active, network: Engine, table: AlignedRows, *, test: bool
 ) -> dict[str, Tensor]:
     """Stack -> (K, R, C) of a table's rows, NaN where no partner has the row."""
     stacks = active.config.teachers
@@ -313,7 +313,7 @@ def _outputs(
     network: Engine,
     stacks: Sequence[str],
     rows_KV: Tensor,
-    table: Table,
+    table: AlignedRows,
     *,
     test: bool = False,
 ) -> dict[str, Tensor]:
@@ -372,7 +372,7 @@ def _ask(
     network: Engine,
     stacks: Sequence[str],
     rows_KB: Tensor,
-    table: Table,
+    table: AlignedRows,
     *,
     training: bool,
     test: bool = False,
@@ -431,7 +431,9 @@ def _ask(
     return codes
 
 
-def _with_more(active: Active, party: str, samples_KB: Tensor, table: Table, test: bool) -> Tensor:
+def _with_more(
+    active: Active, party: str, samples_KB: Tensor, table: AlignedRows, test: bool
+) -> Tensor:
     """(K, B + ...) with as many more of the partner's samples as it answers about at the least.
 
     What it says of these is not used. The least asked about come first.

@@ -25,7 +25,7 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import assisting, distilled, sealed, teaching
-from dovetail.methods.apfed.distil import Table
+from dovetail.methods.apfed.distil import AlignedRows
 from dovetail.methods.apfed.distilling import ALONE, Distilling, Help, finish, train_alone
 from dovetail.methods.apfed.local_data import LabelOwnerData, PartnerData, labels_of
 from dovetail.methods.base import weighed
@@ -111,7 +111,7 @@ def _parts(
 
     Zeros stand where a partner has no such row.
     """
-    table = Table.of(local_RF, name, alignment)
+    table = AlignedRows.of(local_RF, name, alignment)
     xs, held = [local_RF], [torch.ones(len(local_RF), dtype=torch.bool)]
     for party in partners:
         x = features(federation[party].joined())

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.facets.audited import Audited, Holding, Scene, Seen, Weights, candidates
-from dovetail.methods.facets.defences import Grid
-from dovetail.methods.facets.defences import Weights as WeightsGrid
+from dovetail.methods.facets.defences import Grid, WeightsGrid
 from dovetail.methods.training import Training
 from dovetail.network.messages import Message
 

@@ -130,7 +130,7 @@ DEFENCES_OF_WEIGHTS = (
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightsGrid:
     """Each party's own model, of a method that sends weights."""
 
     tested: bool  # whether every party has test rows

@@ -18,8 +18,7 @@ from dovetail.methods.facets.audited import (
     flat,
     names_of,
 )
-from dovetail.methods.facets.defences import Grid
-from dovetail.methods.facets.defences import Weights as WeightsGrid
+from dovetail.methods.facets.defences import Grid, WeightsGrid
 from dovetail.methods.training import Training
 from dovetail.network.messages import Message
 

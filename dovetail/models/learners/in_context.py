@@ -30,7 +30,7 @@ from dovetail.models.learners.choice import fit_each
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import NO_FOLD, Rows
 from dovetail.models.learners.specs import EnsembleSpec, Fitted
-from dovetail.models.losses import Classes, Values
+from dovetail.models.losses import Classes, SquaredError
 from dovetail.models.randomness import derive_seed, generator
 
 #: Rows that are shown as context, and rows that a student learns from without a label, at most.
@@ -119,7 +119,7 @@ class InContext:
     def _said(self, rows: Rows, x: Tensor, targets: Tensor, x_NF: Tensor, seed: int) -> Tensor:
         """(N, C) what TabICL says of rows, shown these others with labels."""
         several = rows.regression and targets.shape[1] > 1
-        if several or not isinstance(rows.loss, Classes | Values):
+        if several or not isinstance(rows.loss, Classes | SquaredError):
             raise ConfigError(
                 f"{self.name} teaches a class or a number, and the label is neither; leave it out"
             )

@@ -20,7 +20,7 @@ from dovetail.models.learners.specs import Fitted, Learner
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRows:
     """Labelled rows that scored a model, and that nothing has learnt from.
 
     Attributes:
@@ -38,7 +38,7 @@ class Scored:
     weights_N: Tensor | None = None
 
 
-def with_scored(owner: Owner, rows: Scored, *, seed: int, party: str) -> Owner:
+def with_scored(owner: Owner, rows: ScoredRows, *, seed: int, party: str) -> Owner:
     """The owner with these rows after its own; a fold that was given stays."""
     folds_N = make_folds(
         rows.labels_N,
@@ -60,7 +60,7 @@ def with_scored(owner: Owner, rows: Scored, *, seed: int, party: str) -> Owner:
     )
 
 
-def teacher_with_scored(teacher: Teacher, rows: Scored, party: str) -> Teacher:
+def teacher_with_scored(teacher: Teacher, rows: ScoredRows, party: str) -> Teacher:
     """The teacher with what it says of these rows, whose labels no fold's members saw."""
     said_KNC = (rows.said_NC * teacher.temperature).expand(len(teacher.outputs_KRC), -1, -1)
     return replace(teacher, outputs_KRC=_joined(teacher.outputs_KRC, said_KNC, party))

@@ -105,7 +105,7 @@ class Batches:
         return self._left.pop()
 
 
-class Kept:
+class BestWeights:
     """The weights of the best step so far."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -268,7 +268,7 @@ class PartySide:
         with stream:
             self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
         self._optimizer = config.optimizer(self.bottom)
-        self.kept = Kept(self.bottom)
+        self.kept = BestWeights(self.bottom)
         self._sent: Tensor | None = None
 
     @property
@@ -370,7 +370,7 @@ class OwnerSide:
         with torch.no_grad():
             self.top.head.bias.add_(prior_C)
         self._optimizer = config.optimizer(self.top)
-        self._kept = Kept(self.top)
+        self._kept = BestWeights(self.top)
         self._dropout = RandomStream(seed, "dropout", secret=key)
         self._batches = Batches(train_KN, config.batch_size, seed=seed)
         self._steps = steps
