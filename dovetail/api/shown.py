@@ -118,7 +118,7 @@ def lined_table(
         head: the columns' names.
         rows: cells; a string is made safe for a terminal.
         left: places of the columns that hold words; the others are numbers.
-        title: what stands above it.
+        title: printed above the table.
         look: as ``rich.table.Table`` takes it.
     """
     above = terminal_text(title) if title else None
