@@ -72,6 +72,8 @@ FIRST = {
     "pooled": "both tables in one place",
     "every label": "own columns, all labels known",
 }
+#: Draws of the test rows, for a standard error.
+RESAMPLES = 200
 #: What the table of results has.
 SHOWN = ("local", "solo", "every label", "joint", "pooled", "pooled LR and LightGBM")
 
@@ -168,9 +170,24 @@ def cell(source: Source, table: str, labels: Any, draw: int) -> Cell:
         "test rows": len(test),
         "partner knows": split.known,
         **scores,
+        **{
+            f"{what} less local, error": error(predictions[what], predictions["local"], truth)
+            for what in ("solo", "joint")
+        },
         "gate kept local": not run.result["distilled"]["pays"],
         "seconds": seconds,
     }
+
+
+def error(one: np.ndarray, other: np.ndarray, truth: np.ndarray) -> float:
+    """The standard deviation of a difference of two scores over draws of the test rows."""
+    rng, both = np.random.default_rng(0), [np.asarray(each, float) for each in (one, other)]
+    rows = (rng.integers(len(truth), size=len(truth)) for _ in range(RESAMPLES))
+    differences = [
+        measure(both[0][drawn], truth[drawn]) - measure(both[1][drawn], truth[drawn])
+        for drawn in rows
+    ]
+    return float(np.nanstd(differences))
 
 
 @contextmanager
@@ -307,6 +324,21 @@ def lost(both: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def below(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each cell of solo or joint that is more than a point below local."""
+    return [
+        {
+            **{key: each[key] for key in ("table", "labels", "partner knows", "test rows")},
+            "model": what,
+            "less local": f"{100 * (each[what] - each['local']):+.1f}",
+            "standard error": f"{100 * each[f'{what} less local, error']:.1f}",
+        }
+        for each in cells
+        for what in ("solo", "joint")
+        if each[what] < each["local"] - 0.01 and f"{what} less local, error" in each
+    ]
+
+
 def presence(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A line for each share of the test rows that the partner answers; cells that have all."""
     cells = [each for each in cells if "joint, half the rows" in each]
@@ -383,6 +415,9 @@ def page(name: str, cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -
     flag = {"unseen": "", "unseen_chosen": " --chosen", "unseen_own": " --own"}[name]
     command = f"python -m benchmarks.unseen{flag}"
     text = f"# {PAGES[name]}\n\n`{command}`\n\n{NOTES[name]}{_results.markdown(summary(cells))}"
+    if behind_local := below(cells):
+        text += "\n## Cells more than a point below local\n\nThe standard error of the difference "
+        text += f"is of {RESAMPLES} draws of the test rows.\n\n{_results.markdown(behind_local)}"
     text += (
         "\n## A partner that answers for some rows\n\nEvery other test row lacks its answer.\n\n"
     )
