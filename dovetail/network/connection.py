@@ -15,12 +15,12 @@ import grpc
 from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError, PartyError
-from dovetail.network.messages import Data, OpenedMessage, open_message
+from dovetail.network.messages import Data, Opened, open_message
 from dovetail.network.printable import printable
 
 #: (an answer's bytes, the same opened if it can be, number of the connection): writes down that it
 #: came.
-Came = Callable[[Data | None, OpenedMessage | None, int], None]
+Came = Callable[[Data | None, Opened | None, int], None]
 
 #: Seconds that a lost party is waited for, besides twice the time that its start took.
 GRACE_S = 10.0
@@ -66,7 +66,7 @@ class Request:
     sent: float  # since the epoch, for people
     record: Callable[[int], None]  # writes down that it leaves, on which connection
     came: Came  # writes down what answers it
-    reply: OpenedMessage | None = None
+    reply: Opened | None = None
     failure: str | None = None
     unwritten: Exception | None = None  # why it could not be written down, and was not sent
 
@@ -121,7 +121,7 @@ class Link:
             if request.unwritten is not None:
                 raise request.unwritten
 
-    def wait(self, request: Request) -> OpenedMessage:
+    def wait(self, request: Request) -> Opened:
         """Answer to a request; waits for it.
 
         Raises:
@@ -289,11 +289,7 @@ class Link:
                 self._done(request, failure=unwritten or cause)
 
     def _write_came(
-        self,
-        request: Request,
-        data: Data | None,
-        opened: OpenedMessage | None,
-        connection: Connection,
+        self, request: Request, data: Data | None, opened: Opened | None, connection: Connection
     ) -> str | None:
         """Why the answer cannot be written down, if so; then it does not count."""
         try:
@@ -337,7 +333,7 @@ class Link:
         self,
         request: Request,
         *,
-        reply: OpenedMessage | None = None,
+        reply: Opened | None = None,
         failure: str | None = None,
         go_on: bool = True,
     ) -> None:

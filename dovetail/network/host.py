@@ -108,7 +108,7 @@ class Host:
         self._on_refusal = on_refusal
         self._lock = threading.Lock()
         self._last: dict[str, _Last] = {}
-        self._asked: dict[str, messages.OpenedMessage] = {}  # driver -> what is being answered
+        self._asked: dict[str, messages.Opened] = {}  # driver -> what is being answered
         self._counted = Tally()  # lines of the log: one for many of a kind
         self._runs: OrderedDict[tuple[str, str, str], Party] = OrderedDict()
 
@@ -134,7 +134,7 @@ class Host:
         with self._lock:
             self._last[driver] = _Last(instance, sequence, b"")
 
-    def turn_away(self, opened: messages.OpenedMessage, driver: str, cause: str) -> messages.Data:
+    def turn_away(self, opened: messages.Opened, driver: str, cause: str) -> messages.Data:
         """The refusal of a request that its carrier found wrong; written down as any other."""
         with self._lock:
             return self._turned_away(opened, driver, cause)
@@ -213,21 +213,19 @@ class Host:
         if self._on_refusal is not None:
             self._on_refusal(driver, kind, run, cause)
 
-    def _out_of_place(self, opened: messages.OpenedMessage, driver: str) -> messages.Data:
+    def _out_of_place(self, opened: messages.Opened, driver: str) -> messages.Data:
         cause = (
             "it was sent a message of a process of the driver that another has taken the place "
             "of: a replayed message, or two drivers with one certificate; run only one"
         )
         return self._turned_away(opened, driver, cause)
 
-    def _replayed(self, opened: messages.OpenedMessage, driver: str, last: int) -> messages.Data:
+    def _replayed(self, opened: messages.Opened, driver: str, last: int) -> messages.Data:
         number = opened.header.sequence
         cause = f"it was sent number {number} after number {last}: a replayed message"
         return self._turned_away(opened, driver, cause)
 
-    def _turned_away(
-        self, opened: messages.OpenedMessage, driver: str, cause: str
-    ) -> messages.Data:
+    def _turned_away(self, opened: messages.Opened, driver: str, cause: str) -> messages.Data:
         header = opened.header
         self.refuse(driver, cause, kind=header.type, run=header.run)
         try:
@@ -236,7 +234,7 @@ class Host:
             return self._unwritten(error, driver, header)
         return self._recorded(Failed(cause), driver, header)
 
-    def _reply(self, opened: messages.OpenedMessage, driver: str) -> messages.Data:
+    def _reply(self, opened: messages.Opened, driver: str) -> messages.Data:
         """The encoded answer, written down; or the failure."""
         header = opened.header
         try:
@@ -251,7 +249,7 @@ class Host:
             self._log_failure(header, driver, str(error))
             return self._recorded(Failed(str(error)), driver, header)
 
-    def _answer(self, opened: messages.OpenedMessage, driver: str) -> messages.Message:
+    def _answer(self, opened: messages.Opened, driver: str) -> messages.Message:
         header = opened.header
         try:
             if header.type == Tell.wire_name():
@@ -283,7 +281,7 @@ class Host:
                 _log.exception("%s: a bug in %s of run %r%s", *asked, times(count))
             return Failed(f"internal error: {type(error).__name__}; its log has the details")
 
-    def _exchange_heads(self, opened: messages.OpenedMessage, driver: str) -> messages.Message:
+    def _exchange_heads(self, opened: messages.Opened, driver: str) -> messages.Message:
         """Where each other's ledgers stand, of a driver that is about to leave."""
         message = messages.decode(opened, (Tell,), max_bytes=self.max_bytes)
         assert isinstance(message, Tell)
@@ -294,7 +292,7 @@ class Host:
         self._heads.keep(driver, message.head)
         return Told(self._heads.current(), account)
 
-    def _noticed(self, opened: messages.OpenedMessage, driver: str) -> messages.Message:
+    def _noticed(self, opened: messages.Opened, driver: str) -> messages.Message:
         """The driver did not take what this party answered."""
         notice = messages.decode(opened, (Notice,), max_bytes=self.max_bytes)
         assert isinstance(notice, Notice)
@@ -302,9 +300,7 @@ class Host:
             self._on_notice(driver, printable(opened.header.run), printable(notice.why))
         return Noticed()
 
-    def _admitted(
-        self, opened: messages.OpenedMessage, driver: str
-    ) -> tuple[Party, messages.Message]:
+    def _admitted(self, opened: messages.Opened, driver: str) -> tuple[Party, messages.Message]:
         """The party and the request; tensors are decoded only once all else is in order."""
         header = opened.header
         algorithm, _, kind = header.type.partition(".")

@@ -450,7 +450,7 @@ def _tensor_in(data: memoryview, start: int, shape: tuple[int, ...], dtype: torc
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedMessage:
+class Opened:
     """A message of which only the header has been read; ``decode`` reads the rest.
 
     Attributes:
@@ -519,7 +519,7 @@ _MOST_KNOWN = 256
 _MAX_KNOWN_BYTES = 2**14
 
 
-def open_message(data: Data) -> OpenedMessage:
+def open_message(data: Data) -> Opened:
     """A message's header, its tensors unread: so that a header is parsed once.
 
     Raises:
@@ -539,7 +539,7 @@ def open_message(data: Data) -> OpenedMessage:
     if about is not None and number is not None:
         sequence = int(number[1])
         if sequence <= MAX_SEQUENCE:
-            return OpenedMessage(about.numbered(sequence), data, start, about)
+            return Opened(about.numbered(sequence), data, start, about)
     about = _about(text)
     if about is None:
         raise MessageError(f"{len(data)} bytes that are no message: the header cannot be read")
@@ -548,7 +548,7 @@ def open_message(data: Data) -> OpenedMessage:
         while len(_known) > _MOST_KNOWN:
             with suppress(KeyError):  # another thread was faster
                 _known.popitem(last=False)
-    return OpenedMessage(about.header, data, start, about)
+    return Opened(about.header, data, start, about)
 
 
 def _about(text: bytes) -> _About | None:
@@ -586,7 +586,7 @@ def _differs_in_number(about: _About, key: tuple[bytes, bytes]) -> bool:
 
 
 def decode(
-    data: Data | OpenedMessage, accept: Collection[type[M]], *, max_bytes: int = MAX_MESSAGE_BYTES
+    data: Data | Opened, accept: Collection[type[M]], *, max_bytes: int = MAX_MESSAGE_BYTES
 ) -> M:
     """The message in these bytes, which must be of one of the types in ``accept``.
 
@@ -598,10 +598,10 @@ def decode(
         MessageError: bytes that are no message, more of them than ``max_bytes``, another protocol,
             a type that was not asked for, or fields other than the type declares.
     """
-    whole = data.data if isinstance(data, OpenedMessage) else data
+    whole = data.data if isinstance(data, Opened) else data
     if len(whole) > max_bytes:
         raise MessageError(f"a message of {len(whole)} bytes; at most {max_bytes} are allowed")
-    opened = data if isinstance(data, OpenedMessage) else open_message(data)
+    opened = data if isinstance(data, Opened) else open_message(data)
     header = opened.header
     kind = next((each for each in accept if each.wire_name() == header.type), None)
     if kind is None:
@@ -616,7 +616,7 @@ def decode(
     return kind(**values)
 
 
-def _planned(kind: type[Message], opened: OpenedMessage) -> _Plan:
+def _planned(kind: type[Message], opened: Opened) -> _Plan:
     """How a message of this type with this header is read; all that it declares is checked.
 
     Raises:
@@ -690,9 +690,7 @@ def _header(metadata: Mapping[str, str]) -> Header:
     raise MessageError(f"expected a precision of {PRECISIONS}, got {_short(repr(precision))}")
 
 
-def _spans(
-    kind: type[Message], opened: OpenedMessage, narrowed: Mapping[str, Any]
-) -> dict[str, _Span]:
+def _spans(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -> dict[str, _Span]:
     """Where tensors lie; none is made before all are checked."""
     precision, data, start = opened.header.precision, opened.data, opened.start
     spans = {name: _span(kind, name, entry) for name, entry in opened.about.entries.items()}
@@ -729,7 +727,7 @@ def _spans(
     return spans
 
 
-def _tensors(kind: type[Message], opened: OpenedMessage, plan: _Plan) -> dict[str, Tensor]:
+def _tensors(kind: type[Message], opened: Opened, plan: _Plan) -> dict[str, Tensor]:
     """The tensors by field name, as wide as they were."""
     precision, data, start = opened.header.precision, opened.data, opened.start
     _, spans, narrowed, end = plan

@@ -21,7 +21,7 @@ from dovetail.errors import NetworkError
 from dovetail.network.control import Failed
 from dovetail.network.counting import Tally, times
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.messages import MAX_RUN_LENGTH, Data, Header, Message, OpenedMessage
+from dovetail.network.messages import MAX_RUN_LENGTH, Data, Header, Message, Opened
 
 #: Of failures in a row to one driver, a line of the ledger stands for one in so many of those
 #: before it, and for one at least.
@@ -88,7 +88,7 @@ class Recorder:
         """A new connection with a driver."""
         self._connections[driver] = self._connections.get(driver, 0) + 1
 
-    def came(self, driver: str, data: Data | None, opened: OpenedMessage | None = None) -> None:
+    def came(self, driver: str, data: Data | None, opened: Opened | None = None) -> None:
         """A request has come; without data, one that was not even read.
 
         Raises:
@@ -116,7 +116,7 @@ class Recorder:
         if writing is not None:
             writing.result()
 
-    def _write_large(self, driver: str, data: Data, opened: OpenedMessage | None) -> None:
+    def _write_large(self, driver: str, data: Data, opened: Opened | None) -> None:
         self._write_came(driver, _request(data, opened))
 
     def left(
@@ -204,7 +204,7 @@ class Recorder:
         return NotWrittenError(str(error))
 
 
-def _request(data: Data | None, opened: OpenedMessage | None) -> _Request:
+def _request(data: Data | None, opened: Opened | None) -> _Request:
     """Request as its line has it; without data, one that was not even read."""
     if data is None:
         return _Request()

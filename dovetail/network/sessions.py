@@ -29,14 +29,7 @@ from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.engine import Engine, Replies
 from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.messages import (
-    MAX_MESSAGE_BYTES,
-    Data,
-    Message,
-    OpenedMessage,
-    decode,
-    encode,
-)
+from dovetail.network.messages import MAX_MESSAGE_BYTES, Data, Message, Opened, decode, encode
 from dovetail.network.printable import printable
 from dovetail.network.renewal import Identity
 from dovetail.settings.section import Precision
@@ -293,12 +286,7 @@ class _LinesEngine(Engine):
             self.ledger.record(self.driver, party, message, self._precision)
 
     def _came(
-        self,
-        party: str,
-        sequence: int,
-        data: Data | None,
-        opened: OpenedMessage | None,
-        connection: int,
+        self, party: str, sequence: int, data: Data | None, opened: Opened | None, connection: int
     ) -> None:
         """Write down what has come of a party: no data of one that would not read the request."""
         if self._lines.ledger is None:
