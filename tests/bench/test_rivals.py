@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from benchmarks import _results, unseen
 from benchmarks.rivals import apc_vfl, laser, mars, networks
 from benchmarks.rivals.base import Result
 from benchmarks.rivals.networks import Rows
@@ -123,3 +126,20 @@ def test_predictions_that_agree_have_no_divergence() -> None:
     outputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     assert float(mars.divergence([outputs, outputs, outputs])) == pytest.approx(0, abs=1e-6)
     assert float(mars.divergence([outputs, -outputs, outputs])) > 0.01
+
+
+def test_rivals_are_below_solo_and_joint_model_on_average_as_docs_say() -> None:
+    cells, rivals = (
+        [json.loads(line) for line in (_results.FOLDER / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("unseen", "unseen_rivals")
+    )
+    both = unseen.paired(cells, rivals)
+    assert len(both) == len(rivals)
+    for (rival, _), group in unseen.grouped(both, "rival", "labels").items():
+        for theirs, ours in (("alone", "solo"), ("together", "joint")):
+            gains = [each[theirs] - each[ours] for each in group if each[theirs] is not None]
+            assert bool(gains) == (rival != "APC-VFL" or theirs == "alone")
+            assert not gains or np.mean(gains) < 0
+    assert {line["rival"] for line in unseen.lost(both)}  # "single tables they win"
+    page = " ".join((_results.DOCS / "sealed.md").read_text().split())
+    assert "are below the solo model on average, and with the partner below the joint one" in page
