@@ -93,7 +93,8 @@ class _Module(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for each in node.names:
-            self.imported[each.asname or each.name] = f"{node.module}.{each.name}"
+            name = each.asname or each.name  # a module of ours may stand for a library
+            self.imported[name] = name if name in LIBRARIES else f"{node.module}.{each.name}"
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.classes.append(node.name)

@@ -31,6 +31,7 @@ from dovetail.data.preprocessing import FittedColumn
 from dovetail.data.vectors import VectorColumn
 from dovetail.errors import ModelError
 from dovetail.lazy import needed
+from dovetail.models import lightgbm_core as lightgbm
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
 from dovetail.models.metrics import SCORES, headline, headline_score, score
@@ -417,8 +418,6 @@ def _tree_shares(
     model: Explained, trees: list[tuple[BoostedTrees, float]], x_NF: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
     """TreeSHAP, by LightGBM itself."""
-    import lightgbm
-
     total_NF = np.zeros((len(x_NF), x_NF.shape[1] + 1))
     for network, weight in trees:
         booster = lightgbm.Booster(model_str=network.checked_text())

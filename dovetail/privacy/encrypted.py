@@ -59,7 +59,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy.fft
 
 from dovetail.cluster import LOCAL, current
 from dovetail.errors import ConfigError, MessageError
@@ -218,17 +217,21 @@ _OFFSET = np.uint64(0x8000_8000_8000_8000)
 
 def _transformed(x_NP: np.ndarray) -> np.ndarray:
     """(N / 2, ...) of real coefficients (N, ...)."""
+    from scipy import fft  # slow to import: for runs that encrypt
+
     half = DEGREE // 2
     z = np.empty((half, *x_NP.shape[1:]), dtype=np.complex128)
     z.real, z.imag = x_NP[:half], x_NP[half:]
     z *= _TWIST.reshape(half, *[1] * (x_NP.ndim - 1))
-    transformed: np.ndarray = scipy.fft.fft(z, axis=0, overwrite_x=True)
+    transformed: np.ndarray = fft.fft(z, axis=0, overwrite_x=True)
     return transformed
 
 
 def _whole(z: np.ndarray) -> np.ndarray:
     """(N, ...) int64 coefficients of what was transformed."""
-    z = scipy.fft.ifft(z, axis=0, overwrite_x=True)
+    from scipy import fft
+
+    z = fft.ifft(z, axis=0, overwrite_x=True)
     z *= _TWIST.conj().reshape(len(z), *[1] * (z.ndim - 1))
     whole: np.ndarray = np.rint(np.concatenate([z.real, z.imag])).astype(np.int64)
     return whole

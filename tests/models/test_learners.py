@@ -655,3 +655,15 @@ def test_trees_are_the_same_however_many_cores_there_are(num_cores: int, monkeyp
     plain = QUICK["boosting"].fit(rows, seed=0)
     monkeypatch.setattr(threads, "num_threads", lambda: num_cores)
     assert torch.equal(QUICK["boosting"].fit(rows, seed=0).held_out_NC, plain.held_out_NC)
+
+
+def test_lightgbm_takes_pandas_as_ever_beside_the_core_that_boosting_loads() -> None:
+    import lightgbm
+    import pandas
+
+    from dovetail.models import lightgbm_core
+
+    assert lightgbm_core.Booster is not lightgbm.Booster
+    rows = pandas.DataFrame({"age": [20.0, 60.0] * 20})
+    model = lightgbm.LGBMClassifier(verbosity=-1).fit(rows, [0, 1] * 20)
+    assert model.feature_name_ == ["age"]

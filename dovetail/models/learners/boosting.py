@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.models import lightgbm_core as lightgbm
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.rows import Rows
 from dovetail.models.learners.specs import EnsembleSpec, Fitted
@@ -159,8 +160,6 @@ class Boosting:
         given_up: Event | None = None,
     ) -> _Grown:
         """A booster of the ``train`` rows, its rounds counted on ``stop`` if there are any."""
-        import lightgbm
-
         scores = rows.loss.num_scores(rows.num_outputs)
         targets_NC = rows.targets_NC[train].double()
         weights_N = rows.weights()[train].double()
