@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -31,15 +32,21 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _loaded() -> ModuleType:
-    """Module with the public names of LightGBM's core."""
+    """Module with the public names of LightGBM's core; LightGBM whole, where it is not as known."""
     found = find_spec("lightgbm")
-    if found is None or not found.submodule_search_locations:
-        return import_module("lightgbm")  # raises as ever
+    if found is not None and found.submodule_search_locations:
+        with suppress(ImportError, AttributeError, OSError):
+            return _core([*found.submodule_search_locations])
+    return import_module("lightgbm")  # raises as ever if it is missing
+
+
+def _core(folders: list[str]) -> ModuleType:
+    """Module with the public names of those files of a folder that are LightGBM's core."""
     core = sys.modules[_NAME] = ModuleType(_NAME)
-    core.__path__ = [*found.submodule_search_locations]
+    core.__path__ = folders
     spec = spec_from_file_location(f"{_NAME}.compat", Path(core.__path__[0], "compat.py"))
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(_NAME)
     compat = sys.modules[spec.name] = module_from_spec(spec)
     vars(compat)["__builtins__"] = {**vars(builtins), "__import__": _import}
     spec.loader.exec_module(compat)

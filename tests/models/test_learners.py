@@ -657,6 +657,21 @@ def test_trees_are_the_same_however_many_cores_there_are(num_cores: int, monkeyp
     assert torch.equal(QUICK["boosting"].fit(rows, seed=0).held_out_NC, plain.held_out_NC)
 
 
+def test_lightgbm_is_loaded_whole_where_its_files_are_not_as_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import lightgbm
+
+    from dovetail.models import lightgbm_core
+
+    def absent(folders: list[str]) -> None:
+        raise ImportError(folders)
+
+    assert lightgbm_core._loaded.__wrapped__() is not lightgbm
+    monkeypatch.setattr(lightgbm_core, "_core", absent)
+    assert lightgbm_core._loaded.__wrapped__() is lightgbm
+
+
 def test_lightgbm_takes_pandas_as_ever_beside_the_core_that_boosting_loads() -> None:
     import lightgbm
     import pandas
