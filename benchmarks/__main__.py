@@ -3,8 +3,8 @@
 A record is a file of ``results/`` that README or a page quotes: by a link, or between ``figures``
 comments. What it times is its script and the files of Dovetail that the script reaches: by imports,
 those inside functions among them, and by modules that are named in texts, as commands and methods
-are. Comments, docstrings and layout are no code. Records know the day they were made, and newer
-ones the commit.
+are. Comments, docstrings, layout and figures in sentences are no code. Records know the day they
+were made, and newer ones the commit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).parents[1]
 _QUOTED = re.compile(r"results/(\w+)\.(?:md|jsonl?)|<!-- figures ([\w. ]+) -->")
 #: In texts: ``dovetail.methods.chfl.plugin:METHOD``, and programs, which import.
 _MODULE = re.compile(r"((?:dovetail|benchmarks)(?:\.\w+)+)(?:(?: import |:)(\w+))?")
+_SENTENCE = re.compile(r"\w\. [A-Z]")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _git(repository: Path, *words: str) -> str:
 
 @cache
 def _code(repository: Path, commit: str, path: str) -> str:
-    """A file's code at a commit, without comments, docstrings and layout."""
+    """A file's code at a commit, without comments, docstrings, layout and figures in sentences."""
     text = _git(repository, "show", f"{commit}:{path}")
     if not path.endswith(".py"):
         return text
@@ -168,6 +169,8 @@ def _code(repository: Path, commit: str, path: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             node.value.value = ""
+        elif isinstance(node, ast.Constant) and _SENTENCE.search(str(node.value)):
+            node.value = re.sub(r"\d", "0", str(node.value))  # as inspect quotes a record
     return ast.dump(tree)
 
 

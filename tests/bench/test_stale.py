@@ -68,3 +68,13 @@ def test_a_record_is_behind_by_the_commits_of_what_it_times(
     line.write_text(json.dumps(made) + "\n")
     speed = next(each for each in records(repository) if each.name == "speed")
     assert (speed.date, speed.behind) == (made["date"], behind)
+
+
+@pytest.mark.parametrize(("then", "behind"), [('"Seen 1. So"', 0), ('"It was 2. So"', 1), ("1", 1)])
+def test_figures_in_sentences_are_no_code(repository: Path, then: str, behind: int) -> None:
+    for day, text in enumerate((then, '"Seen 2. So"'), 4):
+        (repository / "dovetail" / "fast" / "a.py").write_text(f"x = {text}\n")
+        git(repository, "commit", "-qam", "c", day=day)
+    line = repository / "benchmarks" / "results" / "speed.jsonl"
+    line.write_text(json.dumps({"date": "2026-01-04", "commit": "HEAD~1"}) + "\n")
+    assert {each.name: each.behind for each in records(repository)}["speed"] == behind
