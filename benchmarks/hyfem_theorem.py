@@ -146,7 +146,9 @@ def measured(length: int, rate: float, seed: int) -> dict[str, float]:
             watch.servers.append(server(variant_run.driver))
             yield done
 
-    def before_step(self: Local, optimizer: Any, network: Any, loss: Any, *given: Any, **also: Any):
+    def before_step(
+        self: Local, optimizer: Any, network: Any, loss: Any, *given: Any, **also: Any
+    ) -> Any:
         watch.step(loss.__self__)
         return step(self, optimizer, network, loss, *given, **also)
 
