@@ -108,7 +108,7 @@ class Accountant:
     def after(self, samples_B: Tensor, times: int = 1) -> int:
         """The most releases of one of these, once they are added.
 
-        >>> account = Account(1.0, 1e-5, torch.tensor([0, 2]))
+        >>> account = Accountant(1.0, 1e-5, torch.tensor([0, 2]))
         >>> account.after(torch.tensor([0, 0, 0])), account.after(torch.tensor([1, 5]))
         (3, 3)
         """
