@@ -32,7 +32,7 @@ import argparse
 import itertools
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from torch import Tensor
 from benchmarks import _results
 from benchmarks import rivals as rivals_package
 from benchmarks.newcomer import by_anyone, measure
+from benchmarks.rivals.base import Given
 from benchmarks.rivals.registry import RIVALS
 from benchmarks.splits import (
     CHOSEN,
@@ -86,7 +87,8 @@ def of_rival(source: Source, rival: str, table: str, labels: Any, draw: int) -> 
     started = time.process_time()
     theirs = split.train.drop(index=split.lacking())[split.others]
     there = split.test[split.others]
-    result = RIVALS[rival](split.taught, theirs, split.test, there, split.columns)
+    given = Given(split.taught, theirs, split.test, there, split.columns)
+    result = RIVALS[rival](given, 0)
     truth = np.array([split.classes.index(value) for value in split.test["y"]])
     both = result.together
     return {
@@ -170,24 +172,24 @@ def cell(source: Source, table: str, labels: Any, draw: int) -> Cell:
         "test rows": len(test),
         "partner knows": split.known,
         **scores,
-        **{
-            f"{what} less local, error": error(predictions[what], predictions["local"], truth)
-            for what in ("solo", "joint")
-        },
+        **errors(predictions, truth),
         "gate kept local": not run.result["distilled"]["pays"],
         "seconds": seconds,
     }
 
 
-def error(one: np.ndarray, other: np.ndarray, truth: np.ndarray) -> float:
-    """The standard deviation of a difference of two scores over draws of the test rows."""
-    rng, both = np.random.default_rng(0), [np.asarray(each, float) for each in (one, other)]
-    rows = (rng.integers(len(truth), size=len(truth)) for _ in range(RESAMPLES))
-    differences = [
-        measure(both[0][drawn], truth[drawn]) - measure(both[1][drawn], truth[drawn])
-        for drawn in rows
-    ]
-    return float(np.nanstd(differences))
+def errors(predictions: Mapping[str, np.ndarray], truth: np.ndarray) -> dict[str, float]:
+    """Standard deviations of what solo and joint gain, over draws of the test rows."""
+    rng, names = np.random.default_rng(0), ("local", "solo", "joint")
+    rows = [rng.integers(len(truth), size=len(truth)) for _ in range(RESAMPLES)]
+    local, *others = (
+        np.array([measure(said[drawn], truth[drawn]) for drawn in rows])
+        for said in (np.asarray(predictions[name], float) for name in names)
+    )
+    return {
+        f"{name} less local, error": float(np.nanstd(scores - local))
+        for name, scores in zip(names[1:], others, strict=True)
+    }
 
 
 @contextmanager
@@ -280,7 +282,7 @@ def beside(both: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
 
 
 def asked(rivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line for each rival: what training it takes of the partner, and tells it."""
+    """A line for each rival: what its training costs, and what the partner learns."""
     return [
         {
             "rival": rival,

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.newcomer import by_anyone
-from benchmarks.rivals.base import Result, encoded, folds_of
+from benchmarks.rivals.base import Given, Result, encoded, folds_of
 
 DISTILLED = (0.1, 1.0, 10.0)
 WIDEST, MOST_STEPS, PATIENCE = 32, 600, 50
@@ -85,20 +85,13 @@ def codes_of(encoder: nn.Module, x_NF: Tensor) -> Tensor:
     return codes.div(codes.std().clamp(min=1e-6))
 
 
-def apc_vfl(
-    train: pd.DataFrame,
-    partner: pd.DataFrame,
-    test: pd.DataFrame,
-    there: pd.DataFrame,
-    columns: list[str],
-    *,
-    seed: int = 0,
-) -> Result:
+def apc_vfl(given: Given, seed: int) -> Result:
     """See ``Rival``; it predicts by the owner's columns alone, and never reads ``there``."""
-    x, new = encoded(train[columns], train[columns]), encoded(test[columns], train[columns])
-    theirs = encoded(partner, partner)
+    train, test = given.train, given.test
+    x, new = given.owned(train), given.owned(test)
+    theirs = encoded(given.partner, given.partner)
     sent = codes_of(trained(theirs, seed=seed), theirs)
-    shared = torch.from_numpy(train.index.get_indexer(partner.index))
+    shared = torch.from_numpy(train.index.get_indexer(given.partner.index))
     both = torch.cat([codes_of(trained(x, seed=seed), x)[shared], sent], dim=1)
     taught = torch.full((len(x), min(WIDEST, both.shape[1])), torch.nan)
     taught[shared] = codes_of(trained(both, seed=seed), both)
@@ -108,7 +101,7 @@ def apc_vfl(
         encoder = trained(x, seed=seed, taught=taught, weight=weight)
         with torch.no_grad():
             joined = [
-                frame[columns].join(
+                frame[given.columns].join(
                     pd.DataFrame(encoder(rows).numpy(), index=frame.index).add_prefix("code ")
                 )
                 for frame, rows in ((train, x), (test, new))

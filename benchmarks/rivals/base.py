@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -30,28 +30,31 @@ class Result:
     learns: str
 
 
-class Rival(Protocol):
-    """Trains a rival, and predicts test rows.
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a rival is trained on, and asked.
 
-    Args:
+    Attributes:
         train: the owner's rows, with the label ``y``, missing where it has none.
         partner: the partner's rows; the index says which of ``train`` they are.
         test: rows to predict, of which ``columns`` are read.
         there: the partner's columns of the test rows.
         columns: the owner's.
-        seed: of all networks.
     """
 
-    def __call__(
-        self,
-        train: pd.DataFrame,
-        partner: pd.DataFrame,
-        test: pd.DataFrame,
-        there: pd.DataFrame,
-        columns: list[str],
-        *,
-        seed: int = 0,
-    ) -> Result: ...
+    train: pd.DataFrame
+    partner: pd.DataFrame
+    test: pd.DataFrame
+    there: pd.DataFrame
+    columns: list[str]
+
+    def owned(self, frame: pd.DataFrame) -> Tensor:
+        """(N, F) the owner's columns of rows, as numbers."""
+        return encoded(frame[self.columns], self.train[self.columns])
+
+
+#: Trains a rival whose networks have a seed, and predicts the test rows.
+Rival = Callable[[Given, int], Result]
 
 
 def encoded(frame: pd.DataFrame, like: pd.DataFrame) -> Tensor:

@@ -18,11 +18,10 @@ ten and a hundred times its rate, as so few labels make so few steps, and HAPT (
 
 from __future__ import annotations
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from benchmarks.rivals.base import Result
+from benchmarks.rivals.base import Given, Result
 from benchmarks.rivals.networks import Pair, Recipe, Rows, fitted
 
 RECIPES = (
@@ -73,17 +72,9 @@ class Laser(Pair):
         return total
 
 
-def laser_vfl(
-    train: pd.DataFrame,
-    partner: pd.DataFrame,
-    test: pd.DataFrame,
-    there: pd.DataFrame,
-    columns: list[str],
-    *,
-    seed: int = 0,
-) -> Result:
+def laser_vfl(given: Given, seed: int) -> Result:
     """See ``Rival``."""
     return fitted(
-        Laser, RECIPES, train, partner, test, there, columns, seed=seed,
+        Laser, RECIPES, given, seed,
         learns="the labels of shared rows; the owner's codes and gradients at each step",
     )  # fmt: skip

@@ -23,11 +23,10 @@ steps (see ``networks``).
 
 from __future__ import annotations
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from benchmarks.rivals.base import Result
+from benchmarks.rivals.base import Given, Result
 from benchmarks.rivals.networks import Pair, Recipe, Rows, fitted
 
 RECIPES = tuple(
@@ -127,17 +126,9 @@ class Leef(Pair):
         return total
 
 
-def mars_vfl(
-    train: pd.DataFrame,
-    partner: pd.DataFrame,
-    test: pd.DataFrame,
-    there: pd.DataFrame,
-    columns: list[str],
-    *,
-    seed: int = 0,
-) -> Result:
+def mars_vfl(given: Given, seed: int) -> Result:
     """See ``Rival``."""
     return fitted(
-        Leef, RECIPES, train, partner, test, there, columns, seed=seed,
+        Leef, RECIPES, given, seed,
         learns="the labels of shared rows; the gradient of its codes at each step",
     )  # fmt: skip

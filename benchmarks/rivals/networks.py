@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from benchmarks.rivals.base import Result, encoded, folds_of
+from benchmarks.rivals.base import Given, Result, encoded, folds_of
 
 MOST_STEPS, EVERY, PATIENCE, NETWORKS = 800, 10, 15, 3
 
@@ -177,28 +176,24 @@ def chosen(
 def fitted(
     make: Make,
     recipes: Sequence[Recipe],
-    train: pd.DataFrame,
-    partner: pd.DataFrame,
-    test: pd.DataFrame,
-    there: pd.DataFrame,
-    columns: list[str],
-    *,
+    given: Given,
     seed: int,
+    *,
     learns: str,
 ) -> Result:
-    """Choose, train, and predict; arguments as a ``Rival``'s."""
-    labelled = train[train["y"].notna()]
+    """Choose, train, and predict."""
+    partner, labelled = given.partner, given.train[given.train["y"].notna()]
     names = sorted(labelled["y"].unique())
     index_N = partner.index.get_indexer(labelled.index)
     theirs = encoded(partner, partner)
     rows = Rows(
-        encoded(labelled[columns], train[columns]),
+        given.owned(labelled),
         theirs[torch.from_numpy(index_N).clamp(min=0)],
         torch.from_numpy(index_N >= 0),
         torch.tensor([names.index(each) for each in labelled["y"]]),
     )
     recipe, steps = chosen(make, recipes, rows, len(names), seed)
-    x_NF, theirs_NG = encoded(test[columns], train[columns]), encoded(there, partner)
+    x_NF, theirs_NG = given.owned(given.test), encoded(given.there, partner)
     alone, together, sent, pairs = [], [], 0, []
     for member in range(NETWORKS):
         pair, _, num_rows = trained(make, recipe, rows, len(names), steps, 1000 + member, None)

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import _results, unseen
 from benchmarks.rivals import apc_vfl, laser, mars, networks
-from benchmarks.rivals.base import Result
+from benchmarks.rivals.base import Given, Result
 from benchmarks.rivals.networks import Rows
 from benchmarks.rivals.registry import RIVALS
 
@@ -29,7 +29,8 @@ def test_a_partner_sends_its_codes_of_shared_rows_once(monkeypatch: pytest.Monke
     train, test = table(80, 0), table(30, 1)
     train.loc[40:, "y"] = None
     partner = train.loc[20:, ["c", "d", "e"]]
-    result = RIVALS["APC-VFL"](train, partner, test, test[["c", "d", "e"]], ["a", "b", "kind"])
+    given = Given(train, partner, test, test[["c", "d", "e"]], ["a", "b", "kind"])
+    result = RIVALS["APC-VFL"](given, 0)
     assert result.num_bytes == 4 * len(partner) * 3  # float32, as wide as its columns
     assert result.messages == 1
     assert result.together is None
@@ -62,7 +63,8 @@ def answers(rival: str, seed: int, there: pd.DataFrame | None = None) -> tuple[R
     train.loc[100:, "y"] = None
     partner = train.loc[20:, ["c", "d", "e"]]
     asked = test[["c", "d", "e"]] if there is None else there
-    result = RIVALS[rival](train, partner, test.drop(columns="y"), asked, ["a", "b", "kind"])
+    given = Given(train, partner, test.drop(columns="y"), asked, ["a", "b", "kind"])
+    result = RIVALS[rival](given, 0)
     return result, (test["y"] == "yes").to_numpy()
 
 
