@@ -104,7 +104,8 @@ class Bound:
 
         A contrast depends on codes' directions alone, so behind a random projection from D to d
         numbers its gradient by the code is sqrt(D / d) times as long: lambda_p is divided by that,
-        and pulls as hard as without one.
+        and pulls as hard as without one. The other losses of a projection, vicreg and
+        clustering, are scaled alike: how long their gradients are depends on more than that.
 
         Args:
             gradient_BD: dL_A/dh.
