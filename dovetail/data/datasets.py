@@ -113,11 +113,11 @@ def load(
 
 
 def split(dataset: Dataset, *, test: float, seed: int, stratify: bool) -> tuple[Dataset, Dataset]:
-    """Training and test part, both shuffled.
+    """Training and test part, both shuffled; rows without a label are for training.
 
     Args:
         dataset: what to split.
-        test: the test part's share of the rows, in (0, 1); rounded up to a whole row.
+        test: the test part's share of the labelled rows, in (0, 1); rounded up to a whole row.
         seed: 0 or more.
         stratify: keep the classes' shares the same in both.
 
@@ -126,10 +126,17 @@ def split(dataset: Dataset, *, test: float, seed: int, stratify: bool) -> tuple[
     """
     if not 0 < test < 1:
         raise DataError(f"test must be a share of the rows between 0 and 1, got {test}")
-    train_rows, test_rows = draw_rows(
-        dataset.labels, test, seed=seed, stratify=stratify, whose=f"rows of {dataset.name}"
+    missing = dataset.labels.missing
+    labelled, unlabelled = np.flatnonzero(~missing), np.flatnonzero(missing)
+    whose = f"{'labelled ' if len(unlabelled) else ''}rows of {dataset.name}"
+    left, drawn = draw_rows(
+        dataset.labels.take(labelled), test, seed=seed, stratify=stratify, whose=whose
     )
-    return dataset.take(train_rows), dataset.take(test_rows)
+    train_rows = labelled[left]
+    if len(unlabelled):
+        train_rows = np.concatenate([train_rows, unlabelled])
+        train_rows = np.random.RandomState(seed).permutation(train_rows)
+    return dataset.take(train_rows), dataset.take(labelled[drawn])
 
 
 def subset(dataset: Dataset, *, rows: int, seed: int, stratify: bool) -> Dataset:

@@ -54,6 +54,10 @@ def one_thread(*, blas: bool = True) -> Iterator[None]:
     Args:
         blas: NumPy's and SciPy's products, too; looking up their libraries takes a millisecond.
     """
+    if blas:
+        # A limit holds for libraries that are loaded. SciPy's own BLAS would be loaded later, by
+        # whoever fits a linear model, and spin: four times the processor time of `inspect`.
+        import scipy.linalg  # noqa: F401
     with _given.lock:
         before = torch.get_num_threads()
         if not _given.depth:

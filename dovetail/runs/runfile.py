@@ -46,7 +46,7 @@ class DataSection(Section):
     id: str | None = None  # the column that names each sample; none: the row's number
     # what the label is (docs/tasks.md); a label of several columns says it by itself
     task: Kind = "classification"
-    test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
+    test: float | None = Field(default=None, gt=0, lt=1)  # share of the labelled rows
     test_source: str | None = None  # another file, with the test rows
     split_column: str | None = None  # rows with "test" in it are the test rows
     split_seed: int = 0  # draws the test share and ``rows``, for every seed of the run

@@ -227,6 +227,16 @@ def test_one_table_is_dealt_to_parties(kind: str, tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
+def test_one_table_with_few_labels_is_tested_by_labelled_rows() -> None:
+    clinic, lab = clinic_and_lab()
+    table = clinic.merge(lab, on="patient", how="left")
+    table["ill"] = table["ill"].astype(object).where(table.index < 60)
+    deal = dt.Columns({"clinic": ["age", "pressure"], "lab": ["marker", "tube"]})
+    run = dt.fit("best-alone", dt.simulate(table, deal, label="ill", id="patient"), quiet=True)
+    (details,) = run.result["variants"]["best-alone"]["details"].values()
+    assert details["clinic"]["rows"] == 15
+
+
 @pytest.mark.slow
 def test_the_other_methods_fit_too() -> None:
     rng = np.random.default_rng(0)

@@ -179,6 +179,18 @@ def test_a_split_deals_every_row_to_one_part(size, share, seed, stratify):
     assert again.ids.tolist() == train.ids.tolist()
 
 
+@pytest.mark.parametrize("stratify", [True, False])
+def test_rows_without_a_label_train_and_do_not_test(stratify):
+    pooled = numbered(40)
+    pooled.labels.missing[12:] = True
+    train, test = split(pooled, test=0.25, seed=0, stratify=stratify)
+    assert test.num_rows == 3
+    assert set(test.ids) < set(range(12))
+    assert sorted([*train.ids, *test.ids]) == list(range(40))
+    again, _ = split(pooled, test=0.25, seed=0, stratify=stratify)
+    assert again.ids.tolist() == train.ids.tolist()
+
+
 @given(
     classes=st.lists(st.integers(0, 3), min_size=12, max_size=60),
     size=st.one_of(st.floats(0.3, 0.7), st.integers(4, 8)),

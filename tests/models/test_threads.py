@@ -41,6 +41,20 @@ def test_one_thread_holds_for_products_of_torch_and_numpy_and_ends_with_the_cont
     assert (torch.get_num_threads(), blas()) == (3, before)
 
 
+def test_one_thread_holds_for_libraries_that_nobody_has_used_yet() -> None:
+    said = """
+import os
+os.environ["OPENBLAS_NUM_THREADS"] = "3"
+from threadpoolctl import threadpool_info
+from dovetail.models.threads import one_thread
+with one_thread():
+    import scipy.optimize
+    print({each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"})
+"""
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout == "{1}\n"
+
+
 def test_one_thread_ends_with_an_error_too() -> None:
     with pytest.raises(MemoryError), one_thread():
         raise MemoryError
