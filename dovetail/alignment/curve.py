@@ -40,14 +40,15 @@ from concurrent.futures import ProcessPoolExecutor
 from hashlib import sha512
 from itertools import accumulate, pairwise
 from multiprocessing import get_context
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import gmpy2
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from dovetail.cluster import current
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 POINT_BYTES = 32
 
@@ -57,7 +58,6 @@ _A = 486662
 #: What stands before 32 bytes to make them a public key (RFC 8410, 4). Read this way, a key takes
 #: 1.3 us; by X25519PublicKey.from_public_bytes, 2.0 us.
 _SPKI = bytes.fromhex("302a300506032b656e032100")
-_load = cast(Callable[[bytes], X25519PublicKey], load_der_public_key)
 
 _CHUNK = 2048  # points a worker takes at a time: about 70 ms
 
@@ -101,9 +101,14 @@ def _hash(packed: bytes) -> bytes:
 
 def _multiply(secret_and_points: bytes) -> bytes:
     """k times each point; zeros for a point of low order."""
+    # Seven MB, for who aligns alone.
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+    load = cast("Callable[[bytes], X25519PublicKey]", load_der_public_key)
     exchange = X25519PrivateKey.from_private_bytes(secret_and_points[:POINT_BYTES]).exchange
     starts = range(POINT_BYTES, len(secret_and_points), POINT_BYTES)
-    keys = [_load(_SPKI + secret_and_points[at : at + POINT_BYTES]) for at in starts]
+    keys = [load(_SPKI + secret_and_points[at : at + POINT_BYTES]) for at in starts]
     try:
         return b"".join(map(exchange, keys))
     except ValueError:  # OpenSSL refuses the result 0: find out which

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import Metric
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -35,8 +34,10 @@ from dovetail.api.shown import scores_of, unit_of, waiting_text
 from dovetail.methods.base import Epochs, ForwardedProgress, Points, Progress, Waiting
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
-from dovetail.node.probes import gauge
 from dovetail.settings.section import ADDRESS
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 #: Columns of a bar's title, and of a bar in a narrow terminal.
 _TITLE, _LEAST_BAR = 16, 10
@@ -296,6 +297,8 @@ class Probed(ForwardedProgress):
 
     def metrics(self) -> Iterator[Metric]:
         """Partners that are here, and rounds and the last loss of each variant and baseline."""
+        from dovetail.node.probes import gauge  # and its library: for who is probed alone
+
         with self._lock:
             here, missing = self._here, self._missing
             done, losses = dict(self._done), dict(self._losses)

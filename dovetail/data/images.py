@@ -17,7 +17,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from dovetail.data.kinds import Column
@@ -399,6 +398,8 @@ def _decoded(files: Iterable[tuple[str, Path | io.BytesIO]], count: int) -> Tens
 
 def _decode(name: str, file: Path | io.BytesIO) -> np.ndarray:
     """(C, H, W) uint8."""
+    from PIL import Image
+
     try:
         with Image.open(file) as image:
             if image.mode not in _MODES:

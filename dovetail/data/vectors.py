@@ -36,7 +36,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from pydantic import ConfigDict, Field
 
 from dovetail.cluster import LOCAL, current
@@ -273,10 +272,12 @@ def _pixels(content: bytes, pixels: int) -> np.ndarray:
     """(3, P, P) float32 of 0..1."""
     import io
 
+    from PIL import Image
+
     try:
         with Image.open(io.BytesIO(content)) as image:
             shown = image.convert("RGB").resize((pixels, pixels), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except (OSError, Image.DecompressionBombError) as error:
         raise DataError(f"a picture cannot be read ({error})") from None
     return np.asarray(shown, dtype=np.float32).transpose(2, 0, 1) / 255
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,11 @@ from dovetail.federated import group
 from dovetail.models import RandomStream, Secret, generator, key_of
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Message, State, noted
-from dovetail.privacy import Budget, Releasing, SecretSums, Stepping, epsilon, released_to, within
+from dovetail.privacy import Budget, Releasing, Stepping, epsilon, released_to, within
 from dovetail.settings.privacy import PrivateSteps, Release
+
+if TYPE_CHECKING:
+    from dovetail.privacy import SecretSums
 
 N = TypeVar("N", bound=nn.Module | None)
 M = TypeVar("M", bound=Message)

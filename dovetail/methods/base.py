@@ -17,23 +17,8 @@ import numpy as np
 from pydantic import BaseModel
 from torch import Tensor
 
+from dovetail import alignment
 from dovetail import data as dd
-from dovetail.alignment import (
-    Aligned,
-    KeyResponder,
-    Keys,
-    MatchFormats,
-    Overlap,
-    Responder,
-    Workers,
-    align,
-    align_by_keys,
-    count_by_keys,
-    count_overlap,
-    key_values,
-)
-from dovetail.alignment.limits import Alignments, default_max_ids
-from dovetail.alignment.psi import Pace
 from dovetail.cluster import computing_at
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
@@ -43,7 +28,6 @@ from dovetail.methods.settings.party import PartySection, PolicySection
 from dovetail.models import Model, Secret
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message
-from dovetail.network.addresses import check_driver
 from dovetail.network.checkpoint import REQUESTS, StatefulParty
 from dovetail.network.quota import Quota
 from dovetail.settings.models import Calibrate, ClassWeights, Threshold, ThresholdSettings
@@ -149,6 +133,8 @@ class Policy:
         Raises:
             ConfigError: who asked and who may.
         """
+        from dovetail.network.addresses import check_driver  # and certificates, 8 MB
+
         check_driver(self.section.drivers, driver)
 
     def admit(self, header: Header, driver: str) -> None:
@@ -214,7 +200,7 @@ class Site:
             categorical=self.party.categorical, max_categories=self.party.max_categories
         )
 
-    def responder(self, workers: Workers | None = None) -> Responder:
+    def responder(self, workers: alignment.Workers | None = None) -> alignment.Responder:
         """Responder of an alignment, with what its policy agrees to.
 
         Raises:
@@ -229,20 +215,22 @@ class Site:
             "workers": workers,
         }
         if self.party.match:
-            return KeyResponder(self.name, self.match_values(), **agreed)
-        return Responder(self.name, self.table.ids, id_as=self.party.id_as, **agreed)
+            return alignment.KeyResponder(self.name, self.match_values(), **agreed)
+        return alignment.Responder(self.name, self.table.ids, id_as=self.party.id_as, **agreed)
 
-    def match_values(self) -> Keys:
+    def match_values(self) -> alignment.Keys:
         """Every row's match keys, in the order in which they are tried.
 
         Raises:
             ConfigError: a library that is missing.
         """
-        reading = MatchFormats(self.party.match_dates, self.party.match_region)
+        reading = alignment.MatchFormats(self.party.match_dates, self.party.match_region)
         columns = self.table.matching
-        return Keys(key_values(key, columns, reading) for key in self.party.match_keys())
+        return alignment.Keys(
+            alignment.key_values(key, columns, reading) for key in self.party.match_keys()
+        )
 
-    def compared(self, parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | Keys]:
+    def compared(self, parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | alignment.Keys]:
         """Part -> what its rows are compared by: their ids, or their match keys.
 
         Raises:
@@ -253,7 +241,7 @@ class Site:
             return {part: keys.of(rows) for part, rows in parts.items()}
         return {part: self.table.ids[rows] for part, rows in parts.items()}
 
-    def align(self, engine: Engine, **pace: Unpack[Pace]) -> Aligned:
+    def align(self, engine: Engine, **pace: Unpack[alignment.Pace]) -> alignment.Aligned:
         """Alignment that the party starts: by ids, or by match keys.
 
         Raises:
@@ -261,10 +249,10 @@ class Site:
             PartyError: a partner refused, or did not follow the protocol.
         """
         if self.party.match:
-            return align_by_keys(engine, self.match_values(), **pace)
-        return align(engine, self.table.ids, id_as=self.party.id_as, **pace)
+            return alignment.align_by_keys(engine, self.match_values(), **pace)
+        return alignment.align(engine, self.table.ids, id_as=self.party.id_as, **pace)
 
-    def count(self, engine: Engine, **pace: Unpack[Pace]) -> dict[str, Overlap]:
+    def count(self, engine: Engine, **pace: Unpack[alignment.Pace]) -> dict[str, alignment.Overlap]:
         """How many rows each partner has and shares, by ids or by match keys; nobody learns which.
 
         Raises:
@@ -272,19 +260,19 @@ class Site:
             PartyError: a partner refused, or did not follow the protocol.
         """
         if self.party.match:
-            return count_by_keys(engine, self.match_values(), **pace)
-        return count_overlap(engine, self.table.ids, id_as=self.party.id_as, **pace)
+            return alignment.count_by_keys(engine, self.match_values(), **pace)
+        return alignment.count_overlap(engine, self.table.ids, id_as=self.party.id_as, **pace)
 
     @property
     def max_ids(self) -> int:
         """The most ids that a driver may compare with its own in a day."""
         max_ids = self.policy.section.max_ids
-        return default_max_ids(self.table.num_rows) if max_ids is None else max_ids
+        return alignment.default_max_ids(self.table.num_rows) if max_ids is None else max_ids
 
-    def alignments(self, quota: Quota, print_line: Callable[[str], None]) -> Alignments:
+    def alignments(self, quota: Quota, print_line: Callable[[str], None]) -> alignment.Alignments:
         """Counter of alignments, in its site."""
         policy = self.policy.section
-        return Alignments(
+        return alignment.Alignments(
             quota,
             max_alignments=policy.max_alignments,
             max_ids=self.max_ids,
@@ -407,7 +395,7 @@ class Asked:
     driver: str
     aligned: Path
     quota: Quota
-    guard: Alignments
+    guard: alignment.Alignments
 
 
 class Maker(Protocol):
