@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,8 @@ FIRST = {
     "pooled": "both tables in one place",
     "every label": "own columns, all labels known",
 }
+#: Share of the test rows that the partner answers -> what is scored then.
+PRESENT = {"0 %": "solo", "50 %": "joint, half the rows", "100 %": "joint"}
 #: Draws of the test rows, for a standard error.
 RESAMPLES = 200
 #: What the table of results has.
@@ -180,7 +183,7 @@ def cell(source: Source, table: str, labels: Any, draw: int) -> Cell:
 
 def errors(predictions: Mapping[str, np.ndarray], truth: np.ndarray) -> dict[str, float]:
     """Standard deviations of what solo and joint gain, over draws of the test rows."""
-    rng, names = np.random.default_rng(0), ("local", "solo", "joint")
+    rng, names = np.random.default_rng(0), ("local", *PRESENT.values())
     rows = [rng.integers(len(truth), size=len(truth)) for _ in range(RESAMPLES)]
     local, *others = (
         np.array([measure(said[drawn], truth[drawn]) for drawn in rows])
@@ -343,10 +346,12 @@ def below(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def presence(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A line for each share of the test rows that the partner answers; cells that have all."""
-    cells = [each for each in cells if "joint, half the rows" in each]
+    cells = [each for each in cells if "joint, half the rows less local, error" in each]
     rows = []
-    for share, what in (("0 %", "solo"), ("50 %", "joint, half the rows"), ("100 %", "joint")):
+    for share, what in PRESENT.items() if cells else ():
         gains = 100 * np.array([each[what] - each["local"] for each in cells])
+        errors = 100 * np.array([each[f"{what} less local, error"] for each in cells])
+        by_chance = sum(NormalDist(0, error).cdf(-0.5) for error in errors if error > 0)
         rows.append(
             {
                 "partner answers": share,
@@ -354,6 +359,10 @@ def presence(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "served": f"{np.mean([each[what] for each in cells]):.3f}",
                 "less local": f"{gains.mean():+.1f} ({gains.min():+.1f} to {gains.max():+.1f})",
                 "over half a point below local": int((gains < -0.5).sum()),
+                "of these by over two standard errors": int(
+                    ((gains < -0.5) & (gains < -2 * errors)).sum()
+                ),
+                "as many by chance, were none worse": f"{by_chance:.0f}",
             }
         )
     return rows
@@ -406,6 +415,10 @@ AROUND = (
     "owner's columns; together: the partner is there. A rival's partner lacks as many rows as "
     "ours, drawn apart. How each is trained: benchmarks/rivals/."
 )
+OF_PRESENCE = (
+    "Of all, every other, or no test row. A model that is in truth as good as local is in some "
+    "cells below it by half a point of the test rows: in how many follows from standard errors."
+)
 OF_TRAINING = (
     "Medians of a training. Seconds have tuning in them; bytes and messages have not, but those of "
     "networks are of three, and a paper has one."
@@ -420,10 +433,9 @@ def page(name: str, cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -
     if behind_local := below(cells):
         text += "\n## Cells more than a point below local\n\nThe standard error of the difference "
         text += f"is of {RESAMPLES} draws of the test rows.\n\n{_results.markdown(behind_local)}"
-    text += (
-        "\n## A partner that answers for some rows\n\nEvery other test row lacks its answer.\n\n"
-    )
-    text += _results.markdown(presence(cells))
+    if present := presence(cells):
+        text += f"\n## A partner that answers for some rows\n\n{OF_PRESENCE}\n\n"
+        text += _results.markdown(present)
     both = paired(cells, rivals)
     if not both:
         return text
