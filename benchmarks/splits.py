@@ -43,6 +43,8 @@ TABLES = [
 #: What share of the training rows the partner knows, by draw.
 KNOWN = (0.5, 0.8, 1.0)
 MOST_ROWS = 5000
+#: Labels of a table with a rare class, and how many of these are of it.
+RARE_LABELS, RARE = 100, (5, 10)
 #: Tables of the rivals' own papers that can be had -> what ``benchmarks.newcomer`` calls them.
 OWN = {"breast cancer": "breast", "UCI credit": "credit"}
 
@@ -95,6 +97,11 @@ def of_keel(folder: Path) -> Source:
     return lambda table, labels, draw: halved(frame_of(folder, table), labels, draw)
 
 
+def of_rare(folder: Path) -> Source:
+    """The same, of 100 labels so many of the rarer class; None of more classes than two."""
+    return lambda table, labels, draw: thinned(frame_of(folder, table), labels, draw)
+
+
 def of_papers(table: str, labels: int, draw: int) -> Split | None:
     """A split of one of ``OWN``."""
     return halved(newcomer.frame_of(OWN[table]), labels, draw)
@@ -102,11 +109,7 @@ def of_papers(table: str, labels: int, draw: int) -> Split | None:
 
 def halved(frame: pd.DataFrame, labels: int, draw: int) -> Split | None:
     """Half of the columns, drawn, are the owner's; None of too few rows."""
-    rng = np.random.default_rng([draw, labels])
-    frame = frame.iloc[rng.permutation(len(frame))[:MOST_ROWS]].reset_index(drop=True)
-    frame["id"] = np.arange(len(frame))
-    features = [column for column in frame if column not in ("id", "y")]
-    columns = sorted(rng.choice(features, len(features) // 2, replace=False).tolist())
+    frame, columns = drawn(frame, [draw, labels])
     num_test = int(0.4 * len(frame))
     test, train = frame.iloc[:num_test], frame.iloc[num_test:]
     if len(train) < 1.3 * labels:
@@ -117,8 +120,45 @@ def halved(frame: pd.DataFrame, labels: int, draw: int) -> Split | None:
     taught = train.copy()
     taught.loc[taught.index[labels:], "y"] = None
     taught.loc[~taught["y"].isin(classes), "y"] = None
-    others = [each for each in features if each not in columns]
-    return Split(columns, others, classes, train, taught, test, KNOWN[draw], draw)
+    return Split(
+        columns, others_of(frame, columns), classes, train, taught, test, KNOWN[draw], draw
+    )
+
+
+def thinned(frame: pd.DataFrame, positives: int, draw: int) -> Split | None:
+    """The same of two classes, with so many of the rarer one per 100 rows that train."""
+    frame, columns = drawn(frame, [draw, positives, RARE_LABELS])
+    num_test = int(0.4 * len(frame))
+    test, train = frame.iloc[:num_test], frame.iloc[num_test:]
+    counts = train["y"].value_counts()
+    if len(counts) != 2:
+        return None
+    rare = train.index[train["y"] == counts.index[-1]]
+    common = train.index[train["y"] == counts.index[0]]
+    share = positives / RARE_LABELS
+    kept = max(positives, int(len(common) * share / (1 - share)))
+    if len(common) < RARE_LABELS or len(rare) < kept:
+        return None
+    train = train.loc[sorted([*rare[:kept], *common])]
+    labelled = [*rare[:positives], *common[: RARE_LABELS - positives]]
+    taught = train.copy()
+    taught["y"] = taught["y"].where(taught.index.isin(labelled), None)
+    others = others_of(frame, columns)
+    return Split(columns, others, sorted(counts.index), train, taught, test, KNOWN[draw], draw)
+
+
+def drawn(frame: pd.DataFrame, seed: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:
+    """Rows in a drawn order, numbered, and half of the columns."""
+    rng = np.random.default_rng(seed)
+    frame = frame.iloc[rng.permutation(len(frame))[:MOST_ROWS]].reset_index(drop=True)
+    frame["id"] = np.arange(len(frame))
+    features = others_of(frame, [])
+    return frame, sorted(rng.choice(features, len(features) // 2, replace=False).tolist())
+
+
+def others_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Columns besides these, ids and labels."""
+    return [each for each in frame if each not in ("id", "y", *columns)]
 
 
 #: The settings that defaults were chosen on: a cell of the run file, and its numbers of labels.

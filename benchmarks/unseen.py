@@ -21,6 +21,7 @@ one against the rest.
     pooled LR and LightGBM  the mean of the two on the same
 
 With ``--rivals`` those of ``benchmarks.rivals`` are trained instead, on the same splits.
+``--rare`` has two-class tables with 5 and 10 labels of the rarer class among 100,
 ``--chosen`` does either on the 25 settings that defaults were chosen on, ``--own`` on tables of the
 rivals' own papers. Finished cells are kept in results/unseen*.jsonl, so that a run that was stopped
 goes on.
@@ -51,6 +52,7 @@ from benchmarks.rivals.registry import RIVALS
 from benchmarks.splits import (
     CHOSEN,
     OWN,
+    RARE,
     ROOT,
     TABLES,
     Source,
@@ -58,6 +60,7 @@ from benchmarks.splits import (
     of_chosen,
     of_keel,
     of_papers,
+    of_rare,
 )
 from dovetail.methods.apfed.distilling import Distilling
 
@@ -158,6 +161,7 @@ def cell(source: Source, table: str, labels: Any, draw: int) -> Cell:
     predictions = {
         "LR": alone[0],
         "LightGBM": alone[1],
+        "LR and LightGBM": np.mean(alone, axis=0),
         "local": said["best-alone"],
         "solo": said["apfed"],
         "joint": served,
@@ -344,6 +348,28 @@ def below(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def plain(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each number of labels and model: how far from the better of two plain ones."""
+    rows = []
+    for (labels,), group in grouped(cells, "labels").items():
+        best = np.array([max(each["LR"], each["LightGBM"]) for each in group])
+        for what in ("LR", "LightGBM", "LR and LightGBM", "local", "solo", "joint"):
+            scores = np.array([each[what] for each in group])
+            gains = 100 * (scores - best)
+            rows.append(
+                {
+                    "labels": labels,
+                    "cells": len(group),
+                    "model": what,
+                    "mean": f"{scores.mean():.3f}",
+                    "less the better of LR and LightGBM": points(scores - best),
+                    "over a point below": int((gains < -1).sum()),
+                    "over a point above": int((gains > 1).sum()),
+                }
+            )
+    return rows
+
+
 def presence(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A line for each share of the test rows that the partner answers; cells that have all."""
     cells = [each for each in cells if "joint, half the rows less local, error" in each]
@@ -401,12 +427,15 @@ PAGES = {
     "unseen": "On tables that nothing of the solo model was chosen on",
     "unseen_chosen": "On the settings that defaults were chosen on",
     "unseen_own": "On tables of the rivals' own papers",
+    "unseen_rare": "With few labels of a class",
 }
 NOTES = {
     "unseen": "",
     "unseen_chosen": "Defaults were chosen on these settings: the figures flatter them. Columns, "
     "test rows and labels are those of runs/apfed/worth.toml; a draw is a seed.\n\n",
     "unseen_own": "Breast cancer and UCI credit, split as the unseen tables.\n\n",
+    "unseen_rare": "Two-class tables of the unseen ones. Labels are those of the rarer class, of "
+    "100; test rows are as many of each class as there are.\n\n",
 }
 
 
@@ -419,6 +448,10 @@ OF_PRESENCE = (
     "Of all, every other, or no test row. A model that is in truth as good as local is in some "
     "cells below it by half a point of the test rows: in how many follows from standard errors."
 )
+OF_RARE = (
+    "The better of LR and LightGBM is known from the test rows alone: who chooses beforehand is "
+    "below it, too, by as much as the other lines say."
+)
 OF_TRAINING = (
     "Medians of a training. Seconds have tuning in them; bytes and messages have not, but those of "
     "networks are of three, and a paper has one."
@@ -427,9 +460,13 @@ OF_TRAINING = (
 
 def page(name: str, cells: list[dict[str, Any]], rivals: list[dict[str, Any]]) -> str:
     """What a record's page says."""
-    flag = {"unseen": "", "unseen_chosen": " --chosen", "unseen_own": " --own"}[name]
-    command = f"python -m benchmarks.unseen{flag}"
+    command = (
+        f"python -m benchmarks.unseen --{name[7:]}" if name[7:] else "python -m benchmarks.unseen"
+    )
     text = f"# {PAGES[name]}\n\n`{command}`\n\n{NOTES[name]}{_results.markdown(summary(cells))}"
+    if name == "unseen_rare":
+        text += f"\n## Beside the better of two plain models\n\n{OF_RARE}\n\n"
+        text += _results.markdown(plain(cells))
     if behind_local := below(cells):
         text += "\n## Cells more than a point below local\n\nThe standard error of the difference "
         text += f"is of {RESAMPLES} draws of the test rows.\n\n{_results.markdown(behind_local)}"
@@ -458,6 +495,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", type=Path, help="the folder that has KEEL's .dat files")
+    parser.add_argument("--rare", action="store_true", help="of --tables, with a rare class")
     parser.add_argument("--chosen", action="store_true", help="the settings defaults came from")
     parser.add_argument("--own", action="store_true", help="tables of the rivals' papers")
     parser.add_argument("--only", help="tables, such as german,magic")
@@ -467,7 +505,9 @@ def main() -> None:
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     run: dict[str, tuple[Source, list[tuple[str, Any]]]] = {}
-    if given.tables:
+    if given.tables and given.rare:
+        run["unseen_rare"] = of_rare(given.tables), [(name, n) for n in RARE for name in TABLES]
+    elif given.tables:
         run["unseen"] = of_keel(given.tables), [(name, n) for n in LABELS for name in TABLES]
     if given.chosen:
         run["unseen_chosen"] = of_chosen, cheapest(CHOSEN)

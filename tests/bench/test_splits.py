@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks import splits
@@ -41,3 +42,19 @@ def test_a_partner_of_the_first_draw_lacks_half_of_the_rows() -> None:
     assert not set(split.test["id"]) & set(split.train["id"])
     assert not set(split.columns) & set(split.others)
     assert splits.of_papers("breast cancer", 300, 0) is None
+
+
+def test_a_rare_class_has_as_many_labels_as_asked_and_no_more_rows_than_its_share() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(600, 6)), columns=[f"c{at}" for at in range(6)])
+    frame["y"] = np.where(rng.random(600) < 0.4, "class 1", "class 0")
+    split = splits.thinned(frame, 5, 0)
+    assert split is not None
+    assert split.taught["y"].value_counts().to_dict() == {"class 0": 95, "class 1": 5}
+    assert (split.train["y"] == "class 1").mean() == pytest.approx(0.05, abs=0.01)
+    assert (split.test["y"] == "class 1").mean() == pytest.approx(0.4, abs=0.1)
+    assert not set(split.test["id"]) & set(split.train["id"])
+    known = split.taught["y"].dropna()
+    assert known.equals(split.train["y"].loc[known.index])
+    frame.loc[::3, "y"] = "class 2"
+    assert splits.thinned(frame, 5, 0) is None
