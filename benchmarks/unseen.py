@@ -129,15 +129,16 @@ def cell(source: Source, table: str, labels: Any, draw: int) -> Cell:
         )
     seconds = time.perf_counter() - started
     said = {what: outputs.softmax(dim=1).numpy() for what, (outputs, _) in kept.items()}
-    joint_N = kept["joint"][1]
+    joint_N = kept["joint"][1] if "joint" in kept else None
     served = said["apfed"].copy()
-    served[slice(None) if joint_N is None else joint_N] = said["joint"]
+    if "joint" in kept:
+        served[slice(None) if joint_N is None else joint_N] = said["joint"]
     half = served.copy()
     half[::2] = said["apfed"][::2]
     # All in one table: what the partner lacks is missing there, too.
     pooled = taught.copy()
+    pooled.loc[split.lacking(), others] = None
     if joint_N is not None:
-        pooled.loc[split.lacking(), others] = None
         test = test.copy()
         test.loc[~np.isin(np.arange(len(test)), joint_N), others] = None
     with outputs_kept() as of_pooled:

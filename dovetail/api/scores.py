@@ -116,6 +116,11 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
             "held-out rows, and of so few that is close to chance. Label more, or compare seeds "
             "(seeds = [0, 1, 2, 3, 4])."
         )
+    for num in sorted({each["no_joint"] for _, each in seeds if "no_joint" in each}):
+        yield (
+            f"No joint model: of the labelled rows that partners share, {num} are not of the "
+            "majority class, too few to learn from and to judge by. Label more of other classes."
+        )
     refitted = {
         (each["refitted"]["labelled"], each["refitted"]["tested"])
         for _, each in seeds

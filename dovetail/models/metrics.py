@@ -322,7 +322,7 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
 # --- Intervals ------------------------------------------------------------------------------------
 
 #: Fewer rows, or rows of a class, than this tell of no interval.
-_KNOWN_ROWS, _KNOWN_OF_CLASS = 10, 5
+_KNOWN_ROWS, KNOWN_OF_CLASS = 10, 5
 #: Scores that are means over rows, whatever their classes.
 _ROW_BY_ROW = {"accuracy", "brier", "log_loss"}
 
@@ -340,12 +340,12 @@ def intervals(
     """Score -> its middle 95 % over draws of the rows with replacement; as of ``details``.
 
     None of fewer than ``_KNOWN_ROWS`` rows, or of a score that no draw changes: draws of two rows
-    that are both right say that all are. What compares classes needs ``_KNOWN_OF_CLASS`` of each.
+    that are both right say that all are. What compares classes needs ``KNOWN_OF_CLASS`` of each.
     """
     if len(labels) < _KNOWN_ROWS:
         return {}
     rare = isinstance(task, dd.Classification) and (
-        np.unique(labels.numpy(), return_counts=True)[1].min() < _KNOWN_OF_CLASS
+        np.unique(labels.numpy(), return_counts=True)[1].min() < KNOWN_OF_CLASS
     )
     ends = {}
     for name, values_B in drawn_scores(task, outputs, labels, threshold, draws=draws).items():

@@ -55,6 +55,7 @@ from dovetail.models.learners.refit import (
 )
 from dovetail.models.learners.rows import Rows
 from dovetail.models.losses import loss_of, targets_of
+from dovetail.models.metrics import KNOWN_OF_CLASS
 from dovetail.models.recovered import recovered_share
 from dovetail.models.relied import relied as relied_on
 from dovetail.network import Engine
@@ -360,6 +361,9 @@ def finish(
         done = distilled(owner, taught_by, alone, work.students, seed=work.seed, joint=teacher)
         solo, choice = done.solo, done.choice if done.pays else "alone"
         report |= done.report(teacher, owner, work.labels)
+        second = second_class(work.task, owner, teacher)
+        if second is not None and second < KNOWN_OF_CLASS:  # nothing tells what it is worth
+            help, report["no_joint"] = replace(help, joint=None, tested=None), second
     if few := few_of(work.task, owner):
         report["few"] = few
     outcome = Outcome(ledger=engine.ledger)
@@ -405,6 +409,14 @@ def few_of(task: Task, owner: Owner) -> dict[str, int]:
     counts_C = owner.targets_RC[owner.labelled].sum(dim=0)
     counts = zip(task.classes, counts_C.long().tolist(), strict=True)
     return {str(name): num for name, num in counts if num < FEW_OF_CLASS}
+
+
+def second_class(task: Task, owner: Owner, teacher: Teacher) -> int | None:
+    """Labelled rows that partners share, but for the majority class; None without classes."""
+    if not isinstance(task, Classification):
+        return None
+    counts_C = owner.targets_RC[owner.labelled & teacher.aligned].sum(dim=0)
+    return int(counts_C.sum() - counts_C.max())
 
 
 def _scored_rows(
