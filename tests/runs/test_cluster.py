@@ -525,7 +525,7 @@ def test_sites_that_join_by_grpc_compute_on_clusters_of_their_own(
                 (tmp_path / f"{name}.toml").write_text(text)
             shop = made.join("shop")
             bank = made.start("train", "run.toml", "--out", where)
-            assert bank.ended() == 0, bank.printed()
+            assert bank.ended(600.0) == 0, bank.printed()
             shop.signal(signal.SIGINT)
             assert shop.ended() == 0, shop.printed()
             connected = {each["DriverPid"] for each in ray_jobs()}
