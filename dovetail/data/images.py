@@ -398,7 +398,7 @@ def _decoded(files: Iterable[tuple[str, Path | io.BytesIO]], count: int) -> Tens
 
 def _decode(name: str, file: Path | io.BytesIO) -> np.ndarray:
     """(C, H, W) uint8."""
-    from PIL import Image
+    from PIL import Image  # two MB, for pictures alone
 
     try:
         with Image.open(file) as image:

@@ -272,7 +272,7 @@ def _pixels(content: bytes, pixels: int) -> np.ndarray:
     """(3, P, P) float32 of 0..1."""
     import io
 
-    from PIL import Image
+    from PIL import Image  # two MB, for pictures alone
 
     try:
         with Image.open(io.BytesIO(content)) as image:

@@ -60,6 +60,6 @@ def test_a_joint_model_needs_five_rows_of_a_second_class(ill: int, joint: bool) 
     run = dt.fit("apfed", simulated, quiet=True)
     assert ("joint model, partners present" in list(run.scores)) == joint
     assert run.result["distilled"].get("no_joint") == (None if joint else ill)
-    told = "No joint model: of the labelled rows that partners share, 4 are not of the majority"
-    assert (told in str(run)) == (not joint)
+    warned = "No joint model: of the labelled rows that partners share, 4 are not of the majority"
+    assert (warned in str(run)) == (not joint)
     assert len(run.models["own"].predict(table)) == 240

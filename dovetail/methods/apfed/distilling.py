@@ -362,7 +362,7 @@ def finish(
         solo, choice = done.solo, done.choice if done.pays else "alone"
         report |= done.report(teacher, owner, work.labels)
         second = second_class(work.task, owner, teacher)
-        if second is not None and second < KNOWN_OF_CLASS:  # nothing tells what it is worth
+        if second is not None and second < KNOWN_OF_CLASS:  # no score shows its worth
             help, report["no_joint"] = replace(help, joint=None, tested=None), second
     if few := few_of(work.task, owner):
         report["few"] = few
