@@ -27,7 +27,8 @@ test-all: .venv/.installed  ## those, whole trainings, and all that opens socket
 # The plainest kernels of every processor: what a network learnt is judged with these, too.
 test-plain: .venv/.installed  ## the quick tests that judge trained networks, without AVX
 	ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 $(BIN)/pytest -q \
-		-m "trained and not slow and not network and not gpu" -n 2 --dist worksteal
+		-m "trained and not slow and not network and not gpu" -n 2 --dist worksteal \
+		$$(grep -rl --include="*.py" "mark.trained" tests)
 
 check: .venv/.installed  ## lint, formatting, types, and the language of the docs
 	$(BIN)/ruff check

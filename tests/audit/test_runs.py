@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dovetail.audit.attack import Settings
-from dovetail.audit.attacks import labels
+from dovetail.audit.attacks import columns, labels, shadows
 from dovetail.audit.defence_search import BEST_ALONE, recommend, try_defences
 from dovetail.audit.run import Audit, audit
 from dovetail.audit.verdict import worst_of
@@ -23,7 +23,7 @@ from dovetail.report.audit import defences, defences_svg
 from dovetail.runs.runfile import check_run, resolved
 from dovetail.settings.privacy import Once, PrivateSteps, Release
 
-pytestmark = pytest.mark.usefixtures("brief_learners")
+pytestmark = pytest.mark.usefixtures("brief_learners", "brief_attacks")
 
 COLUMNS = {
     "kind": "columns",
@@ -43,8 +43,15 @@ def run_of(method: str, partition: dict[str, Any], **sections: Any) -> Any:
 
 
 @pytest.fixture
+def brief_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws of known rows and shadow models make means steadier, and take much of the time."""
+    monkeypatch.setattr(columns, "DRAWS", 1)
+    monkeypatch.setattr(shadows, "SHADOWS", 6)
+
+
+@pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws of known labels make a mean steadier, and take most of an audit's time."""
+    """So do draws of known labels, most of it."""
     monkeypatch.setattr(labels, "DRAWS", {1: 3, 10: 1})
 
 

@@ -88,6 +88,7 @@ def trained(method: str, compute: str, folder: Path) -> list[float]:
 
 @pytest.mark.trained
 @pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_learns_the_same_in_bfloat16(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

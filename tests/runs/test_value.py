@@ -331,7 +331,8 @@ def test_two_of_six_who_tell_all_by_their_product_rank_first_while_they_are_ther
         active="bank",
     )
     made = setup("apfed-r", data, baselines=("tvfl",))
-    made = replace(made, settings=made.settings.model_copy(update={"epochs": 40}))
+    longer = made.settings.model_copy(update={"epochs": 10, "learning_rate": 0.1})
+    made = replace(made, settings=longer)
     result = valued(made, by="loo")
     assert {*result["ranked"]["joint"][:2]} == {"b", "e"}
     together = {name: each["joint_loo"]["mean"] for name, each in result["partners"].items()}
