@@ -17,7 +17,7 @@ help:  ## this list
 demo: .venv/.plain  ## install what Dovetail runs with, and train on built-in data with and without a partner
 	$(BIN)/dovetail demo
 
-test: .venv/.installed  ## the quick tests, two to three minutes on two cores
+test: .venv/.installed  ## the quick tests: five to eight minutes on two cores
 	$(BIN)/pytest -q -n auto --dist worksteal
 
 # Federations of processes wait for each other, and quick tests fill these waits.

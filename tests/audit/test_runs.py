@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dovetail.audit.attack import Settings
-from dovetail.audit.attacks import columns, labels, shadows
+from dovetail.audit.attacks import labels, shadows
 from dovetail.audit.defence_search import BEST_ALONE, recommend, try_defences
 from dovetail.audit.run import Audit, audit
 from dovetail.audit.verdict import worst_of
@@ -44,14 +44,13 @@ def run_of(method: str, partition: dict[str, Any], **sections: Any) -> Any:
 
 @pytest.fixture
 def brief_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws of known rows and shadow models make means steadier, and take much of the time."""
-    monkeypatch.setattr(columns, "DRAWS", 1)
+    """More shadow models name members more surely, and take much of the time."""
     monkeypatch.setattr(shadows, "SHADOWS", 6)
 
 
 @pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do draws of known labels, most of it."""
+    """Draws of known labels make a mean steadier, and take most of an audit's time."""
     monkeypatch.setattr(labels, "DRAWS", {1: 3, 10: 1})
 
 
