@@ -487,3 +487,23 @@ def test_parties_that_a_coordinator_drives_end_with_the_weights_of_one_process(
     for name in MEMBERS:
         (kept,) = (flared / f"{name}.site" / "models").iterdir()
         assert_equal(state_of(kept), here[name])
+
+
+def test_a_job_is_submitted_though_the_server_has_ended_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nvflare.fuel.flare_api import api_spec, flare_api
+
+    class Session:
+        def __init__(self, *, expired: bool) -> None:
+            self.expired = expired
+
+        def submit_job(self, job: str) -> str:
+            if self.expired:
+                raise api_spec.SessionExpired("closed due to inactivity")
+            return f"the number of {Path(job).name}"
+
+    sessions = [Session(expired=False), Session(expired=True)]
+    monkeypatch.setattr(flare_api, "new_secure_session", lambda *_, **__: sessions.pop())
+    assert flarehere.FlareFederation(tmp_path).submit(tmp_path / "job") == "the number of job"
+    assert not sessions

@@ -226,7 +226,13 @@ class FlareFederation:
 
     def submit(self, job: Path) -> str:
         """The id of this job, which now waits for its turn."""
-        return str(self.session().submit_job(str(job.resolve())))
+        from nvflare.fuel.flare_api.api_spec import SessionExpired
+
+        try:
+            return str(self.session().submit_job(str(job.resolve())))
+        except SessionExpired:  # the server ends one of which nothing was asked for a while
+            self._session = None
+            return str(self.session().submit_job(str(job.resolve())))
 
     def status(self, job: str) -> str:
         """Status in NVFlare's words, for example RUNNING or FINISHED:COMPLETED."""
