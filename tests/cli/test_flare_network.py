@@ -489,8 +489,17 @@ def test_parties_that_a_coordinator_drives_end_with_the_weights_of_one_process(
         assert_equal(state_of(kept), here[name])
 
 
-def test_a_job_is_submitted_though_the_server_has_ended_the_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda federation, job: federation.submit(job), "the number of job"),
+        (lambda federation, job: federation.status("7"), "RUNNING"),
+        (lambda federation, job: federation.fetch("7", job), Path("7", "workspace")),
+    ],
+    ids=["submit", "status", "fetch"],
+)
+def test_the_server_may_end_an_idle_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Any], answer: Any
 ) -> None:
     from nvflare.fuel.flare_api import api_spec, flare_api
 
@@ -498,12 +507,21 @@ def test_a_job_is_submitted_though_the_server_has_ended_the_session(
         def __init__(self, *, expired: bool) -> None:
             self.expired = expired
 
-        def submit_job(self, job: str) -> str:
-            if self.expired:
+        def __getattribute__(self, name: str) -> Any:
+            if object.__getattribute__(self, "expired"):
                 raise api_spec.SessionExpired("closed due to inactivity")
+            return object.__getattribute__(self, name)
+
+        def submit_job(self, job: str) -> str:
             return f"the number of {Path(job).name}"
+
+        def get_job_meta(self, job: str) -> dict[str, str]:
+            return {"status": "RUNNING"}
+
+        def download_job_result(self, job: str, folder: str) -> str:
+            return job
 
     sessions = [Session(expired=False), Session(expired=True)]
     monkeypatch.setattr(flare_api, "new_secure_session", lambda *_, **__: sessions.pop())
-    assert flarehere.FlareFederation(tmp_path).submit(tmp_path / "job") == "the number of job"
+    assert ask(flarehere.FlareFederation(tmp_path), tmp_path / "job") == answer
     assert not sessions

@@ -624,11 +624,25 @@ def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     rows, learner = rows_of(*cancer(120)), QUICK[name]
     whole = learner.fit(rows, seed=0)
     monkeypatch.setattr(vertical, "_MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
-    monkeypatch.setattr(stacked, "_MOST_SORTED", 50)
     monkeypatch.setattr(linear, "_MOST_DOUBLES", 0)
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)
     parts = learner.fit(rows, seed=0)
     torch.testing.assert_close(parts.held_out_NC, whole.held_out_NC, rtol=1e-4, atol=1e-5)
+
+
+def test_bins_of_a_large_table_are_placed_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(20_000, 2, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = x[:, 1] > 0  # a category
+    monkeypatch.setattr(stacked, "_MOST_SORTED", 5_000)
+    encoding = stacked.PiecewiseLinear.fit(x)
+    assert encoding.column_M.unique().tolist() == [0]
+    shares = [float((x[:, 0] < edge).float().mean()) for edge in encoding.low_M]
+    assert shares == pytest.approx([each / 16 for each in range(16)], abs=0.03)  # of 5,000: 0.007
+    again = stacked.PiecewiseLinear.fit(x)
+    assert torch.equal(again.low_M, encoding.low_M)
+    monkeypatch.undo()
+    whole, at = stacked.PiecewiseLinear.fit(x), torch.linspace(0, 1, 17, dtype=torch.float64)
+    assert torch.equal(whole.low_M, stacked._edges(x[:, 0].double(), at)[:-1])
 
 
 def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> None:

@@ -224,19 +224,23 @@ class FlareFederation:
                 self._session = new_secure_session(ADMIN, str(self.kits / ADMIN), timeout=5.0)
         return self._session
 
-    def submit(self, job: Path) -> str:
-        """The id of this job, which now waits for its turn."""
+    def _asked(self, question: str, *arguments: str) -> Any:
+        """The session's answer; a new one's where the server has ended an idle session."""
         from nvflare.fuel.flare_api.api_spec import SessionExpired
 
         try:
-            return str(self.session().submit_job(str(job.resolve())))
-        except SessionExpired:  # the server ends one of which nothing was asked for a while
+            return getattr(self.session(), question)(*arguments)
+        except SessionExpired:
             self._session = None
-            return str(self.session().submit_job(str(job.resolve())))
+            return getattr(self.session(), question)(*arguments)
+
+    def submit(self, job: Path) -> str:
+        """The id of this job, which now waits for its turn."""
+        return str(self._asked("submit_job", str(job.resolve())))
 
     def status(self, job: str) -> str:
         """Status in NVFlare's words, for example RUNNING or FINISHED:COMPLETED."""
-        return str(self.session().get_job_meta(job).get("status", ""))
+        return str(self._asked("get_job_meta", job).get("status", ""))
 
     def wait(
         self, job: str, timeout_s: float | None = None, look: Callable[[], None] = lambda: None
@@ -258,7 +262,7 @@ class FlareFederation:
         """Folder of the job at the server, downloaded: the run folder is in it, or why there is
         none."""
         to.mkdir(parents=True, exist_ok=True)
-        return Path(self.session().download_job_result(job, str(to))) / "workspace"
+        return Path(self._asked("download_job_result", job, str(to))) / "workspace"
 
 
 def end(process: int) -> None:

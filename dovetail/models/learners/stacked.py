@@ -21,19 +21,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from dovetail.errors import ModelError
 from dovetail.models.learners.member import MemberSpec
+from dovetail.models.randomness import generator
 
 #: More encoded features than this, and numbers get fewer bins: a view of a thousand numbers
 #: would have seventeen thousand weights a unit.
 _MOST_FEATURES = 2048
-#: ``torch.quantile`` takes no more values.
-_MOST_SORTED = 2**24
+#: Of more rows so many, drawn, place the bins, as LightGBM's: ten million would take minutes.
+_MOST_SORTED = 200_000
 #: Standardised numbers are cut here; beyond, a network would follow one outlier.
 FURTHEST = 5.0
 
@@ -61,9 +61,12 @@ class PiecewiseLinear(nn.Module):
         """An encoding whose bins hold about even numbers of these rows.
 
         Args:
-            x_NF: rows, labelled or not.
+            x_NF: rows, labelled or not; of more than 200,000 as many are drawn, by their number.
             bins: of one number; 0 for none.
         """
+        if len(x_NF) > _MOST_SORTED:
+            draws = generator(len(x_NF), "bins")
+            x_NF = x_NF[torch.randint(len(x_NF), (_MOST_SORTED,), generator=draws)]
         columns: list[int] = []
         edges_of: list[Tensor] = []
         numbers = [f for f in range(x_NF.shape[1]) if _is_number(x_NF[:, f])]
@@ -93,21 +96,15 @@ def _edges(x_N: Tensor, at: Tensor) -> Tensor:
 
     A gain that nine in ten people do not have would else have one bin.
     """
-    edges: Tensor = _quantiles(x_N, at).float().unique()
+    edges: Tensor = torch.quantile(x_N, at).float().unique()
     if len(edges) < len(at):
-        edges = _quantiles(x_N.unique(), at).float().unique()
+        edges = torch.quantile(x_N.unique(), at).float().unique()
     return edges
 
 
-def _quantiles(x_N: Tensor, at: Tensor) -> Tensor:
-    if len(x_N) > _MOST_SORTED:
-        return torch.from_numpy(np.quantile(x_N.numpy(), at.numpy()))
-    quantiles: Tensor = torch.quantile(x_N, at)
-    return quantiles
-
-
 def _is_number(x_N: Tensor) -> bool:
-    return len(x_N.unique()) > 2
+    """Whether it has more than two values."""
+    return len(x_N) > 0 and bool(((x_N > x_N.amin()) & (x_N < x_N.amax())).any())
 
 
 class Stack(nn.Module):
