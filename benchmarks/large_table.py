@@ -12,7 +12,8 @@ FedOptimus the bank's table is dealt to two owners of columns and two of labels.
 local baselines (trees, linear, network), has a label on 10,000 of the bank's rows: these copy the
 rows that they learn from. Seconds of training are a pass over each party's rows of CHFL, HyFEM and
 FedOptimus, 500 steps of APFed, all of APFed-S. What is planned follows from the last two that were
-measured. What was measured before is kept beside it. "in memory" has no columns in files.
+measured. What was measured before is kept beside it, with its day. "in memory" has no columns in
+files.
 """
 
 from __future__ import annotations
@@ -239,9 +240,11 @@ def main() -> None:
 
 
 def write(row: dict[str, Any]) -> None:
-    """Put what was measured last among what was measured before."""
+    """Put what was measured last among what was measured before, each with its day and version."""
     rows: list[dict[str, Any]] = []
-    before = [{key: each.get(key) for key in row} for each in _results.before("large_table")]
+    row |= {key: _results.machine()[key] for key in ("date", "commit")}
+    lines = (_results.FOLDER / "large_table.jsonl").read_text().splitlines()
+    before = [{key: each.get(key) for key in row} for each in map(json.loads, lines)]
     for method in RUNS:
         by_rows = {each["rows"]: each for each in [*before, row] if each["method"] == method}
         by_rows = {num: each for num, each in sorted(by_rows.items()) if each["what"] == "measured"}
