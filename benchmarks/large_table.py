@@ -243,7 +243,8 @@ def write(row: dict[str, Any]) -> None:
     """Put what was measured last among what was measured before, each with its day and version."""
     rows: list[dict[str, Any]] = []
     row |= {key: _results.machine()[key] for key in ("date", "commit")}
-    lines = (_results.FOLDER / "large_table.jsonl").read_text().splitlines()
+    path = _results.FOLDER / "large_table.jsonl"  # before() would leave the days out
+    lines = path.read_text().splitlines() if path.is_file() else []
     before = [{key: each.get(key) for key in row} for each in map(json.loads, lines)]
     for method in RUNS:
         by_rows = {each["rows"]: each for each in [*before, row] if each["method"] == method}

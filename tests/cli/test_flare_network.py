@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -495,8 +496,9 @@ def test_parties_that_a_coordinator_drives_end_with_the_weights_of_one_process(
         (lambda federation, job: federation.submit(job), "the number of job"),
         (lambda federation, job: federation.status("7"), "RUNNING"),
         (lambda federation, job: federation.fetch("7", job), Path("7", "workspace")),
+        (lambda federation, job: federation.ready(["clinic"], timeout_s=10.0), None),
     ],
-    ids=["submit", "status", "fetch"],
+    ids=["submit", "status", "fetch", "ready"],
 )
 def test_the_server_may_end_an_idle_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Any], answer: Any
@@ -520,6 +522,9 @@ def test_the_server_may_end_an_idle_session(
 
         def download_job_result(self, job: str, folder: str) -> str:
             return job
+
+        def get_system_info(self) -> SimpleNamespace:
+            return SimpleNamespace(client_info=[SimpleNamespace(name="clinic")])
 
     sessions = [Session(expired=False), Session(expired=True)]
     monkeypatch.setattr(flare_api, "new_secure_session", lambda *_, **__: sessions.pop())

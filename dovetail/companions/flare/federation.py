@@ -209,8 +209,8 @@ class FlareFederation:
                         )
                     again.add(name)  # a site ends if the server cannot take it yet
                     self.start(name)
-            with suppress(Exception):  # it is not there yet, or the session has ended
-                known = self.session().get_system_info().client_info
+            with suppress(Exception):  # it is not there yet
+                known = self._asked("get_system_info").client_info
                 missing = set(sites) - {client.name for client in known}
             if missing:
                 time.sleep(LOOK_S)

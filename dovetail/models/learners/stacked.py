@@ -61,7 +61,8 @@ class PiecewiseLinear(nn.Module):
         """An encoding whose bins hold about even numbers of these rows.
 
         Args:
-            x_NF: rows, labelled or not; of more than 200,000 as many are drawn, by their number.
+            x_NF: rows, labelled or not; of more than 200,000 as many are drawn, and
+                of so many always the same.
             bins: of one number; 0 for none.
         """
         if len(x_NF) > _MOST_SORTED:
