@@ -64,6 +64,18 @@ local_epochs = 1
 """
 
 
+#: What ``join`` and ``train`` import: all methods, as a party may be asked for any.
+READ = (
+    *(f"dovetail.cli.{name}" for name in ("main", "command", "join", "train")),
+    *(f"dovetail.methods.{name}.plugin" for name in ("apfed", "chfl", "fedoptimus", "hyfem")),
+    *(f"dovetail.{name}" for name in ("node.join", "runs.train", "methods.table", "api.progress")),
+    *("dovetail.network.composite", "dovetail.network.host", "dovetail.network.stream"),
+    *("dovetail.companions.survival.plugin", "dovetail.alignment.columns"),
+    *("dovetail.federated.secret_mean", "grpc", "jinja2", "prometheus_client"),
+    *("numpy.random", "scipy.linalg", "rich.console", "rich.progress", "rich.table"),
+)
+
+
 def command(folder: Path, output: Path, words: tuple[str, ...]) -> None:
     """``dovetail WORDS`` in a forked process."""
     from dovetail.cli.main import main
@@ -187,7 +199,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="to the results that there are")
     asked = parser.parse_args()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dovetail.node.join", "dovetail.runs.train"])
+    context.set_forkserver_preload(list(READ))
     results: dict[int, dict[str, Any]] = {}
     for num in asked.parties:
         results[num] = measured(context, num, asked.rounds)

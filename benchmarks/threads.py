@@ -1,4 +1,4 @@
-"""README's run file with the threads that Dovetail chooses, and with as many as a user asks for.
+"""README's two tables with the threads that Dovetail chooses, and with as many as a user asks for.
 
     python -m benchmarks.threads [--turns 3] [--busy 2] [--beside FOLDER] [--images]
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -30,36 +31,48 @@ COUNTS = ("default", "1", "2", "4")
 REACH = 1.1
 
 
-def run_file(images: bool) -> str:
-    """README's; or APFed-R on strips of MNIST, whose networks are convolutional."""
+IMAGES = (
+    'method = "apfed-r"\nevaluate_every = 0\n'
+    '[data]\nsource = "mnist"\nrows = 4000\n'
+    'partition = { kind = "strips", views = 2, active = 1 }\n[apfed]\nepochs = 2\n'
+)
+
+
+def write_run(folder: Path, images: bool) -> None:
+    """README's tables and run file; or APFed-R on strips of MNIST, whose networks convolve."""
     if images:
-        return (
-            'method = "apfed-r"\nevaluate_every = 0\n'
-            '[data]\nsource = "mnist"\nrows = 4000\n'
-            'partition = { kind = "strips", views = 2, active = 1 }\n[apfed]\nepochs = 2\n'
+        (folder / "run.toml").write_text(IMAGES)
+        return
+    lines = re.findall(
+        r"^dovetail ((?:demo --tables|init --table) ?[^#\n]*)", README.read_text(), re.M
+    )
+    for line in lines:
+        command = [sys.executable, "-m", "dovetail.cli.main", *shlex.split(line)]
+        subprocess.run(
+            command, cwd=folder, env=environment(HERE), check=True, stdout=subprocess.DEVNULL
         )
-    block = re.search(r"```toml\n(# run.toml\n.*?)```", README.read_text(), re.DOTALL)
-    if block is None:
-        raise SystemExit("README.md has no run.toml")
-    return block[1]
+    if not (folder / "run.toml").exists():
+        raise SystemExit(f"{README} says no longer how run.toml is made: {lines}")
+
+
+def environment(package: Path) -> dict[str, str]:
+    """This process's, with a checkout's package and no number of threads."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return {**kept, "PYTHONPATH": str(package)}
 
 
 def seconds(folder: Path, package: Path, threads: str) -> tuple[float, float]:
     """Wall and processor seconds of one seed."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY")
-    }
-    environment["PYTHONPATH"] = str(package)
+    variables = environment(package)
     if threads != "default":
-        environment["OMP_NUM_THREADS"] = threads
+        variables["OMP_NUM_THREADS"] = threads
     command = ["train", "run.toml", "--seed", "0", "--out", "out", "--overwrite"]
     before, started = os.times(), time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "dovetail.cli.main", *command],
         cwd=folder,
-        env=environment,
+        env=variables,
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -98,7 +111,7 @@ def main() -> None:
         spents: dict[str, list[float]] = {name: [] for name, _, _ in cells}
         started = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder, busy(num):
-            (Path(folder) / "run.toml").write_text(run_file(given.images))
+            write_run(Path(folder), given.images)
             for _ in range(given.turns):
                 for name, package, count in cells:
                     wall, spent = seconds(Path(folder), package, count)
@@ -121,7 +134,7 @@ def main() -> None:
                     "reach": REACH if name == "default" else "",
                 }
             )
-    title = "APFed-R on MNIST" if given.images else "README's run file"
+    title = "APFed-R on MNIST" if given.images else "README's two tables"
     _results.write(
         "threads_images" if given.images else "threads",
         f"{title} by number of threads; {os.cpu_count()} cores, {given.turns} turns",
