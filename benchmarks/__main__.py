@@ -3,8 +3,9 @@
 A record is a file of ``results/`` that README or a page quotes: by a link, or between ``figures``
 comments. What it times is its script and the files of Dovetail that the script reaches: by imports,
 those inside functions among them, and by modules that are named in texts, as commands and methods
-are. Comments, docstrings, layout and figures in sentences are no code. Records know the day they
-were made, and newer ones the commit.
+are. Comments, docstrings, layout and figures in sentences are no code, nor is ``MEASURED: ... =``,
+which has figures of a record that a sentence quotes. Records know the day they were made, and newer
+ones the commit.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ def _code(repository: Path, commit: str, path: str) -> str:
             node.value.value = ""
         elif isinstance(node, ast.Constant) and _SENTENCE.search(str(node.value)):
             node.value = re.sub(r"\d", "0", str(node.value))  # as inspect quotes a record
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "MEASURED":
+            node.value = None
     return ast.dump(tree)
 
 

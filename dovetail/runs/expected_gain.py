@@ -44,7 +44,7 @@ Kind = Literal["perfect", "flat", "uncounted", "rising", "few unlabelled"]
 #: Kind -> in how many settings, of how many, the solo model gained a point or more over the best
 #: local model (``python -m benchmarks.forecast``; a test compares).
 MEASURED: Mapping[Kind, tuple[int, int]] = {
-    "rising": (17, 33),
+    "rising": (18, 33),
     "flat": (10, 35),
     "few unlabelled": (0, 2),
 }

@@ -70,10 +70,21 @@ def test_a_record_is_behind_by_the_commits_of_what_it_times(
     assert (speed.date, speed.behind) == (made["date"], behind)
 
 
-@pytest.mark.parametrize(("then", "behind"), [('"Seen 1. So"', 0), ('"It was 2. So"', 1), ("1", 1)])
-def test_figures_in_sentences_are_no_code(repository: Path, then: str, behind: int) -> None:
-    for day, text in enumerate((then, '"Seen 2. So"'), 4):
-        (repository / "dovetail" / "fast" / "a.py").write_text(f"x = {text}\n")
+@pytest.mark.parametrize(
+    ("then", "now", "behind"),
+    [
+        ('x = "Seen 1. So"', 'x = "Seen 2. So"', 0),
+        ('x = "It was 2. So"', 'x = "Seen 2. So"', 1),
+        ("x = 1", "x = 2", 1),
+        ("MEASURED: dict = {1: (2, 4)}", "MEASURED: dict = {1: (3, 4)}", 0),
+        ("CHOSEN: dict = {1: (2, 4)}", "CHOSEN: dict = {1: (3, 4)}", 1),
+    ],
+)
+def test_figures_in_sentences_are_no_code(
+    repository: Path, then: str, now: str, behind: int
+) -> None:
+    for day, text in enumerate((then, now), 4):
+        (repository / "dovetail" / "fast" / "a.py").write_text(f"{text}\n")
         git(repository, "commit", "-qam", "c", day=day)
     line = repository / "benchmarks" / "results" / "speed.jsonl"
     line.write_text(json.dumps({"date": "2026-01-04", "commit": "HEAD~1"}) + "\n")
