@@ -214,7 +214,7 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> Ro
         assert local_data is not None
         assert local_data.labels is not None
         assert test is not None
-        number = member.installed
+        number = member.installed + 1  # average() writes it once the gate is chosen
         while len(rounds) <= number:
             rounds.append({})
         gate = columns.gate
