@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -324,6 +325,41 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
     assert abs(right - 0.5) <= 0.375  # 3 standard errors of a coin
 
 
+def test_the_order_of_a_question_gives_no_label_of_a_sorted_table_away() -> None:
+    """A table often lies sorted by its label: no place in a message goes with a label then.
+
+    Nor do places of one question tell those of another one of as many labelled rows.
+    """
+    rows = 400
+    owner, _ = made(2, rows=rows, labels=rows)
+    labels = torch.arange(rows) * 2 // rows
+    owner = replace(owner, targets_RC=hard_targets(labels, 2, regression=False))
+    owner = replace(owner, folds_R=make_folds(labels, 4, seed=0, regression=False))
+    row_of = torch.randperm(rows, generator=torch.Generator().manual_seed(1))  # of a sample
+
+    def orders(owner: Owner) -> dict[str, Tensor]:
+        active = active_of(owner, {"shop": torch.arange(rows)}, tested=True, bank_rows=row_of)
+        message, _ = active.question("shop")
+        asked = message.labelled_L, message.samples_N, message.tested_U
+        assert all(sorted(each.tolist()) == list(range(rows)) for each in asked)
+        assert torch.equal(message.folds_L, owner.folds_R[row_of[message.labelled_L]])
+        return dict(zip(("labelled", "asked", "tested"), asked, strict=True))
+
+    # Beyond 5 standard errors of chance only a leak lies.
+    most, place_R = 5 / rows**0.5, np.arange(rows)
+    found = orders(owner)
+    for each in found.values():
+        assert abs(np.corrcoef(place_R, labels[row_of[each]].numpy())[0, 1]) < most
+        assert (each[1:] - each[:-1]).sign().float().mean().abs() < most  # nor of the samples
+    place = {name: each.argsort() for name, each in found.items()}
+    for one, other in combinations(place, 2):
+        assert abs(np.corrcoef(place[one], place[other])[0, 1]) < most
+    later = orders(replace(owner, x_RF=owner.x_RF + 1))
+    for name in found:
+        row_then, row_now = (row_of[each[name]] for each in (found, later))
+        assert abs(np.corrcoef(row_then, row_now)[0, 1]) < most
+
+
 def test_times_of_two_labellings_are_alike() -> None:
     """Processor seconds of questions taken in turn: ranks of one labelling are no higher."""
     owner, _ = made(2)
@@ -510,7 +546,8 @@ def test_a_partners_pictures_are_seen_alike_in_training_and_later(
     party = sealed.Partner(shared, None, Local("shop"), limits, pictures=pictures)
     active = active_of(owner, {"shop": torch.arange(120)})
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
-    rows_L, x = active.labelled("shop"), images.flatten(1) / 255
+    rows_L = active.made["shop"][0].labelled_L  # in the order of the targets
+    x = images.flatten(1) / 255
     local = Local("shop")
     local.begin(3)
     view, kernels = kernels_of(x, torch.Size((1, 12, 10)), lasting(local, "kernels"), pictures)

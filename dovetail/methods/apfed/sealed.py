@@ -319,10 +319,10 @@ class Begin(Message):
     nonce_32: Bytes
     key_1W: Bytes
     targets_PV: Bytes
-    labelled_L: Integers  # samples in the order of training
+    labelled_L: Integers  # samples in the order of the targets
     folds_L: Integers
     samples_N: Draws
-    tested_U: Integers  # samples in the order of test rows
+    tested_U: Integers  # samples
 
 
 class Answered(Message):
@@ -476,12 +476,13 @@ class Active(Driver):
         test_R = samples_R[:0] if self.test is None else self.test.samples[party]
         rows_U = (test_R >= 0).nonzero().flatten()
         rows_U = rows_U[torch.randperm(len(rows_U), generator=rng)[: self.max_rows]].sort().values
+        rows_L, rows_N, rows_U = self.mixed(party, rows_L, rows_N, rows_U)
         folds_L = self.owner.folds_R[rows_L]
         asked = {
             "labelled_L": samples_R[rows_L],
             "folds_L": folds_L,
             "samples_N": samples_R[rows_N],
-            "tested_U": test_R[rows_U].sort().values,
+            "tested_U": test_R[rows_U],
         }
         own = rows_L, folds_L, rows_N, rows_U  # samples may have other numbers when aligned again
         sealing = Sealing.of(
@@ -493,6 +494,20 @@ class Active(Driver):
         )
         fields: dict[str, Any] = {**sealing.wire, **asked}
         return Begin(seed=self.local.seed, **fields), sealing
+
+    def mixed(self, party: str, *rows: Tensor) -> list[Tensor]:
+        """Rows, labelled ones first, in orders that nobody else can compute: that of a table which
+        is sorted by its label gives labels away.
+
+        They follow from the table, so that those of another one are unlike: labels that a partner
+        knows tell nothing of the places in a later question. Nor do they depend on the samples'
+        numbers, which each alignment draws: the same table and seed have the same answers.
+        """
+        about = hashlib.blake2b(targets(self.owner, rows[0]).numpy().tobytes())
+        for each in rows:
+            about.update(self.owner.x_RF[each].numpy().tobytes() + each.numpy().tobytes())
+        rng = lasting(self.local, "order", party, about.hexdigest())
+        return [each[torch.randperm(len(each), generator=rng)] for each in rows]
 
     def read(self, party: str, reply: Answered) -> None:
         """Keep what a partner answered, by row.
