@@ -91,12 +91,12 @@ def brief_learners(monkeypatch: pytest.MonkeyPatch) -> None:
 def brief_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ``inspect`` expects of helpers is seen in two small fits, for tests that look elsewhere.
 
-    It fits forty linear models, which takes most of its time where tables are small.
+    It fits a hundred linear models, which takes most of its time where tables are small.
     """
     from dovetail.models.learners.linear import Linear
     from dovetail.runs import expected_gain
 
-    monkeypatch.setattr(expected_gain, "LEARNERS", {"linear": Linear(penalties=(0.1,))})
+    monkeypatch.setattr(expected_gain, "_LINEAR", Linear(penalties=(0.1,)))
     monkeypatch.setattr(expected_gain, "_PAIRS", 1)
 
 

@@ -341,13 +341,17 @@ def decide(
 ) -> Reading:
     """The kind of a stored column: its type's, or of text what all its values are."""
     if not column.is_text or column.reading.kind in ("category", "boolean"):
-        rule = f"the type of the source is {column.reading.kind}"
-        return Reading(column.reading.kind, missing=tuple(missing), rule=rule)
+        return of_type(column.reading.kind, missing)
     present = [text for text in column.values[~column.missing].tolist() if text not in missing]
     few = looks(present[:1000]).reading(decimal=decimal, missing=missing)
     if present and few.kind == "text":
         return few  # what differs in one row differs in all
     return looks(present).reading(decimal=decimal, missing=missing)
+
+
+def of_type(kind: Kind, missing: Sequence[str] = ()) -> Reading:
+    """The reading of a column whose type decides it."""
+    return Reading(kind, missing=tuple(missing), rule=f"the type of the source is {kind}")
 
 
 _SLASHED = re.compile(

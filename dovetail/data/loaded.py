@@ -71,6 +71,7 @@ class Loaded:
     _read: dict[tuple[str, Reading | None], Column] = field(default_factory=dict)
     _few: dict[str, Looks] = field(default_factory=dict)
     _fitting: dict[tuple[str, Pattern], Looks | None] = field(default_factory=dict)
+    _decided: dict[tuple[str, tuple[str, ...]], Reading] = field(default_factory=dict)
 
     def stored(self, name: str) -> Column:
         if (name, None) in self._read:
@@ -91,11 +92,19 @@ class Loaded:
         return self._keep({(each, None): fetched[each] for each in fetched})[name, None]
 
     def decided(self, name: str, missing: Sequence[str]) -> Reading:
+        key = name, tuple(missing)
+        if key not in self._decided:
+            self._decided[key] = self._decide(name, missing)
+        return self._decided[key]
+
+    def _decide(self, name: str, missing: Sequence[str]) -> Reading:
         if not self._is_text(name):
             if self._type(name) in _WIDE_INTEGERS:
-                rule = "the type of the source is number"
-                return Reading("number", missing=tuple(missing), rule=rule)
-            return kinds.decide(self.stored(name), missing=missing)
+                return kinds.of_type("number", missing)
+            typed = _typed(name, self._type(name))
+            if typed is not None:
+                return kinds.of_type(typed[1].kind, missing)
+            return self.stored(name).reading  # which refuses it
         if missing:
             return kinds.decide(self.stored(name), missing=missing, decimal=self.decimal)
         few = self._first(name)
@@ -244,21 +253,24 @@ class Loaded:
 
     def _shared(self, name: str) -> Column | None:
         """A column of texts whose equal values are one object; None of many different ones."""
-        query = f"SELECT {_plain(name)} AS v FROM {self.data.name}"
+        query = f"SELECT {quoted(name)}::VARCHAR AS v FROM {self.data.name}"
         counted = self._run(f"SELECT approx_count_distinct(v) FROM ({query})").fetchone()
         if counted is None or counted[0] > _FEW_TEXTS:
             return None
         rows = self._run(f"SELECT DISTINCT v FROM ({query}) WHERE v IS NOT NULL").fetchall()
-        texts = [text for (text,) in rows]
-        if not texts:
+        if not rows:
             return None
+        written = [text for (text,) in rows]
+        plain = {text: kinds.plain(text) for text in written}  # once, not in every row
+        same = {text: text for text in plain.values()}
         codes: Any = self._run(
-            f"SELECT coalesce(enum_code(v::ENUM({', '.join(map(literal, texts))}))::INTEGER, -1) "
+            f"SELECT coalesce(enum_code(v::ENUM({', '.join(map(literal, written))}))::INTEGER, -1) "
             f"AS v FROM ({query})"
         ).fetchnumpy()["v"]
-        missing = codes < 0  # the last of the texts, until it is filled
-        values = np.array([*texts, ""], dtype=object)[np.ma.getdata(codes)]
-        return filled(values, np.asarray(missing), kinds.TEXT)
+        texts = np.array([*(same[plain[text]] for text in written), ""], dtype=object)
+        values = texts[np.ma.getdata(codes)]  # without a value the last
+        absent = np.array([text in kinds.MISSING_TEXTS for text in texts.tolist()])
+        return filled(values, absent[np.ma.getdata(codes)], kinds.TEXT)
 
 
 def _plain(name: str) -> str:

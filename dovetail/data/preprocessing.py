@@ -316,18 +316,21 @@ class TableEncoder:
                 "give all columns that the model was trained on"
             )
 
+        lacking = np.ones(table.num_rows if self.may_lack else 0, dtype=bool)
+
         def fill(part: int, out: np.ndarray) -> None:
             fitted = self.fitted[part]
             where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
             column = self.cells(table, fitted.name)
             fitted.encode(out, column, where, allow_unseen=allow_unseen)
+            if self.may_lack:
+                np.logical_and(lacking, column.missing, out=lacking)
 
         # Filled one column at a time: the whole table never exists in float64.
         widths = [len(fitted.feature_names) for fitted in self.fitted]
         features_NF = side_by_side(table.num_rows, widths, fill, self.party)
         if self.may_lack and self.fitted:
-            missing = [self.cells(table, name).missing for name in self.columns]
-            features_NF[np.logical_and.reduce(missing)] = np.nan
+            features_NF[lacking] = np.nan
         return torch.from_numpy(features_NF)
 
     def far(self, table: Table) -> list[str]:

@@ -84,6 +84,8 @@ def _zeros_of(site: Site, other: Site) -> str:
     is_large = max(site.table.num_rows, other.table.num_rows) > _MOST_ROWS
     if is_large or site.party.match or site.party.id_as == "digits" or not isinstance(column, str):
         return ""
+    if site.table.ids.dtype.kind in "iu":  # numbers have none
+        return ""
     ours, theirs = ({*each.table.ids.astype(str).tolist()} for each in (site, other))
     bare = {each.lstrip("0") for each in ours}
     now, then = len(ours & theirs), len(bare & {each.lstrip("0") for each in theirs})

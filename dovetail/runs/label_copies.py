@@ -17,6 +17,9 @@ from dovetail.settings.labels import label_columns
 #: Fewer labelled rows in common say nothing; of larger tables only the columns' names are compared.
 _LEAST_ROWS, _MOST_ROWS = 10, 200_000
 
+#: Most columns differ in so many rows already.
+_FIRST_ROWS = 1000
+
 _REMEDY = 'if it is the label, leave it out: columns = ["*", "-{}"]'
 
 
@@ -82,18 +85,23 @@ def _codes(column: Column) -> np.ndarray:
 
 def _is_copy(column: Column, labels: Column) -> bool:
     """Whether it has the labels' numbers, or each value goes with one class and the reverse."""
-    both = ~column.missing & ~labels.missing
-    if both.sum() < _LEAST_ROWS:
+    both = np.flatnonzero(~column.missing & ~labels.missing)
+    if len(both) < _LEAST_ROWS:
         return False
-    ours, label = _codes(column)[both], _codes(labels)[both]
-    kinds = len(np.unique(label))
-    if kinds < 2:
+    if len(both) > _FIRST_ROWS and not any(_compared(column, labels, both[:_FIRST_ROWS])[:2]):
         return False
-    if not (column.is_text or labels.is_text):
-        numbers = column.values[both].astype(float), labels.values[both].astype(float)
-        if np.array_equal(*numbers):
-            return True
+    equal, together, kinds = _compared(column, labels, both)
     # Two columns without repetitions go together whatever they mean.
-    if kinds > both.sum() / 2 or len(np.unique(ours)) != kinds:
-        return False
-    return bool(np.unique(np.stack([ours, label]), axis=1).shape[1] == kinds)
+    return kinds > 1 and (equal or (together and kinds <= len(both) / 2))
+
+
+def _compared(column: Column, labels: Column, rows: np.ndarray) -> tuple[bool, bool, int]:
+    """Whether both have equal numbers in these rows; whether each value goes with one label and
+    the reverse; how many labels there are."""
+    ours, label = (_codes(each.take(rows)) for each in (column, labels))
+    kinds, equal = len(np.unique(label)), False
+    if not (column.is_text or labels.is_text):
+        equal = np.array_equal(*(each.values[rows].astype(float) for each in (column, labels)))
+    together = len(np.unique(ours)) == kinds
+    pairs = np.unique(np.stack([ours, label]), axis=1).shape[1] if together else 0
+    return equal, pairs == kinds, kinds

@@ -323,6 +323,31 @@ def test_a_column_that_equals_a_number_to_predict_is_warned_of() -> None:
     ]
 
 
+@pytest.mark.parametrize("turned", [None, 1, 2500])
+def test_copies_in_long_tables_are_seen_by_all_rows(turned: int | None) -> None:
+    """Whether a row among the first or after them is unlike."""
+    values = np.random.default_rng(2).integers(0, 3, 3000)
+    column = np.array(["north", "south", "west"])[values]
+    if turned is not None:
+        column[turned] = "south" if column[turned] != "south" else "west"
+    label = Column(values.astype(float), np.zeros(3000, bool))
+    table = table_from_arrays("t.csv", {"region": column})
+    dataset = Dataset("t.csv", np.arange(3000), table, "kind", label)
+    assert len([*copies_of_table(dataset)]) == (turned is None)
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_a_seed_gives_one_model_of_sealed_help() -> None:
+    """Though each alignment numbers the samples anew, test rows among them."""
+    found = []
+    for _ in range(2):
+        parties = [dt.Party("a", owner(), id="id", label="y"), partner()]
+        asked = dt.APFed(distil={"students": ["linear"]})
+        run = dt.fit(asked, parties, test=0.25, quiet=True)
+        found.append(run.models["a"].predict_proba(owner()))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 @pytest.mark.usefixtures("brief_learners")
 def test_an_own_column_that_equals_the_label_is_remarked(
     capsys: pytest.CaptureFixture[str],

@@ -456,6 +456,23 @@ def test_texts_of_a_long_table_are_shared_and_the_same(tmp_path, monkeypatch):
     assert read(read_table(tmp_path / "t.parquet"), "a") == read(plain, "a")
 
 
+def test_a_type_and_a_decision_are_read_once(tmp_path, monkeypatch):
+    columns = {"n": np.arange(4.0), "d": np.array(["2024-01-01"] * 4), "t": np.array(["a"] * 4)}
+    write_table(tmp_path / "t.parquet", columns)
+    table = read_table(tmp_path / "t.parquet")
+    asked = []
+    monkeypatch.setattr(
+        loaded.Loaded, "_run", lambda self, query, run=loaded.Loaded._run: asked.append(query)
+        or run(self, query)
+    )  # fmt: skip
+    kinds_found = {name: table.reading(name).kind for name in columns}
+    assert kinds_found == {"n": "number", "d": "date", "t": "text"}
+    assert not any('"n"' in query for query in asked)  # its type says so
+    once = len(asked)
+    assert {name: table.reading(name).kind for name in columns} == kinds_found
+    assert len(asked) == once
+
+
 def test_different_values_are_found_as_numpy_finds_them():
     for values in (np.array(["b", "a", "", "b"], dtype=object), np.array([3.0, np.nan, 1, 3])):
         distinct_values, indices = tables.distinct(values)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data import Input, TableEncoder
+from dovetail.data import Input
 from dovetail.federated import Driver, Federation, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import Run, deciding, weighed
@@ -84,11 +84,8 @@ class Apart(Separately[hyfem.Coordinator]):
 def party_model(driver: Driver, member: hyfem.Member) -> Model:
     """A party's model so far: its slice of the server's, if that has a classifier."""
     if isinstance(driver, hyfem.Coordinator) and driver.config.classifier != "own":
-        model, tables = driver.model_of(member.name), member.data.train.tables
-        inputs: dict[str, Input] = {
-            block: each.on_site(tables[block]) if isinstance(each, TableEncoder) else each
-            for block, each in model.inputs.items()
-        }
+        model = driver.model_of(member.name)
+        inputs: dict[str, Input] = {**model.inputs, **member.inputs}  # with the site's own limits
         return replace(model, inputs=inputs, task=member.task)
     return member.model()
 
@@ -208,11 +205,12 @@ class HyfemVariant(Variant):
         whole = whole if whole is not None and whole.is_tested else None
 
         def scored(party: str, model: Model, local_data: hyfem.HyfemData) -> Scores:
-            tested, rows = local_data.tested(model), None
-            assert tested is not None
-            if last and party != SERVER and local_data.test is not None:
-                model = with_inputs(model, local_data.train.inputs)
-                rows = model, inputs_of(model, local_data.test)
+            test, rows = local_data.test, None
+            assert test is not None
+            x = inputs_of(model, test)
+            if last and party != SERVER:
+                rows = with_inputs(model, local_data.train.inputs), x
+            tested = model.outputs(x), test.required_labels
             return variant_run.score(party, model.task, *tested, last=last, rows=rows)
 
         if name == "pooled" and whole is None:

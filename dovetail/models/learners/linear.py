@@ -58,17 +58,8 @@ class Linear:
         self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
     ) -> Fitted:
         """Trains on each fold's rows, and with the best penalty on all rows; nothing is drawn."""
-        outputs_PNC = rows.no_outputs().repeat(len(self.penalties), 1, 1)
-        paths = []
-        for fold in range(rows.num_folds):
-            held_out = rows.folds_N == fold
-            path = self._path(rows, ~held_out, self.penalties)
-            paths.append(path)
-            for index, weights in enumerate(path):
-                outputs_PNC[index, held_out] = _outputs(rows.x_NF[held_out], weights)
-        judged = [rows.judged(outputs_NC) for outputs_NC in outputs_PNC]
-        best = int(np.argmin([loss for *_, loss in judged]))
-        held_out_NC, temperature, loss = judged[best]
+        paths, best, (held_out_NC, temperature, loss) = self._chosen(rows)
+        path = paths[-1]
         if refit or rows.num_folds > 1:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
             # The path up to the chosen penalty, as the folds' models took it.
@@ -91,6 +82,27 @@ class Linear:
                 torch.stack([_outputs(x_NF, of_fold[best]) for of_fold in paths]) / temperature
             ),
         )
+
+    def held_out(self, rows: Rows) -> Tensor:
+        """(N, C) outputs as ``fit`` has them, of rows held out; no model of all rows is trained."""
+        *_, (held_out_NC, _, _) = self._chosen(rows)
+        return held_out_NC
+
+    def _chosen(
+        self, rows: Rows
+    ) -> tuple[list[list[np.ndarray]], int, tuple[Tensor, float, float]]:
+        """Each fold's path, the index of the best penalty, and what rows held out say of it."""
+        outputs_PNC = rows.no_outputs().repeat(len(self.penalties), 1, 1)
+        paths = []
+        for fold in range(rows.num_folds):
+            held_out = rows.folds_N == fold
+            path = self._path(rows, ~held_out, self.penalties)
+            paths.append(path)
+            for index, weights in enumerate(path):
+                outputs_PNC[index, held_out] = _outputs(rows.x_NF[held_out], weights)
+        judged = [rows.judged(outputs_NC) for outputs_NC in outputs_PNC]
+        best = int(np.argmin([loss for *_, loss in judged]))
+        return paths, best, judged[best]
 
     def narrowed(self, fitted: Fitted) -> Linear:
         return replace(self, penalties=(fitted.settings["penalty"],))
