@@ -53,6 +53,9 @@ test_share = 0.1
 test_share = 0.1
 """,
     "shop": """
+[policy]
+algorithms = ["align", "apfed", "apfed-mixed"]
+
 [apfed]
 encoder = [64, 32]
 """,
