@@ -360,6 +360,18 @@ def test_the_order_of_a_question_gives_no_label_of_a_sorted_table_away() -> None
         assert abs(np.corrcoef(row_then, row_now)[0, 1]) < most
 
 
+def test_more_test_rows_than_training_rows_are_asked_about() -> None:
+    owner, _ = made(2)
+    active = active_of(owner, {"shop": torch.arange(120)})
+    later = torch.randn(300, 3, generator=torch.Generator().manual_seed(5))
+    everyone = {"bank": torch.arange(300), "shop": torch.arange(300)}
+    active.test = AlignedRows.of(later, "bank", Alignment(everyone))
+    asked = active.question("shop")[0].tested_U
+    assert sorted(asked.tolist()) == list(range(300))
+    active.test = replace(active.test, x_RF=later + 1)
+    assert not torch.equal(asked, active.question("shop")[0].tested_U)
+
+
 def test_times_of_two_labellings_are_alike() -> None:
     """Processor seconds of questions taken in turn: ranks of one labelling are no higher."""
     owner, _ = made(2)

@@ -495,19 +495,21 @@ class Active(Driver):
         fields: dict[str, Any] = {**sealing.wire, **asked}
         return Begin(seed=self.local.seed, **fields), sealing
 
-    def mixed(self, party: str, *rows: Tensor) -> list[Tensor]:
-        """Rows, labelled ones first, in orders that nobody else can compute: that of a table which
-        is sorted by its label gives labels away.
+    def mixed(self, party: str, rows_L: Tensor, rows_N: Tensor, rows_U: Tensor) -> list[Tensor]:
+        """Rows of a question in orders that nobody else can compute: that of a table which is
+        sorted by its label gives labels away.
 
         They follow from the table, so that those of another one are unlike: labels that a partner
         knows tell nothing of the places in a later question. Nor do they depend on the samples'
         numbers, which each alignment draws: the same table and seed have the same answers.
         """
-        about = hashlib.blake2b(targets(self.owner, rows[0]).numpy().tobytes())
-        for each in rows:
-            about.update(self.owner.x_RF[each].numpy().tobytes() + each.numpy().tobytes())
+        x_RF = self.owner.x_RF
+        tested_RF = x_RF if self.test is None else self.test.x_RF
+        about = hashlib.blake2b(targets(self.owner, rows_L).numpy().tobytes())
+        for rows, x in ((rows_L, x_RF), (rows_N, x_RF), (rows_U, tested_RF)):
+            about.update(x[rows].numpy().tobytes() + rows.numpy().tobytes())
         rng = lasting(self.local, "order", party, about.hexdigest())
-        return [each[torch.randperm(len(each), generator=rng)] for each in rows]
+        return [rows[torch.randperm(len(rows), generator=rng)] for rows in (rows_L, rows_N, rows_U)]
 
     def read(self, party: str, reply: Answered) -> None:
         """Keep what a partner answered, by row.
