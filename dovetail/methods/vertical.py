@@ -298,15 +298,18 @@ def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -
 def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tensor:
     """(N, C) outputs with every party present, Eq. (4).
 
+    Rows are named by samples' numbers, which are drawn: a table's own order is often that of its
+    labels.
+
     Args:
         owner: after training.
         network: reaches the parties that took part.
         x: (N, ...) the label owner's rows.
         samples_N: their indices in the shared order of the test tables.
     """
-    outputs, sizes = [], owner.rows.parts(len(x))
+    outputs, order = [], samples_N.argsort()
     with torch.no_grad():
-        for x_B, samples_B in zip(x.split(sizes), samples_N.split(sizes), strict=True):
-            local_BD, codes = owner.codes(network, x_B, samples_B, training=False)
+        for rows_B in order.split(owner.rows.parts(len(x))):
+            local_BD, codes = owner.codes(network, x[rows_B], samples_N[rows_B], training=False)
             outputs.append(owner.head(torch.cat([local_BD, *codes.values()], dim=1)).cpu())
-    return torch.cat(outputs)
+    return torch.cat(outputs)[order.argsort()]

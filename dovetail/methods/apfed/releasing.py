@@ -61,7 +61,8 @@ def _codes(active: distil.Active, network: Engine, party: str) -> Tensor:
     if len(widths) != 1 or not 1 <= widths[0] <= 2**16:
         raise PartyError(party, f"{ready[party].wire_name()}: no width of one code")
     samples_R = active.train.samples[party]
-    rows = (samples_R >= 0).nonzero().flatten()
+    # By samples' numbers, which are drawn: a table's own order is often that of its labels.
+    rows = samples_R.argsort()[int((samples_R < 0).sum()) :]
     code_RD = torch.zeros(len(samples_R), widths[0])
     # Of about the same size: a small last one could be about fewer samples than it answers.
     for part in rows.tensor_split(-(-len(rows) // _ROWS)):

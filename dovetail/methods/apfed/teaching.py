@@ -236,10 +236,14 @@ def step(active: Active, network: Engine) -> float:
 def judge(active: Active, network: Engine) -> dict[str, float]:
     """Stack -> mean loss of held-out rows; who is best so far, and who has ended, is noted."""
     judged_KV = active.head.judged_KV
-    outputs = _outputs(active, network, active.live, active.rows_N[judged_KV], active.train)
+    order_KV = _order(active, "judged", *judged_KV.shape)
+    asked_KV = active.rows_N[judged_KV.gather(1, order_KV)]
+    back_KV = order_KV.argsort(dim=1)
     keep = []
-    for name, outputs_KVC in outputs.items():
+    outputs = _outputs(active, network, active.live, asked_KV, active.train)
+    for name, mixed_KVC in outputs.items():
         taught, head = active.taught[name], active.taught[name].head
+        outputs_KVC = mixed_KVC.take_along_dim(back_KV[..., None], dim=1)
         if head.improved(head.rows.loss.rows(outputs_KVC, head.rows.targets_NC[judged_KV])):
             taught.stack.kept.keep()
             keep.append(name)
@@ -293,10 +297,20 @@ def _table_outputs(
     filled: dict[str, Tensor] = {name: torch.full(shape, torch.nan) for name in stacks}
     rows = table.held(active.partners).any(dim=0).nonzero().flatten()
     if len(rows):
+        rows = rows[_order(active, "test" if test else "train", 1, len(rows))[0]]
         rows_KV = rows.expand(active.members, -1)
         for name, outputs in _outputs(active, network, stacks, rows_KV, table, test=test).items():
             filled[name][:, rows] = outputs
     return filled
+
+
+def _order(active: Active, purpose: str, members: int, num_rows: int) -> Tensor:
+    """(K, V) places of each member's rows, in an order that nobody else can compute.
+
+    In a table's own order, which is often that of its labels, a message would give these away.
+    """
+    rng = active.local.generator("order", purpose, str(active.begins))
+    return torch.rand(members, num_rows, generator=rng).argsort(dim=1)
 
 
 #: Rows of a message that is no training step, all members' together.
@@ -396,7 +410,7 @@ def _ask(
         if not mask.any():
             if party not in active.owed and not active.keep:
                 continue  # nothing to ask it
-            samples = table.samples[party][table.samples[party] >= 0][: len(samples)]
+            samples = _theirs(table, party)[: len(samples)]
             samples = samples.repeat(-(-len(mask) // len(samples)))[: len(mask)]
         elif not mask.all():
             there = samples[mask]
@@ -443,7 +457,7 @@ def _with_more(
     missing = 0 if uses is None else uses.limits.min_rows - len(different)
     if uses is None or missing <= 0:
         return samples_KB
-    others = table.samples[party][table.samples[party] >= 0]
+    others = _theirs(table, party)
     others = others[~torch.isin(others, different)]
     used_S = uses.used.get("test" if test else "train", torch.zeros(0))
     counts = torch.zeros(len(others), dtype=torch.int64)
@@ -455,6 +469,12 @@ def _with_more(
         return samples_KB
     more = more.repeat(-(-width * len(samples_KB) // len(more)))[: width * len(samples_KB)]
     return torch.cat([samples_KB, more.view(len(samples_KB), width)], dim=1)
+
+
+def _theirs(table: AlignedRows, party: str) -> Tensor:
+    """Samples that a partner has, by their numbers, which are drawn: not as the table lies."""
+    samples_R = table.samples[party]
+    return samples_R[samples_R >= 0].sort().values
 
 
 def _checked(party: str, reply: Codes, num_rows: int, width: int) -> Tensor:
