@@ -72,7 +72,7 @@ class Description(Message):
             (index, category, count)
             for index, summary in enumerate(summaries.values())
             if isinstance(summary, dd.CategorySummary)
-            for category, count in summary.counts.items()
+            for category, count in sorted(summary.counts.items())  # not as the table has them
         ]
         numbers = [s if isinstance(s, dd.NumberSummary) else None for s in summaries.values()]
         return cls(

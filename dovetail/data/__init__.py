@@ -13,7 +13,7 @@ from dovetail.data.agreed import (
 from dovetail.data.blocks import Blocks, blocks
 from dovetail.data.by_column import ByColumn, CommonUnique, by_column, common_unique
 from dovetail.data.databases import read_database
-from dovetail.data.datasets import Dataset, load, split, subset
+from dovetail.data.datasets import Dataset, Seed, load, split, subset
 from dovetail.data.fitted import far_in
 from dovetail.data.images import ImageInput, ImageRegion, quadrants, read_images
 from dovetail.data.kinds import Column, Reading

@@ -158,15 +158,19 @@ def subset(dataset: Dataset, *, rows: int, seed: int, stratify: bool) -> Dataset
     return dataset.take(np.sort(drawn))
 
 
+#: Of a split: 0 or more, or (W,) uint32 words of a secret.
+Seed = int | np.ndarray
+
+
 def draw_rows(
-    labels: Column, size: float, *, seed: int, stratify: bool, whose: str
+    labels: Column, size: float, *, seed: Seed, stratify: bool, whose: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows left and rows drawn, both shuffled.
 
     Args:
         labels: (N,) raw labels.
         size: what to draw: a share (float) or a number of rows (int).
-        seed: 0 or more.
+        seed: what follows from it whoever knows it can compute.
         stratify: keep the classes' shares the same in both.
         whose: what the N rows are called in errors.
 

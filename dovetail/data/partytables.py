@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data.databases import absolute_url, read_database, url_path
-from dovetail.data.datasets import draw_rows, ids_of, read_ids, whole_numbers
+from dovetail.data.datasets import Seed, draw_rows, ids_of, read_ids, whole_numbers
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
@@ -452,7 +452,7 @@ def split_sites(
     fit: Callable[[PartyTable], Input],
     kind: Kind,
     test: float | None,
-    seed: int,
+    seed: Seed,
 ) -> tuple[Partitioned, Alignment, Alignment | None]:
     """Training and test data of all parties, and their alignments.
 
@@ -507,7 +507,7 @@ def split_sites(
 
 
 def _split_rows(
-    table: PartyTable, test: float | None, seed: int, *, stratify: bool
+    table: PartyTable, test: float | None, seed: Seed, *, stratify: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """(N',) training and (N'',) test rows, each in the table's order."""
     rows = np.arange(table.num_rows)

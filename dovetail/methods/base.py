@@ -19,13 +19,14 @@ from torch import Tensor
 
 from dovetail import alignment
 from dovetail import data as dd
+from dovetail.alignment.stored import digest
 from dovetail.cluster import computing_at
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.limits import names_samples
 from dovetail.methods.section import check_run_id
 from dovetail.methods.settings.party import PartySection, PolicySection
-from dovetail.models import Model, Secret
+from dovetail.models import Model, Secret, derive_key
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message
 from dovetail.network.checkpoint import REQUESTS, StatefulParty
@@ -170,6 +171,7 @@ class Site:
         sections: method -> the party's settings of it.
         table: its rows.
         where: what errors call it: the file, or what made it from Python.
+        secret: of its folder, where others are elsewhere; None in simulation.
     """
 
     path: Path
@@ -178,10 +180,28 @@ class Site:
     sections: Mapping[str, BaseModel]
     table: dd.PartyTable
     where: str
+    secret: Secret | None = None
 
     @property
     def name(self) -> str:
         return self.party.name
+
+    @property
+    def key(self) -> bytes | None:
+        """Of draws that follow its labels, the same in all runs of this table; None in simulation.
+
+        Partners see which rows were drawn, and would compute labels from a seed that they know.
+        """
+        if self.secret is None:
+            return None
+        return derive_key(self.secret(), "split", digest(self.table.ids), num_bytes=32)
+
+    def split_seed(self, purpose: str) -> dd.Seed:
+        """Seed of a split that keeps the classes' shares."""
+        key = self.key
+        if key is None:
+            return 0
+        return np.frombuffer(derive_key(key, purpose, num_bytes=32), "<u4")
 
     def settings(self, method: str, kind: type[S]) -> S:
         """The party's settings of a method, which are of this kind."""

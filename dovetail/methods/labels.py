@@ -50,7 +50,7 @@ def draw_share(
     left, drawn = draw_rows(
         site.table.required_labels.take(rows),
         share,
-        seed=0,
+        seed=site.split_seed(what),
         stratify=site.party.task == "classification",
         whose=whose,
     )

@@ -356,6 +356,7 @@ class LabelOwner(Party):
         name: the party's.
         samples_N: (N,) int64 labelled samples that all data owners hold, in the shared order.
         labels_N: (N,) int64 their classes; numbers become classes by ``binned``.
+        key: mixed into what is drawn; in simulation None, and rows are named as they lie.
 
     Raises:
         DataError: lengths that differ, labels that are no classes, or a label missing.
@@ -363,7 +364,9 @@ class LabelOwner(Party):
 
     has_local = False
 
-    def __init__(self, name: str, samples_N: Tensor, labels_N: Tensor) -> None:
+    def __init__(
+        self, name: str, samples_N: Tensor, labels_N: Tensor, key: bytes | None = None
+    ) -> None:
         if len(samples_N) != len(labels_N):
             raise DataError(
                 f"party {name!r}: {len(samples_N)} samples and {len(labels_N)} labels; each needs "
@@ -374,7 +377,7 @@ class LabelOwner(Party):
                 f"party {name!r}: selection needs labels that are classes, none missing; make "
                 "numbers classes with selection.binned"
             )
-        self.name = name
+        self.name, self.key = name, key
         self.samples = samples_N
         self.labels = labels_N.numpy()
         self._labels_N: np.ndarray | None = None
@@ -382,10 +385,12 @@ class LabelOwner(Party):
     @handles
     def choose(self, message: Choose) -> Chosen:
         """Rows that are drawn, and queries among them."""
-        rng = generator(message.seed, self.name, "selection")
+        rng = generator(message.seed, self.name, "selection", secret=self.key)
         drawn = torch.randperm(len(self.labels), generator=rng)[: max(0, message.rows)].numpy()
         _, index, counts = np.unique(self.labels[drawn], return_inverse=True, return_counts=True)
-        drawn = np.sort(drawn[counts[index] > 1])  # one alone in its class has no neighbour
+        drawn = drawn[counts[index] > 1]  # one alone in its class has no neighbour
+        if self.key is None:  # else data owners would see the table's order, which may tell labels
+            drawn = np.sort(drawn)
         labels_N = self.labels[drawn]
         counts_y = np.bincount(labels_N) if len(drawn) else np.zeros(0, dtype=np.int64)
         if (num_classes := int((counts_y > 0).sum())) < 2:

@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +29,7 @@ from dovetail.alignment import stored
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
 from dovetail.federated import federation
 from dovetail.methods.base import SILENT, Progress, Site
+from dovetail.models import derive_key
 from dovetail.network import Engine, calls, checkpoint, connection, credentials, renewal, stream
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.heads import Tell, Told
@@ -318,7 +321,7 @@ class Driver(Listener):
         wait_s: float = 0.0,
     ) -> None:
         check_partners(site, section)
-        self.site = site
+        self.site = replace(site, secret=partial(site_secret, site_folder_of(site.path)))
         self._stored: stored.StoredRows | None = None
         super().__init__(
             site.name,
@@ -328,7 +331,15 @@ class Driver(Listener):
             talk=talk,
             wait_s=wait_s,
         )
-        self.sites = {site.name: site}
+        self.sites = {site.name: self.site}
+
+    def secret(self) -> bytes:
+        """The site's, mixed with the ids: of another table rows lie in other orders."""
+        return derive_key(super().secret(), "table", self._table)
+
+    @cached_property
+    def _table(self) -> str:
+        return stored.digest(self.site.table.ids)
 
     def samples(self) -> str:
         """SHA-256 of the ids of its own samples that a run is of."""

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -272,7 +273,8 @@ class Runs:
     ) -> None:
         self._identity = identity
         self._parked = parked
-        self._site = site
+        self._secret = site_secret(site_folder)
+        self._site = site = replace(site, secret=partial(site_secret, site_folder))
         self._site_folder = site_folder
         self._refusals = refusals
         self._teller = teller
@@ -285,7 +287,6 @@ class Runs:
         self._quota.give_back_unfinished()
         check_counts(self._quota, site_folder / "ledger.jsonl", site.policy.algorithms)
         self._agreements = agreements_of(site, site_folder, identity, self._quota)
-        self._secret = site_secret(site_folder)
         self._run_limits = RunLimits(self._quota, policy, letter=letter, print_line=teller.print)
         self._digests = site_digests(site)
         policies = policy.algorithms

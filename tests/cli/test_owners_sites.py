@@ -225,8 +225,11 @@ def test_an_alignment_is_made_once_and_again_when_a_table_changes(folder: Path) 
 
 
 @pytest.mark.slow
-def test_owners_without_a_common_id_align_by_match_keys(folder: Path) -> None:
+def test_owners_without_a_common_id_align_by_match_keys(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each numbers its rows its own way; where a coordinator carries, and in one process."""
+    same_secrets.as_in_one_process(monkeypatch.setattr)  # the same rows test
     patients = {}
     for name in NAMES:
         table = pl.read_csv(folder / f"{name}.csv")

@@ -13,6 +13,7 @@ from typing import Any
 
 from dovetail.methods.apfed import inference, sealed
 from dovetail.methods.apfed.sealed import row_names
+from dovetail.methods.base import Site
 from dovetail.models import generator
 
 #: Whoever asks for a site's secret.
@@ -29,6 +30,7 @@ def as_in_one_process(put: Callable[[Any, str, Any], None] = setattr) -> None:
         module = importlib.import_module(f"dovetail.{name}")
         assert callable(module.key_of)
         put(module, "key_of", lambda secret: None)
+    put(Site, "key", None)
     put(sealed, "lasting", lambda local, *purpose: generator(local.seed, local.name, *purpose))
     for module in (sealed, inference):  # parties of one process know no ids
         put(module, "row_names", lambda ids, x: row_names([0] * len(x), x))

@@ -123,7 +123,7 @@ def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Align
         fit=lambda table: sites[table.name].fit_input(table),
         kind=sites[active].party.task,
         test=run.test,
-        seed=0,
+        seed=sites[active].split_seed("test"),
     )
     return Loaded(data, alignment=aligned, test_alignment=test_aligned)
 

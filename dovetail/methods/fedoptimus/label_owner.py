@@ -114,12 +114,13 @@ class LabelParty(Party):
                 "without noise; set fedoptimus.average_tops = false"
             )
         if config.decide is not None:
-            self.samples, self.held_out = hold_out(
+            self.samples, held_out = hold_out(
                 self._all_samples,
                 self.labels_S[self._all_samples],
-                seed=derive_seed(0, self.name, "threshold"),
+                seed=derive_seed(0, self.name, "threshold", secret=self.data.key),
                 regression=not isinstance(self.task, Classification),
             )
+            self.held_out = held_out.sort().values  # by drawn numbers: not as the table lies
         self._validated = self._tested = InOrder(self.held_out)
         self._num_scored = 0
         self.number, self.batch, self.kept_P = 1, None, None

@@ -103,6 +103,7 @@ class Labels:
         budget: of its policy.
         max_scored: how often it scores its test rows in a run that is driven from elsewhere, by its
             policy; 0: any number of times.
+        key: mixed into what is drawn of its labels; None in simulation.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Labels:
     release: Release | None = None
     budget: Budget | None = None
     max_scored: int = 0
+    key: bytes | None = None
 
     @property
     def trained(self) -> Tensor:
@@ -223,6 +225,7 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         release,
         budget=site.policy.section.privacy,
         max_scored=site.policy.section.max_uses,
+        key=site.key,
     )
 
 

@@ -85,7 +85,7 @@ def chooser_of(
             f'{local_data.task.predicts}; leave the selection out (variant = "paper" has it)'
         )
     labels_N = classes_of(local_data.task, local_data.labels_S[local_data.trained])
-    return selection.LabelOwner(local_data.name, local_data.trained, labels_N)
+    return selection.LabelOwner(local_data.name, local_data.trained, labels_N, local_data.key)
 
 
 #: Variants whose models are kept.

@@ -70,14 +70,16 @@ class StackedConfig:
 class Batches:
     """(K, B) row numbers of every step, each member's from its own rows, epoch after epoch."""
 
-    def __init__(self, train_KN: Tensor, batch_size: int | None, *, seed: int) -> None:
+    def __init__(
+        self, train_KN: Tensor, batch_size: int | None, *, seed: int, key: bytes | None = None
+    ) -> None:
         self._rows = [train.nonzero().flatten() for train in train_KN]
         most = max(len(rows) for rows in self._rows)
         if batch_size is None:
             batch_size = min(512, max(64, 2 ** int(math.log2(max(most / 64, 1)))))
         self.size = min(batch_size, *(len(rows) for rows in self._rows))
         self.epoch = math.ceil(most / self.size)
-        self._rng = generator(seed, "batches")
+        self._rng = generator(seed, "batches", secret=key)
         self._left: list[Tensor] = []
 
     def state(self) -> dict[str, Any]:
@@ -159,11 +161,12 @@ def member_masks(
     return torch.stack([fold_of_N == fold for fold in folds]) & ~held_out, held_out
 
 
-def held_out_rows(stop_KN: Tensor) -> tuple[Tensor, Tensor]:
+def held_out_rows(stop_KN: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """(K, V) each member's held-out rows, and 0 or 1 where a member with fewer is filled up."""
     rows = [stop.nonzero().flatten() for stop in stop_KN]
     most = max(len(r) for r in rows)
-    filled = torch.stack([torch.cat([r, r[:1].expand(most - len(r))]) for r in rows])
+    drawn = [torch.randint(max(len(r), 1), (most - len(r),), generator=rng) for r in rows]
+    filled = torch.stack([torch.cat([r, r[more]]) for r, more in zip(rows, drawn, strict=True)])
     counts = torch.tensor([len(r) for r in rows])
     return filled, (torch.arange(most) < counts[:, None]).float()
 
@@ -372,14 +375,16 @@ class OwnerSide:
         self._optimizer = config.optimizer(self.top)
         self._kept = BestWeights(self.top)
         self._dropout = RandomStream(seed, "dropout", secret=key)
-        self._batches = Batches(train_KN, config.batch_size, seed=seed)
+        self._batches = Batches(train_KN, config.batch_size, seed=seed, key=key)
         self._steps = steps
         self._max_steps = config.max_steps if steps is None else steps
         self._stopping = EarlyStopping(max(config.patience, 5 * self._batches.epoch))
         #: Steps from one judgement to the next.
         self.every = min(max(5, self._batches.epoch), 100, config.max_steps)
         #: (K, V) the rows that judge each member; 0 where a member with fewer is filled up.
-        self.judged_KV, self._real_KV = held_out_rows(stop_KN)
+        self.judged_KV, self._real_KV = held_out_rows(
+            stop_KN, generator(seed, "filled", secret=key)
+        )
         self.taken = 0
         self.judged_loss = math.inf  # at the last judgement
         self.losses_K = torch.zeros(self.members)  # of the last step
