@@ -281,6 +281,15 @@ def test_it_trains_from_party_files_and_goes_on_where_it_stopped(parties: Path) 
         assert same(*models)
 
 
+#: ``dovetail`` of a party whose rows that test are drawn as in one process.
+SAME_TEST_ROWS = """
+from dovetail.methods.base import Site
+Site.key = None
+from dovetail.cli.main import main
+main()
+"""
+
+
 @pytest.mark.network
 def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     (parties / "here.toml").write_text(HERE)
@@ -293,7 +302,7 @@ def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     joined = [
         forked.begin(
             parties,
-            None,
+            SAME_TEST_ROWS,
             *("join", f"{name}.toml", "--driver", f"127.0.0.1:{port}", "--quiet"),
             environment={"PYTHONPATH": str(parties)},
             stdout=parties / f"{name}.txt",
