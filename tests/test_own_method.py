@@ -13,6 +13,7 @@ from typing import Any
 import forked
 import numpy as np
 import pytest
+import same_secrets
 import torch
 from federations import free_port
 from flare_jobs import launching, write_changes
@@ -281,15 +282,6 @@ def test_it_trains_from_party_files_and_goes_on_where_it_stopped(parties: Path) 
         assert same(*models)
 
 
-#: ``dovetail`` of a party whose rows that test are drawn as in one process.
-SAME_TEST_ROWS = """
-from dovetail.methods.base import Site
-Site.key = None
-from dovetail.cli.main import main
-main()
-"""
-
-
 @pytest.mark.network
 def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     (parties / "here.toml").write_text(HERE)
@@ -302,9 +294,9 @@ def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     joined = [
         forked.begin(
             parties,
-            SAME_TEST_ROWS,
+            same_secrets.COMMAND,
             *("join", f"{name}.toml", "--driver", f"127.0.0.1:{port}", "--quiet"),
-            environment={"PYTHONPATH": str(parties)},
+            environment={"PYTHONPATH": f"{parties}:{Path(same_secrets.__file__).parent}"},
             stdout=parties / f"{name}.txt",
         )
         for name in ("north", "south")

@@ -9,6 +9,7 @@ from pathlib import Path
 import forked
 import numpy as np
 import pytest
+import same_secrets
 from safetensors.numpy import load_file
 
 from dovetail import data as dd
@@ -56,14 +57,6 @@ THERE = """
 kind = "beside"
 partners = ["north", "south"]
 files = { north = "north.toml", south = "south.toml" }
-"""
-
-#: ``dovetail``, whose sites mix no secret of their own into weights.
-SAME_SECRETS = """
-from same_secrets import as_in_one_process
-as_in_one_process()
-from dovetail.cli.main import main
-main()
 """
 
 
@@ -119,7 +112,7 @@ def test_a_run_file_without_the_engine_imports_nothing_of_it(folder: Path) -> No
 
 @pytest.mark.slow
 def test_a_run_over_a_strangers_engine_gives_the_model_of_one_process(folder: Path) -> None:
-    (folder / "same.py").write_text(SAME_SECRETS)
+    (folder / "same.py").write_text(same_secrets.COMMAND)
     paths = f"{folder}:{ROOT / 'tests' / 'network'}"
     for file in ("here.toml", "there.toml"):
         words = ("train", file, "--quiet")

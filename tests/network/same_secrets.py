@@ -23,6 +23,14 @@ _ASKING = (
     "methods.fedoptimus.coordinator",
 )
 
+#: ``dovetail``, as a program of its own whose site mixes no secret in.
+COMMAND = """
+from same_secrets import as_in_one_process
+as_in_one_process()
+from dovetail.cli.main import main
+main()
+"""
+
 
 def as_in_one_process(put: Callable[[Any, str, Any], None] = setattr) -> None:
     """From here on this process mixes no secret in; ``monkeypatch.setattr`` ends it with a test."""
