@@ -6,7 +6,7 @@ A message's bytes are one safetensors file, which other tools can open:
     header        JSON: per tensor its dtype, shape and place; "__metadata__" (below)
     tensors       one after the other, without gaps
 
-    __metadata__  protocol   "2"
+    __metadata__  protocol   "3"
                   type       "<file>.<class>", for example "apfed.Codes"
                   run        which run it belongs to
                   sequence   the sender's number of it
