@@ -5,7 +5,7 @@ comments. What it times is its script and the files of Dovetail that the script 
 those inside functions among them, and by modules that are named in texts, as commands and methods
 are. Comments, docstrings, layout and figures in sentences are no code, nor is ``MEASURED: ... =``,
 which has figures of a record that a sentence quotes. Records know the day they were made, and newer
-ones the commit.
+ones the commit. ``*_choice`` has what settings were chosen by, which no later code changes.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def records(repository: Path = REPOSITORY) -> Iterator[Record]:
             known = commit
         since = _git(repository, "log", "--format=%h", f"{commit}..HEAD", "--", *paths).split()
         changed = _git(repository, "diff", "--name-only", commit, "HEAD", "--", *paths).splitlines()
-        same = all(
+        same = name.endswith("_choice") or all(
             _code(repository, commit, path) == _code(repository, "HEAD", path) for path in changed
         )
         yield Record(name, pages, date, known, 0 if same else len(since))

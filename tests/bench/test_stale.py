@@ -89,3 +89,11 @@ def test_figures_in_sentences_are_no_code(
     line = repository / "benchmarks" / "results" / "speed.jsonl"
     line.write_text(json.dumps({"date": "2026-01-04", "commit": "HEAD~1"}) + "\n")
     assert {each.name: each.behind for each in records(repository)}["speed"] == behind
+
+
+def test_what_a_setting_was_chosen_by_stays(repository: Path) -> None:
+    made = json.dumps({"date": "2026-01-01"}) + "\n"
+    for name in ("other", "other_choice"):
+        (repository / "benchmarks" / "results" / f"{name}.jsonl").write_text(made)
+    (repository / "README.md").write_text("results/other.jsonl, results/other_choice.jsonl\n")
+    assert {each.name: each.behind for each in records(repository) if each.behind} == {"other": 2}
