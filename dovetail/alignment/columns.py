@@ -196,8 +196,8 @@ def agree_on(
 
 def _ends(offered: Description) -> list[float]:
     """The ends of intervals that a party's times to an event suggest; none of other labels."""
-    described = json.loads(offered.classes[0]) if len(offered.classes) == 1 else None
-    ends = described.get("ends") if isinstance(described, dict) else None
+    described = _objects(offered.classes) if len(offered.classes) == 1 else []
+    ends = described[0].get("ends") if described else None
     if not (isinstance(ends, list) and len(ends) <= MOST_ENDS):
         return []
     return [float(end) for end in ends if isinstance(end, int | float) and math.isfinite(end)]
@@ -293,8 +293,11 @@ def agreed_times(agreed: str) -> tuple[float, ...]:
 
 
 def _objects(class_names: Iterable[str]) -> list[dict[str, Any]]:
-    """Those that are objects of JSON, which no class is."""
-    read = [json.loads(each) for each in class_names if each.startswith("{")]
+    """Those that are objects of JSON, which no class is; none where a member's are no JSON."""
+    try:
+        read = [json.loads(each) for each in class_names if each.startswith("{")]
+    except (ValueError, RecursionError):
+        return []
     return [each for each in read if isinstance(each, dict)]
 
 
@@ -325,9 +328,11 @@ def encoder_of(
     try:
         shared = dd.TableEncoder("all", ())
         if common:
-            shared = dd.TableEncoder.from_json(json.loads(agreed)).on_site(table)
+            shared = dd.TableEncoder.from_json(json.loads(agreed))
     except (ValueError, DataError, ModelError) as error:
         raise MessageError(f"the agreed encoding cannot be read ({error})") from None
+    if common:
+        shared = shared.on_site(table)
     if shared.columns != tuple(common):
         raise MessageError("the agreed encoding is not of the common columns")
     rest = dd.fit_rest(table, common, categorical, max_categories, party=party)

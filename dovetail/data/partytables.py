@@ -453,6 +453,7 @@ def split_sites(
     kind: Kind,
     test: float | None,
     seed: Seed,
+    by_class: bool = True,
 ) -> tuple[Partitioned, Alignment, Alignment | None]:
     """Training and test data of all parties, and their alignments.
 
@@ -467,6 +468,7 @@ def split_sites(
         kind: of what is predicted.
         test: the share of labelled rows that test; None: none.
         seed: of the split.
+        by_class: whether as large a share of each class tests; else labels have no part in it.
 
     Raises:
         DataError: rows that cannot be split, or labels that cannot be learned.
@@ -480,7 +482,8 @@ def split_sites(
             f"{owner_table.num_rows} rows; "
             "rows without one help, but some must have one"
         )
-    drawn = _split_rows(owner_table, test, seed, stratify=kind == "classification")
+    stratify = by_class and kind == "classification"
+    drawn = _split_rows(owner_table, test, seed, stratify=stratify)
     train_rows, test_rows = (put_away(rows, owner) for rows in drawn)
     del drawn
     train_table = owner_table.take(train_rows)

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dovetail.errors import DovetailError, MessageError, PartyError
+from dovetail.errors import DataError, DovetailError, MessageError, PartyError
 from dovetail.network import checkpoint, messages
 from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.counting import Tally, times
@@ -270,6 +270,9 @@ class Host:
             return answer
         except NotWrittenError:
             raise
+        except DataError as error:  # may name values, and files
+            self._log_failure(header, driver, str(error))
+            return Failed("its table does not fit what was asked; its log has the details")
         except DovetailError as error:
             self._log_failure(header, driver, _cause(error))
             return Failed(_cause(error))

@@ -8,6 +8,7 @@ classes are at the same fold. What a partner's own columns say of a row tells mo
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 from dovetail.data import Alignment, Classification, PartyData
 from dovetail.methods.apfed.distilling import Distilling
+from dovetail.methods.outcome import DecisionSettings
 from dovetail.methods.settings.apfed import ApfedSection
 from dovetail.models import Secret, derive_seed
 
@@ -110,3 +112,25 @@ def test_labels_that_are_randomised_have_no_part_in_the_folds():
     flipped = bank(label_epsilon=1.0)
     flipped.train.labels.copy_(1 - flipped.train.labels)
     assert torch.equal(flipped.owner().folds_R, bank(label_epsilon=1.0).owner().folds_R)
+
+
+def test_labels_have_no_part_in_the_folds_of_a_site():
+    """By class each seed gives equations: 15 seeds of four folds told all of 60 labels."""
+    flipped = bank(secret)
+    flipped.train.labels.copy_(1 - flipped.train.labels)
+    assert torch.equal(flipped.owner().folds_R, bank(secret).owner().folds_R)
+    rare = bank(secret)
+    shares = [int((rare.train.labels[rare.owner().folds_R == fold]).sum()) for fold in range(4)]
+    assert len(set(shares)) > 1
+
+
+def test_weights_of_classes_follow_from_randomised_labels():
+    """Of true ones whoever knows all labels but one would read that."""
+    balanced = DecisionSettings(class_weights="balanced")
+    made = replace(bank(label_epsilon=0.01), decision_settings=balanced)
+    true_C = made.owner().weights_C
+    told_C = made.teaching(made.owner()).weights_C
+    assert true_C is not None
+    assert told_C is not None
+    assert true_C[1] > 1.7  # a quarter is of it
+    assert told_C[1] == pytest.approx(1.0, abs=0.2)  # of what is told nearly half

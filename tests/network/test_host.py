@@ -16,7 +16,7 @@ import torch
 from forked import context
 from torch import Tensor
 
-from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.errors import ConfigError, DataError, PartyError, TrainingError
 from dovetail.network import Message, Party, decode, encode
 from dovetail.network.checkpoint import Restore, Save, Saved
 from dovetail.network.control import Failed, Notice, Noticed
@@ -111,6 +111,12 @@ def test_of_any_other_error_only_the_type_leaves(caplog: pytest.LogCaptureFixtur
     words = cause(ask(hosting(Doubles(KeyError("anna's salary"))), 1))
     assert words == "internal error: KeyError; its log has the details"
     assert "anna's salary" in caplog.text  # in the party's own log
+
+
+def test_of_an_error_about_its_table_no_word_leaves(caplog: pytest.LogCaptureFixture) -> None:
+    words = cause(ask(hosting(Doubles(DataError("clinic.csv has the value 3000.5"))), 1))
+    assert words == "its table does not fit what was asked; its log has the details"
+    assert "clinic.csv has the value 3000.5" in caplog.text
 
 
 @pytest.mark.parametrize("again", [5, 4, 0])

@@ -114,11 +114,11 @@ class Times:
                 f"{MOST_GROUPS}",
             )
         if sizes.min() < self.min_rows:
-            of_group = f" of {column} = {present[sizes.argmin()]}" if column else ""
+            of_group = f" of a value of {column}" if column else ""  # which, and how many, is told
             raise PartyError(
                 self.name,
-                f"has {sizes.min()} rows{of_group} with a time, and its policy answers about "
-                f"{self.min_rows} or more (policy.min_rows); leave it out",
+                f"has fewer rows{of_group} with a time than the {self.min_rows} that its policy "
+                "answers about (policy.min_rows); leave it out",
             )
         return tuple(present.tolist())
 
@@ -128,8 +128,8 @@ class Times:
         Raises:
             PartyError: as of ``groups``; or a group that is not named.
         """
-        if unnamed := [name for name in self.groups(column) if name not in groups]:
-            raise PartyError(self.name, f"has a group {unnamed[0]!r} that it was not asked for")
+        if not set(self.groups(column)) <= set(groups):
+            raise PartyError(self.name, "has a group that it was not asked for")
         names = self._names(column)
         found = np.full(len(names), -1)
         for index, name in enumerate(groups):
@@ -156,8 +156,8 @@ class Times:
         if whole.sum() < self.min_rows:
             raise PartyError(
                 self.name,
-                f"has {whole.sum()} rows with a value of each column, and its policy answers about "
-                f"{self.min_rows} or more (policy.min_rows); leave it out",
+                f"has fewer rows with a value of each column than the {self.min_rows} that its "
+                "policy answers about (policy.min_rows); leave it out",
             )
         return self.signed_N[whole], x_NF[whole]
 

@@ -135,9 +135,9 @@ class Distilling(LabelOwnerData):
     def owner(self) -> Owner:
         """Rows of the label owner, with folds over the labelled ones.
 
-        Partners see folds. They are split class by class in an order that a seed gives: who knew it
-        would read labels off them, so the seed is the site's secret. Labels that are randomised for
-        partners have no part in them at all.
+        Partners see folds. Split class by class, as in simulation, each seed's folds are equations
+        of how many rows of a class there are, and many solve for every label. So at a site, and
+        where labels are randomised for partners, labels have no part in them.
 
         Raises:
             ConfigError: fewer than three labelled rows: without one, a student stops by the second.
@@ -150,11 +150,13 @@ class Distilling(LabelOwnerData):
             )
         labelled = self._learnt_from(labelled)
         folds = torch.full((self.train.num_rows,), NO_FOLD)
+        key = key_of(self.secret)
+        by_class = key is None and self.section.label_epsilon is None and not self.regression
         folds[labelled] = make_folds(
             labels[labelled],
             min(self.config.folds, len(labelled)),
-            seed=derive_seed(self.seed, self.train.name, "folds", secret=key_of(self.secret)),
-            regression=self.regression or self.section.label_epsilon is not None,
+            seed=derive_seed(self.seed, self.train.name, "folds", secret=key),
+            regression=not by_class,
         )
         targets = targets_of(self.task, labels)
         targets[folds < 0] = 0
@@ -191,10 +193,13 @@ class Distilling(LabelOwnerData):
         classes = torch.where(owner.labelled, owner.targets_RC.argmax(dim=1), -1)
         labels = randomised(
             classes, owner.x_RF, num, section.label_epsilon, rng, stages=section.label_stages
-        ).clamp(min=0)
-        targets_RC = targets_of(self.task, labels)
+        )
+        targets_RC = targets_of(self.task, labels.clamp(min=0))
         targets_RC[~owner.labelled] = 0
-        return replace(owner, targets_RC=targets_RC)
+        weights_C = self.decision_settings.weights(
+            self.task, torch.where(owner.labelled, labels, -1)
+        )
+        return replace(owner, targets_RC=targets_RC, weights_C=weights_C)
 
     def teacher(self) -> distil.Active:
         """The label owner while the teacher is trained."""

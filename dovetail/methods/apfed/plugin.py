@@ -124,6 +124,7 @@ def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Align
         kind=sites[active].party.task,
         test=run.test,
         seed=sites[active].split_seed("test"),
+        by_class=run.settings("apfed", ApfedSection).label_epsilon is None,
     )
     return Loaded(data, alignment=aligned, test_alignment=test_aligned)
 

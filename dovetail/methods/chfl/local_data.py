@@ -157,7 +157,7 @@ class ChflData(MemberData):
             if self.validation.labels is not None and len(held):
                 chosen_on = judged[held].to(device), self.validation.labels[held].to(device)
         return Prepared(
-            encoder.transform(self.table),
+            encoder.transform(self.table, allow_unseen=True),  # a refusal would tell values
             chosen_on,
             encoded(self.test),
             tuple(range(num_common)),

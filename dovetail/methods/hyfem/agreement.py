@@ -258,9 +258,10 @@ class Holder(Party):
     def _encode(self, encodings: Mapping[str, str], wire: str) -> None:
         for name, table in self.data.train.tables.items():
             try:
-                encoder = TableEncoder.from_json(json.loads(encodings[name])).on_site(table)
+                encoder = TableEncoder.from_json(json.loads(encodings[name]))
             except (ValueError, DovetailError) as error:
                 raise MessageError(f"{wire}: it cannot be read ({error})") from None
+            encoder = encoder.on_site(table)
             if encoder.columns != table.names:
                 raise MessageError(f"{wire}: another block's encoding of {name!r}")
             self.inputs[name] = encoder.watching(table)
