@@ -135,9 +135,10 @@ class Distilling(LabelOwnerData):
     def owner(self) -> Owner:
         """Rows of the label owner, with folds over the labelled ones.
 
-        Partners see folds. Split class by class, as in simulation, each seed's folds are equations
-        of how many rows of a class there are, and many solve for every label. So at a site, and
-        where labels are randomised for partners, labels have no part in them.
+        Partners see folds. They are split class by class in an order that a seed gives: who knew it
+        would read labels off them, so the seed is the site's secret. How many rows of a class each
+        fold has is an equation of labels, and those of many deals solve for all: so a site deals
+        once for all seeds. Labels that are randomised for partners have no part in them at all.
 
         Raises:
             ConfigError: fewer than three labelled rows: without one, a student stops by the second.
@@ -151,12 +152,12 @@ class Distilling(LabelOwnerData):
         labelled = self._learnt_from(labelled)
         folds = torch.full((self.train.num_rows,), NO_FOLD)
         key = key_of(self.secret)
-        by_class = key is None and self.section.label_epsilon is None and not self.regression
+        dealt = self.seed if key is None else 0
         folds[labelled] = make_folds(
             labels[labelled],
             min(self.config.folds, len(labelled)),
-            seed=derive_seed(self.seed, self.train.name, "folds", secret=key),
-            regression=not by_class,
+            seed=derive_seed(dealt, self.train.name, "folds", secret=key),
+            regression=self.regression or self.section.label_epsilon is not None,
         )
         targets = targets_of(self.task, labels)
         targets[folds < 0] = 0
