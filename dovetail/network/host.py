@@ -270,11 +270,10 @@ class Host:
             return answer
         except NotWrittenError:
             raise
-        except DataError as error:  # may name values, and files
-            self._log_failure(header, driver, str(error))
-            return Failed("its table does not fit what was asked; its log has the details")
         except DovetailError as error:
             self._log_failure(header, driver, _cause(error))
+            if type(error) is DataError:  # which may name values and files
+                return Failed("its table does not fit what was asked; its log has the details")
             return Failed(_cause(error))
         except Exception as error:
             kind = type(error).__name__

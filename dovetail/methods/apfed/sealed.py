@@ -372,10 +372,11 @@ class Partner(Party):
         smoother = Smoother(limits.kernel, limits.ridge)
         rows = view(asked.x_LF), message.folds_L
         self.smoothing = Smoothing(kernels, smoother, *rows, limits.least_rows, view)
-        ids = range(len(asked.x_RF)) if self.given is None else self.given.ids_N[asked.cells]
-        names = row_names(ids, asked.x_RF)
+        ids: Sequence[Any] = range(len(asked.x_RF))
         if self.given is not None:  # a labelled row's number is another than the same row's as new
-            names = [b"%b %d" % each for each in zip(names, asked.known_R.tolist(), strict=True)]
+            known = zip(asked.known_R.tolist(), self.given.ids_N[asked.cells], strict=True)
+            ids = [f"{which} {each}" for which, each in known]
+        names = row_names(ids, asked.x_RF)
         bits = limits.bits_of(asked.numbers)
         placed = self.product.placed(names, self.smoothing, bits)
         counted(self.name, limits, self.given, asked.cells, asked.numbers, placed.digest)
