@@ -100,6 +100,8 @@ def predict(
         spreadsheet: put an apostrophe before texts that a spreadsheet would run.
     """
     precheck.check_models([str(model)])
+    if out is not None and out.exists() and data.exists() and out.samefile(data):
+        raise DataError(f"{out} is the table that is read; name another file with --out")
 
     from dovetail.api.progress import talk_of
     from dovetail.api.reading import gather

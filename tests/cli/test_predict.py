@@ -81,6 +81,19 @@ def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
     np.testing.assert_allclose(printed, probabilities, atol=1e-6)
 
 
+def test_the_table_that_is_read_is_not_written_over(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "new.csv"
+    shutil.copy(patients, table)
+    refused = dovetail(
+        "predict", model, table, "--out", tmp_path / ".." / tmp_path.name / "new.csv"
+    )
+    assert refused.code == 2
+    assert "is the table that is read; name another file with --out" in refused.err
+    assert table.read_bytes() == patients.read_bytes()
+
+
 def test_rows_are_numbered_where_no_column_names_them(
     dovetail: Any, model: Path, patients: Path
 ) -> None:
