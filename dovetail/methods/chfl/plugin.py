@@ -77,7 +77,7 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> chfl.ChflData:
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
-    named = {column for columns in table.blocks.values() for column in columns}
+    named = {column for columns in table.blocks.values() for column in columns} or {*x.names}
     if task is None and party.task == "classification":
         task = table.fit_task(kind="classification")
     task = task or local_task(site, section)
