@@ -325,13 +325,12 @@ def encoder_of(
     Raises:
         MessageError: an encoding that is none of these columns.
     """
-    try:
-        shared = dd.TableEncoder("all", ())
-        if common:
-            shared = dd.TableEncoder.from_json(json.loads(agreed))
-    except (ValueError, DataError, ModelError) as error:
-        raise MessageError(f"the agreed encoding cannot be read ({error})") from None
+    shared = dd.TableEncoder("all", ())
     if common:
+        try:
+            shared = dd.TableEncoder.from_json(json.loads(agreed))
+        except (ValueError, DataError, ModelError) as error:
+            raise MessageError(f"the agreed encoding cannot be read ({error})") from None
         shared = shared.on_site(table)
     if shared.columns != tuple(common):
         raise MessageError("the agreed encoding is not of the common columns")

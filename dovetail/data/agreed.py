@@ -14,13 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from dovetail.data.fitted import (
-    LEAST_SCALE,
-    CategoryColumn,
-    Limits,
-    NumberColumn,
-    counts_of,
-)
+from dovetail.data.fitted import CategoryColumn, Limits, NumberColumn, counts_of, is_constant
 from dovetail.data.kinds import DATES
 from dovetail.data.preprocessing import (
     FittedColumn,
@@ -202,8 +196,7 @@ def _agree_on(name: str, summaries: Mapping[str, Summary], max_categories: int) 
     if counts:
         return CategoryColumn.of(name, counts, max_categories, flag=flag)
     scale = float(np.sqrt(squares / count))
-    # Rounding leaves a constant column's deviation a little above 0.
-    if scale <= LEAST_SCALE * max(1.0, abs(mean)):
+    if is_constant(scale, mean):
         scale = 1.0
     return NumberColumn(name, mean, mean, scale, flag)
 

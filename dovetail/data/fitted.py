@@ -35,9 +35,6 @@ _SEEN_AT = np.arange(1, 20) / 20
 #: slip. A spread is the median distance from the median, of values that differ from it.
 FAR = 1000.0
 
-#: A smaller deviation, of values about 1, is rounding.
-LEAST_SCALE = 1e-12
-
 #: Rows that are looked at for such values before training.
 _LOOKED_AT = 200_000
 
@@ -150,6 +147,11 @@ class CategoriesSeen:
     counts: tuple[int, ...]
     other: int
     missing: int
+
+
+def is_constant(scale: float, mean: float) -> bool:
+    """Whether values of this deviation are one, but for rounding."""
+    return scale <= 1e-12 * max(1.0, abs(mean))
 
 
 @dataclass(frozen=True)

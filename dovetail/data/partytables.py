@@ -43,7 +43,8 @@ class PartyTable:
     Attributes:
         name: the party's name.
         ids: (N,) int64 or strings, unique.
-        x: a table with the columns of all blocks, or (N, C, H, W) images.
+        x: a table with the columns of all blocks, and those that its file leaves out, or
+            (N, C, H, W) images.
         blocks: block -> its columns; one empty block for images.
         label: the label's name, or None.
         labels: (N,) raw labels, or None.
@@ -79,6 +80,18 @@ class PartyTable:
         if self.labels is None:
             raise DataError(f"party {self.name!r} has no labels; name its column with label = ...")
         return self.labels
+
+    def named(self, patterns: Sequence[str] = ("*",)) -> tuple[str, ...]:
+        """Columns of its blocks that these patterns match, in the table's order; none of images.
+
+        Raises:
+            DataError: a pattern that matches no column of the table.
+        """
+        if not isinstance(self.x, Table):
+            return ()
+        in_blocks = {column for columns in self.blocks.values() for column in columns}
+        matched = self.x.select(patterns)
+        return tuple(each for each in matched if each in in_blocks or not in_blocks)
 
     def labelled_rows(self) -> np.ndarray:
         """(L,) rows that have a label, in order."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dovetail.data import kinds
 from dovetail.data.events import Events
-from dovetail.data.fitted import LEAST_SCALE, UNSEEN_CODE, CategoryColumn, FarValues, NumberColumn
+from dovetail.data.fitted import UNSEEN_CODE, CategoryColumn, FarValues, NumberColumn, is_constant
 from dovetail.data.images import ImageInput, ImageRegion
 from dovetail.data.kinds import Column, Reading, texts_of
 from dovetail.data.saving import of_kind, read_saved
@@ -285,8 +285,8 @@ class TableEncoder:
         fitted = list(self.fitted)
         for index, column in enumerate(fitted):
             if isinstance(column, NumberColumn):
-                if not column.scale > LEAST_SCALE * max(1.0, abs(column.mean)):
-                    raise DataError(f"{column.name!r} has no scale")  # else what overflows tells
+                if is_constant(column.scale, column.mean):  # nobody agrees on it: it would overflow
+                    raise DataError(f"{column.name!r} has no scale")  # and so reveal extremes
                 fitted[index] = column.on_site(local.cells(table, column.name))
             if not isinstance(column, VectorColumn):
                 continue

@@ -114,8 +114,8 @@ def test_labels_that_are_randomised_have_no_part_in_the_folds():
     assert torch.equal(flipped.owner().folds_R, bank(label_epsilon=1.0).owner().folds_R)
 
 
-def test_a_site_deals_once_for_all_seeds():
-    """Each deal gives equations of labels: 15 seeds of four folds told all of 60."""
+def test_a_site_splits_once_for_all_seeds():
+    """Each split gives equations of labels: 15 seeds of four folds gave all of 60."""
     for site_secret in (None, secret):
         one, other = bank(site_secret), replace(bank(site_secret), seed=SEED + 1)
         same = torch.equal(one.owner().folds_R, other.owner().folds_R)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,21 @@ def split(test: float | None = 0.3, **changed: Any) -> Any:
         kind="classification",
         test=test,
         seed=0,
+        by_class=changed.get("by_class", True),
     )
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_labels_have_no_part_in_which_rows_test_where_they_may_not(by_class: bool) -> None:
+    """With ``label_epsilon``: shares of classes would reveal one to who knows all others."""
+    bank = party("bank", 0, label="buys")
+    tested = set()
+    for num in range(2, 9):  # so many of the first rows are of the second class
+        labels = Column((np.arange(NUM_ROWS) < num) * 1, bank.required_labels.missing)
+        tables = {"bank": replace(bank, labels=labels), "shop": party("shop", 4)}
+        data, _, _ = split(tables=tables, by_class=by_class)
+        tested.add(tuple(data.test["bank"].ids.tolist()))
+    assert (len(tested) > 1) == by_class
 
 
 def test_labelled_rows_are_split_and_unlabelled_rows_train() -> None:

@@ -114,7 +114,7 @@ class Times:
                 f"{MOST_GROUPS}",
             )
         if sizes.min() < self.min_rows:
-            of_group = f" of a value of {column}" if column else ""  # which, and how many, is told
+            of_group = f" of a value of {column}" if column else ""  # neither which nor how many
             raise PartyError(
                 self.name,
                 f"has fewer rows{of_group} with a time than the {self.min_rows} that its policy "

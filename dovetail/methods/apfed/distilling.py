@@ -137,7 +137,7 @@ class Distilling(LabelOwnerData):
 
         Partners see folds. They are split class by class in an order that a seed gives: who knew it
         would read labels off them, so the seed is the site's secret. How many rows of a class each
-        fold has is an equation of labels, and those of many deals solve for all: so a site deals
+        fold has is an equation of labels, and those of many splits solve for all: so a site splits
         once for all seeds. Labels that are randomised for partners have no part in them at all.
 
         Raises:
@@ -152,11 +152,11 @@ class Distilling(LabelOwnerData):
         labelled = self._learnt_from(labelled)
         folds = torch.full((self.train.num_rows,), NO_FOLD)
         key = key_of(self.secret)
-        dealt = self.seed if key is None else 0
+        seed = self.seed if key is None else 0
         folds[labelled] = make_folds(
             labels[labelled],
             min(self.config.folds, len(labelled)),
-            seed=derive_seed(dealt, self.train.name, "folds", secret=key),
+            seed=derive_seed(seed, self.train.name, "folds", secret=key),
             regression=self.regression or self.section.label_epsilon is not None,
         )
         targets = targets_of(self.task, labels)
@@ -197,9 +197,7 @@ class Distilling(LabelOwnerData):
         )
         targets_RC = targets_of(self.task, labels.clamp(min=0))
         targets_RC[~owner.labelled] = 0
-        weights_C = self.decision_settings.weights(
-            self.task, torch.where(owner.labelled, labels, -1)
-        )
+        weights_C = self.decision_settings.weights(self.task, labels)
         return replace(owner, targets_RC=targets_RC, weights_C=weights_C)
 
     def teacher(self) -> distil.Active:

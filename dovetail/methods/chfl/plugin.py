@@ -77,24 +77,21 @@ def data_of_site(site: Site, task: dd.Task | None = None) -> chfl.ChflData:
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     table.check_one_kind("CHFL")
-    named = {column for columns in table.blocks.values() for column in columns} or {*x.names}
     if task is None and party.task == "classification":
         task = table.fit_task(kind="classification")
     task = task or local_task(site, section)
     labels = table.encoded_labels(task)
-    whole = dd.PartyData(
-        site.name, table.ids, labels=labels, label=table.label,
-        tables={BLOCK: x.only(each for each in x.names if each in named)},
-    )  # fmt: skip
+    x = x.only(table.named())
+    whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")
     train, validation = draw_share(site, rest, section.validation_share, "validation_share")
     return chfl.ChflData(
         whole.take(torch.from_numpy(train)),
         task,
-        tuple(each for each in x.select(section.common) if each in named),
+        table.named(section.common),
         whole.take(torch.from_numpy(validation)) if len(validation) else None,
         test=whole.take(torch.from_numpy(tested)) if len(tested) else None,
-        categorical=tuple(each for each in x.select(party.categorical) if each in named),
+        categorical=table.named(party.categorical),
         max_categories=party.max_categories,
         secure=section.secure,
         members=section.members,
@@ -231,8 +228,7 @@ class ChflProposed(Proposed):
         """Sentences on the party's part in what its policy agrees to."""
         if "chfl" in agreed and isinstance(site.table.x, dd.Table):
             section = site.settings("chfl", MemberSection)
-            named = {column for columns in site.table.blocks.values() for column in columns}
-            num_offered = len(named.intersection(site.table.x.select(section.common)))
+            num_offered = len(site.table.named(section.common))
             clause = "of which it tells mean and spread"
             yield f"offers     {num_offered} columns to be common, {clause}"
             if section.secure:
