@@ -593,7 +593,8 @@ def _measured_text(method: str, variant: str | None) -> list[str]:
         lines.insert(0, "What they reveal, by our audits:")
     if known.bounds:
         limits = ", ".join(known.bounds)
-        lines.append(f"Limited by: {limits} (dovetail audit RUN --try measures the cost)")
+        measured = "in simulation, dovetail audit RUN --try measures the cost"
+        lines.append(f"Limited by: {limits} ({measured})")
     return lines or ["dovetail audit RUN measures what they reveal."]
 
 

@@ -112,7 +112,9 @@ def align(
         print(json.dumps(matched.to_json(), indent=2))
     elif not quiet:
         show(matched)
-        if not (dry_run or count):
+        if isinstance(matched, aligning.Matched) and not any(matched.shared.values()):
+            print("No row is shared: check the id columns of both (docs/alignment.md).")
+        elif not (dry_run or count):
             print(f"Next: dovetail train {parties[0] if run is not None else _run_of(paths)}")
 
 

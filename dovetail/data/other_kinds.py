@@ -23,9 +23,12 @@ def refuse_workbook(path: Path) -> None:
     """Refuse a spreadsheet's own file, by its ending.
 
     Raises:
-        DataError: naming the file and the command that writes its first sheet as CSV.
+        DataError: naming the file and the command that writes its first sheet as CSV; or that
+            there is no such file.
     """
     if path.suffix.lower() in _WORKBOOKS:
+        if not path.is_file():
+            raise DataError(f"there is no file {path}; check the path")
         raise DataError(f"cannot read {path}: it {_workbook(path)}")
 
 

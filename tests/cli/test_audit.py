@@ -116,5 +116,5 @@ def test_inspect_tells_what_audits_found(
     done = dovetail("inspect", write_run(), "--set", "method=apfed-d")  # what is trained, not APFed
     assert "labels, to partners: none on digits and credit" in done.out  # it releases columns once
     assert '"gradients" labels and columns, both ways: high on both' in done.out
-    assert "dovetail audit RUN --try measures the cost" in done.out
+    assert "in simulation, dovetail audit RUN --try measures the cost" in done.out
     assert "apfed.distil.exchange" in done.out

@@ -171,6 +171,8 @@ def test_a_workbook_is_read_after_the_command_that_is_printed(
         refused = dovetail(*command)
         assert refused.code == 2
         assert "it is an Excel workbook or another archive; save the sheet as CSV" in refused.err
+    nowhere = dovetail("init", "--table", "bnak.xlsx", "--yes")
+    assert (nowhere.code, "there is no file bnak.xlsx; check the path" in nowhere.err) == (2, True)
     pytest.importorskip("openpyxl")
     paste(tmp_path, refused.err)
     write_party(tmp_path)

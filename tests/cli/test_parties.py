@@ -68,6 +68,19 @@ def test_align_prints_the_true_overlaps_and_writes_a_part_beside_each_party_file
         assert (dealt.folder / f"{name}.aligned.safetensors").exists()
 
 
+def test_align_of_nobody_says_so_and_not_to_train(dovetail: Any, tmp_path: Path) -> None:
+    for name, ids in (("bank", "ab"), ("shop", "xy")):
+        rows = [f"{letter}{row},{row}" for letter in ids for row in range(8)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"id,{name}_a", *rows]))
+        party = f'[party]\nname = "{name}"\ntable = "{name}.csv"\nid = "id"\n'
+        (tmp_path / f"{name}.toml").write_text(party)
+    files = [tmp_path / "bank.toml", tmp_path / "shop.toml"]
+    for more in ((), ("--count",)):
+        done = dovetail("align", *files, *more)
+        assert (done.code, "No row is shared: check the id columns" in done.out) == (0, True)
+        assert "Next:" not in done.out
+
+
 def test_the_parts_name_the_same_people_in_one_order(dovetail: Any, deal: Any) -> None:
     from dovetail.alignment.stored import load_rows
 
