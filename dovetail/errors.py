@@ -76,7 +76,8 @@ class PartyError(NetworkError):
     """
 
     def __init__(self, party: str, cause: str) -> None:
-        super().__init__(f"party {party!r}: {cause}")
+        prefix = f"party {party!r}: "  # once, also where the cause names the party
+        super().__init__(prefix + cause.removeprefix(prefix))
         self.party = party
         self.cause = cause
 
