@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import difflib
 import errno
+import hashlib
 import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -183,6 +185,17 @@ def run_name(path: Path) -> str:
 def run_folder(path: Path, recipe: str | None = None) -> Path:
     """Where a run goes, if nobody says where."""
     return Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
+
+
+def taught(model: Path, data: Path) -> bool:
+    """Whether the run of a model's folder says that this file taught it."""
+    with data.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    for run in (parent / "run.toml" for parent in [model, *model.parents][:4]):
+        with suppress(ConfigError):  # no run's own file, which has no mistake
+            if run.exists() and digest in read_run(run).get("sha256", {}).values():
+                return True
+    return False
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def predict(
     from dovetail.cli.remote import Elsewhere
     from dovetail.data import Survival, write_table
     from dovetail.data.formulas import formulas_in, without_formulas
+    from dovetail.files import taught
     from dovetail.models.computing import device as device_named
     from dovetail.models.watching import shift
     from dovetail.settings.labels import prediction_name
@@ -180,6 +181,12 @@ def predict(
             truth = str(loaded.about.get("label", label))
             part = f" ({num_scored} of {num_rows} rows have it)" if num_scored < num_rows else ""
             print(f"against the column {truth!r}{part}: {shown}", file=sys.stderr)
+            if data.is_file() and taught(model, data):
+                print(
+                    f"dovetail: {data} taught this model, so these scores are not those of new "
+                    "rows; its run's result.json has scores of test rows",
+                    file=sys.stderr,
+                )
     if as_json:
         _print_json(columns, scores, num_scored, out, given.owners)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from learned import clinic_table, fitted_model
 
+from dovetail.cli.predict import predict
 from dovetail.companions.service.explain_command import explain
 from dovetail.companions.service.explained import page
 from dovetail.models.learners.boosting import Boosting
@@ -155,3 +156,6 @@ def test_scores_on_the_file_that_taught_the_model_are_called_that(table, tmp_pat
         assert said.startswith("auc ")
         assert (words in said, words in page_file.read_text()) == (is_taught, is_taught)
         assert is_taught or said.endswith("on these rows")
+        predict(folder, tmp_path / f"{name}.csv", out=tmp_path / "predicted.csv")
+        warned = f"{name}.csv taught this model, so these scores are not those of new rows"
+        assert (warned in capsys.readouterr().err) == is_taught

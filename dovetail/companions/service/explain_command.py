@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -42,6 +41,7 @@ def explain(
     """
     from dovetail.companions.service.explained import HOW, page
     from dovetail.errors import DataError
+    from dovetail.files import taught
     from dovetail.models import load
     from dovetail.models.model_folders import model_folder
 
@@ -54,7 +54,7 @@ def explain(
         raise DataError(
             f"{data} has {len(explanation.outputs)} rows that are explained; there is no {row}"
         )
-    on = "on the rows that it was trained on" if _taught(folder, data) else "on these rows"
+    on = "on the rows that it was trained on" if taught(folder, data) else "on these rows"
     if html is not None:
         html.write_text(
             page(f"What {folder.name} relies on", explanation, row=row, on=on), encoding="utf-8"
@@ -73,15 +73,6 @@ def explain(
 
 #: Heights of a curve that is drawn in a line of text, from the least to the most.
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def _taught(folder: Path, data: Path) -> bool:
-    """Whether the model's run says that this file taught it."""
-    from dovetail.files import read_run
-
-    digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    runs = (parent / "run.toml" for parent in [folder, *folder.parents][:4])
-    return any(digest in read_run(run).get("sha256", {}).values() for run in runs if run.exists())
 
 
 def _print(explanation: Explanation, row: int | None, on: str) -> None:
