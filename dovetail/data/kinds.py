@@ -107,7 +107,9 @@ class Reading:
     def expects(self) -> str:
         """Description of the expected value, for errors."""
         if self.kind == "number":
-            return "a number" + (" with a decimal comma" if self.decimal == "," else "")
+            words = "a number" + (" with a decimal comma" if self.decimal == "," else "")
+            mark = next((each for each in self.without if each in _MARKS), "")
+            return words + (f" such as 1{mark}234{self.decimal}5" if mark else "")
         if self.format is None:
             return "a date (ISO 8601, such as 2026-01-31)"
         return f"a date such as {date(2026, 1, 31).strftime(self.format)} ({self.format})"
@@ -258,10 +260,25 @@ def one_number(text: str, reading: Reading) -> float | None:
 
 
 def _bare(text: str, reading: Reading) -> float | None:
-    """A plain text as a number, without its marks of thousands and its unit."""
-    for mark in reading.without:
-        text = text.replace(mark, "")
-    return number(text.strip(), reading.decimal)
+    """A plain text as a number, without its marks of thousands and its unit.
+
+    >>> german = Reading("number", decimal=",", without=(".", "%"))
+    >>> [_bare(text, german) for text in ("1.865,16", "2 %", "1865.16", ".5")]
+    [1865.16, 2.0, None, None]
+    """
+    if reading.without:
+        out = "|".join(map(re.escape, reading.without))
+        # Before digits and behind them; but .5 is not 5.
+        ends = rf"^([+-]?)(?:(?![.,][0-9])(?:{out}))+|(?:{out})++(?![0-9])"
+        text = re.sub(ends, r"\1", text).strip()
+        whole = re.match(
+            rf"[+-]?[1-9][0-9]{{0,2}}({out})[0-9]{{3}}(?:\1[0-9]{{3}})*(?![0-9])", text
+        )
+        if whole:
+            text = whole[0].replace(whole[1], "") + text[whole.end() :]
+        if re.search(out, text):  # within a number: 1865.16 is not 186516
+            return None
+    return number(text, reading.decimal)
 
 
 # --- A column of a training table -------------------------------------------------------------
@@ -366,6 +383,7 @@ _WRITTEN: tuple[tuple[Literal[".", ","], str], ...] = (
     *((".", ""), (".", ","), (",", ""), (",", ".")),
     *((decimal, mark) for mark in (" ", "\xa0", "\u202f", "'", "’") for decimal in (".", ",")),
 )
+_MARKS = {mark for _, mark in _WRITTEN if mark}
 _UNITS = "%€$£¥"
 
 
@@ -457,11 +475,7 @@ def _number_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
         if mark and not marks:
             continue
         how = Reading("number", decimal=decimal, without=(*marks, *units))
-        between = f"[1-9][0-9]{{0,2}}({re.escape(mark)}[0-9]{{3}})+|" if mark else ""
-        shape = re.compile(
-            rf"[^0-9]*({between}[0-9]+)?([{decimal}][0-9]*)?([eE][+-]?[0-9]+)?[^0-9]*"
-        )
-        odd = [t for t in rows_of if _bare(t, how) is None or not shape.fullmatch(t)]
+        odd = [text for text in rows_of if _bare(text, how) is None]
         if best is None or len(odd) < len(best[0]):
             best = odd, decimal, [*marks, *units]
     assert best is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
@@ -138,6 +139,43 @@ def test_declared_texts_are_missing(tmp_path: Path) -> None:
     assert asked.column("a").missing.tolist() == [False, True, True, False]
     numbers = table_from_frame(pd.DataFrame({"a": [1, -999]})).asking(asked.asked)
     assert numbers.column("a").missing.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("decimal", "without", "fit", "unfit"),
+    [
+        (
+            ",",
+            [".", "%"],
+            {"1.865,16 %": 1865.16, "1865,16": 1865.16, "-1.000.000": -1e6, "777": 777},
+            ["1865.16", "1.865.16", "0.123", ".5", "1..234", "1234.567"],
+        ),
+        (
+            ".",
+            [",", "$", " "],
+            {"-$ 1,234.5": -1234.5, "1 234": 1234},
+            ["1,5", "1,00,000", "1,234 567"],
+        ),
+        (".", ["."], {"1.234": 1234}, ["1.5"]),
+        (".", ["kg", "g", " "], {"1 234 kg": 1234, "kg 5": 5}, ["5 kg 300 g"]),
+    ],
+)
+def test_between_digits_a_mark_parts_thousands(
+    tmp_path: Path, decimal: Any, without: list[str], fit: dict[str, float], unfit: list[str]
+) -> None:
+    encode = Encode(kind="number", decimal=decimal, without=tuple(without))
+    asked = Asked({"a": encode})
+    assert column_csv(tmp_path, *fit).asking(asked).column("a").values.tolist() == [*fit.values()]
+    for text in unfit:
+        with pytest.raises(DataError, match=f"row 0 has '{re.escape(text)}', expected a number"):
+            column_csv(tmp_path, text).asking(asked).column("a")
+
+
+def test_an_error_shows_how_thousands_are_parted(tmp_path: Path) -> None:
+    encode = Encode(kind="number", decimal=",", without=("%", "."))
+    table = column_csv(tmp_path, "1865.16").asking(Asked({"a": encode}))
+    with pytest.raises(DataError, match=r"a number with a decimal comma such as 1\.234,5$"):
+        table.column("a")
 
 
 def test_an_offset_is_taken_off_in_every_source(tmp_path: Path) -> None:
