@@ -481,6 +481,21 @@ def test_a_model_of_an_earlier_version_warns_of_its_dates(model: Any) -> None:
         (["1.5", "1E5"], "exponents without sign"),
         (["1", "2", "3", "NA"], '[party.encode]: a = { missing = ["NA"] }'),
         (["a", "A", "b"], "differ in capitals alone"),
+        (["3.760", "777", "10.280"], 'decimal = ",", without = ["."]'),
+        (["3.760", "777", "0", "-10.280"], "three digits follow each point; if 3.760 is"),
+        (
+            ["1", "2.5", "-999", "-999"],
+            "2 rows have -999, far from all others; if it is no value: ",
+        ),
+        (["1", "2", "999", "999.0"] * 2, 'a = { missing = ["999", "999.0"] }'),
+        (["2024-01-31", "31.01.2024"], 'ways, such as "2024-01-31" and "31.01.2024"; write all as'),
+        (["31.01.2024", "31/01/2024"], "dates written in several ways"),
+        (["31.01.2024", "31.01.2024 10:30"], "dates written in several ways"),
+        (["05/06/2024", "01/31/2024", "31/01/2024"], 'such as "31/01/2024" and "01/31/2024"'),
+        (["2024-01-31", "2024-02-01", "20240202"], 'such as "2024-01-31" and "20240202"'),
+        (["2024/01/31", "2024/02/01"], 'format = "%Y/%m/%d"'),
+        (["31.01.2024", "01.02.2024", "00.00.0000"], 'missing = ["00.00.0000"]'),
+        (["2024-01-31", "2024-02-01", "NA"], '33.3 % of it is text: "NA"; the others are dates'),
     ],
 )
 def test_what_can_be_read_in_two_ways_is_remarked(
@@ -489,6 +504,36 @@ def test_what_can_be_read_in_two_ways_is_remarked(
     table = column_csv(tmp_path, *values)
     (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
     assert words in doubt.sentence("a")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["3.760", "1.459", "10.280"],  # a price of a litre
+        ["3.760", "0.777", "1"],
+        ["3.76", "2.125", "5"],
+        ["1.250", "1000", "3.760"],
+        ["0", "1.234", "3.760"],
+        ["1", "2", "999"],
+        ["97", "98", "99", "99"],
+        ["1", "500", "999", "999"],
+        ["1", "2", "-1", "-1"],
+        ["99", "99", "99"],
+        ["20-45-67", "20-33-99"],
+        ["2024-01-31", "soon", "late", "2024-02-01"],
+    ],
+)
+def test_what_is_most_likely_right_is_not_remarked(tmp_path: Path, values: list[str]) -> None:
+    assert kinds.doubts(column_csv(tmp_path, *values).reading("a"), Counter(values)) == []
+
+
+def test_a_line_keeps_what_the_partys_file_says(tmp_path: Path) -> None:
+    values = ["1,5 %", "2 %", "NA", "-999 %", "-999 %"]
+    encode = Encode(kind="number", decimal=",", without=("%",), missing=("NA",))
+    table = column_csv(tmp_path, *values).asking(Asked({"a": encode}))
+    (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
+    line = 'a = { kind = "number", decimal = ",", without = ["%"], missing = ["NA", "-999 %"] }'
+    assert doubt.line("a") == line
 
 
 # --- Files as they come ---------------------------------------------------------------------------
