@@ -21,6 +21,7 @@ from dovetail.data.other_kinds import refuse_workbook
 from dovetail.data.survey import (
     EVENTS_FROM,
     Surveyed,
+    doubts_in,
     lost_in,
     propose_id,
     propose_label,
@@ -74,9 +75,10 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     source = asking.answer("table", "Your table (.csv, .parquet, a SELECT or a database URL)")
     source = _beside(source, answers.out)
     table = _read(source, answers.query, answers.out)
-    lost = dict(lost_in(table, table.names))
+    lost = {name: doubt for name, doubt in lost_in(table, table.names) if doubt.encode}
     read_so = {name: Encode(**doubt.encode) for name, doubt in lost.items()}
-    columns = survey(table.asking(Asked(read_so)))
+    table_read = table.asking(Asked(read_so))
+    columns = survey(table_read)
     print_line(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
     role = asking.role()
     proposed_id = propose_id(columns, propose_per(columns, table))
@@ -109,7 +111,8 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
             print_line(f"  {shares}")
     stem = Path(source).stem if is_table_path(Path(source)) else role
     name = asking.answer("name", "Your party's name", stem)
-    left_out = [] if events else _left_out(columns, {*id, label}, print_line)
+    features = [column for column in columns if column.name not in {*id, label}]
+    left_out = [] if events else _left_out(features, table_read, print_line)
     apart = {*id, label, *(column.name for column in left_out)}
     lost = {} if events else {name: lost[name] for name in lost if name not in apart}
     for column_name, doubt in lost.items():
@@ -296,17 +299,18 @@ def _name_rows(
 
 
 def _left_out(
-    columns: tuple[Surveyed, ...], special: set[str | None], print_line: Callable[[str], None]
+    features: Sequence[Surveyed], table: dd.Table, print_line: Callable[[str], None]
 ) -> list[Surveyed]:
     """Columns that would teach nothing, told."""
-    rest = [column for column in columns if column.name not in special]
-    for column in rest:
+    for column in features:
         if column.why_not:
             print_line(f"  left out: {column.name!r} {column.why_not}")
-        elif column.advice:
-            print_line(f"  look at:  {column.name!r} {column.advice}")
-    left_out = [column for column in rest if column.why_not]
-    if rest and len(left_out) == len(rest):
+            continue
+        doubted = [doubt.sentence(name) for name, doubt in doubts_in(table, [column.name])]
+        for advice in doubted or [column.advice] * bool(column.advice):
+            print_line(f"  look at:  {column.name!r} {advice}")
+    left_out = [column for column in features if column.why_not]
+    if features and len(left_out) == len(features):
         print_line("  no column is left to learn from")
     return left_out
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -107,7 +108,9 @@ class Reading:
     def expects(self) -> str:
         """Description of the expected value, for errors."""
         if self.kind == "number":
-            return "a number" + (" with a decimal comma" if self.decimal == "," else "")
+            words = "a number" + (" with a decimal comma" if self.decimal == "," else "")
+            mark = next((each for each in self.without if each in _MARKS), "")
+            return words + (f" such as 1{mark}234{self.decimal}5" if mark else "")
         if self.format is None:
             return "a date (ISO 8601, such as 2026-01-31)"
         return f"a date such as {date(2026, 1, 31).strftime(self.format)} ({self.format})"
@@ -258,10 +261,25 @@ def one_number(text: str, reading: Reading) -> float | None:
 
 
 def _bare(text: str, reading: Reading) -> float | None:
-    """A plain text as a number, without its marks of thousands and its unit."""
-    for mark in reading.without:
-        text = text.replace(mark, "")
-    return number(text.strip(), reading.decimal)
+    """A plain text as a number, without its marks of thousands and its unit.
+
+    >>> german = Reading("number", decimal=",", without=(".", "%"))
+    >>> [_bare(text, german) for text in ("1.865,16", "2 %", "1865.16", ".5")]
+    [1865.16, 2.0, None, None]
+    """
+    if reading.without:
+        out = "|".join(map(re.escape, reading.without))
+        # Before digits and behind them; but .5 is not 5.
+        ends = rf"^([+-]?)(?:(?![.,][0-9])(?:{out}))+|(?:{out})++(?![0-9])"
+        text = re.sub(ends, r"\1", text).strip()
+        whole = re.match(
+            rf"[+-]?[1-9][0-9]{{0,2}}({out})[0-9]{{3}}(?:\1[0-9]{{3}})*(?![0-9])", text
+        )
+        if whole:
+            text = whole[0].replace(whole[1], "") + text[whole.end() :]
+        if re.search(out, text):  # within a number: 1865.16 is not 186516
+            return None
+    return number(text, reading.decimal)
 
 
 # --- A column of a training table -------------------------------------------------------------
@@ -355,10 +373,12 @@ def of_type(kind: Kind, missing: Sequence[str] = ()) -> Reading:
 
 
 _SLASHED = re.compile(
-    r"([0-9]{1,2})([./-])([0-9]{1,2})\2([0-9]{4}|[0-9]{2})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?"
+    r"([0-9]{1,2}|[0-9]{4})([./-])[0-9]{1,2}\2([0-9]{1,4})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?"
 )
-#: Values that are no numbers, of so few rows and so few kinds, may stand for no value.
+#: Values that are no numbers or dates, of so few rows and so few kinds, may stand for no value.
 _FEW_ROWS, _FEW_TEXTS = 0.2, 5
+#: Numbers that often stand for no value.
+_NINES = re.compile(r"(-9|[^0-9-]*99)9*([.,]0*)?[^0-9]*")
 #: So many different numbers may be codes, of which a letter is one more.
 _CODES = 10
 #: Ways to write numbers: the fraction's mark, and what stands between thousands.
@@ -366,6 +386,7 @@ _WRITTEN: tuple[tuple[Literal[".", ","], str], ...] = (
     *((".", ""), (".", ","), (",", ""), (",", ".")),
     *((decimal, mark) for mark in (" ", "\xa0", "\u202f", "'", "’") for decimal in (".", ",")),
 )
+_MARKS = {mark for _, mark in _WRITTEN if mark}
 _UNITS = "%€$£¥"
 
 
@@ -375,7 +396,7 @@ class Doubt:
 
     Attributes:
         says: what was seen.
-        encode: what reads it that way: keys of the column in ``[party.encode]``.
+        encode: what reads it that way: keys of the column in ``[party.encode]``; {}: none does.
         loses: whether numbers or dates become categories as it is.
     """
 
@@ -395,6 +416,8 @@ class Doubt:
 
     def sentence(self, name: str, *, python: bool = False) -> str:
         """Sentence on what was seen, and what to write to have it read the other way."""
+        if not self.encode:
+            return self.says
         if python:
             return f"{self.says}: dovetail.Party(..., encode={ {name: dict(self.encode)} })"
         return f"{self.says}: write below [party.encode]: {self.line(name)}"
@@ -410,42 +433,112 @@ def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
     rows of each."""
     texts = [text for text in rows_of if text not in reading.missing]
     found = looks(texts)
-    codes = {"kind": "category"}
+    codes = _encode(reading, kind="category")
     if reading.kind == "number":
         if found.zeros:
             return [Doubt("zeros before digits, as codes have; if it is one", codes)]
         if found.points and found.bare:
             return [Doubt("exponents without sign (1E50), as codes have; if it is one", codes)]
-        parted = [re.fullmatch(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}|[^,]*", text) for text in texts]
-        if reading.decimal == "," and found.commas > 1 and all(parted):
-            says = f"three digits follow each comma; if {texts[0]} is a thousand or more"
-            return [Doubt(says, {"kind": "number", "decimal": ".", "without": [","]})]
+        return _thousands_doubt(reading, texts) or _nines_doubt(reading, rows_of)
     if reading.kind == "text" and texts:
-        dates = [each for text in texts[:1000] if (each := _SLASHED.fullmatch(text))]
-        if len(dates) == len(texts[:1000]) and len({_parts(each) for each in dates}) == 1:
-            return [_date_doubt(dates)]
         if found.bare == found.number == found.present:
-            return [Doubt("if these are numbers", {"kind": "number"}, loses=True)]
-        as_numbers = _number_doubt(reading, {text: rows_of[text] for text in texts})
-        if as_numbers is not None:
-            return [as_numbers]
+            return [Doubt("if these are numbers", _encode(reading, kind="number"), loses=True)]
+        rows_of = {text: rows_of[text] for text in texts}
+        as_others = _date_doubt(reading, rows_of) or _number_doubt(reading, rows_of)
+        if as_others is not None:
+            return [as_others]
     return _capitals_doubt(reading, texts)
 
 
-def _parts(written: re.Match[str]) -> tuple[int, bool, bool]:
-    """Digits of a date's year, and whether it has a time, and seconds."""
-    return len(written[4]), written[5] is not None, written[6] is not None
+def _encode(reading: Reading, *missing: str, **keys: Any) -> dict[str, Any]:
+    """Keys of ``[party.encode]``, with these texts, too, for no value."""
+    keys["missing"] = [*reading.missing, *missing]
+    return {key: value for key, value in keys.items() if value}
 
 
-def _date_doubt(dates: Sequence[re.Match[str]]) -> Doubt:
-    firsts, seconds = ([int(each[at]) for each in dates] for at in (1, 3))
-    order = "%m/%d" if max(seconds) > 12 else "%d/%m"
-    either = " (or month first: all fit both)" if max(*firsts, *seconds) <= 12 else ""
-    form = order.replace("/", dates[0][2])
-    digits, timed, to_seconds = _parts(dates[0])
-    form += form[2] + ("%Y" if digits == 4 else "%y")
-    form += " %H:%M" * timed + ":%S" * to_seconds
-    return Doubt(f"seems to be a date{either}", {"kind": "date", "format": form}, loses=True)
+def _are_few(odd: Sequence[str], rows_of: Mapping[str, int]) -> bool:
+    """Whether these texts may stand for no value beside all others."""
+    num_odd = sum(rows_of[text] for text in odd)
+    few = num_odd <= max(1, _FEW_ROWS * sum(rows_of.values()))
+    return few and len(odd) <= min(_FEW_TEXTS, len(rows_of) - 2)
+
+
+def _thousands_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
+    """Numbers whose fractions may be thousands."""
+    mark = reading.decimal
+    shape = re.compile(rf"[+-]?[1-9][0-9]{{0,2}}([{mark}][0-9]{{3}})?|0")
+    marked = [text for text in texts if mark in text]
+    # Beside 777, 3.760 is a thousand: fractions with zeros at the end have a point in each row, and
+    # of those without, one in ten is shorter.
+    is_beside = mark == "," or len(marked) < len({*texts} - {"0"})
+    if reading.without or len(marked) < 2 or not is_beside or not all(map(shape.fullmatch, texts)):
+        return []
+    name, other = ("comma", ".") if mark == "," else ("point", ",")
+    says = f"three digits follow each {name}; if {marked[0]} is a thousand or more"
+    return [Doubt(says, _encode(reading, kind="number", decimal=other, without=[mark]))]
+
+
+def _nines_doubt(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
+    """Nines alone, such as -999, in several rows and farther from the others than these reach."""
+    nines = [text for text, num in rows_of.items() if num > 1 and _NINES.fullmatch(text)]
+    if not nines:
+        return []
+    read = {text: _bare(text, reading) for text in rows_of if text not in reading.missing}
+    number_of = {text: each for text, each in read.items() if each is not None}
+    others = [each for text, each in number_of.items() if text not in nines and math.isfinite(each)]
+    low, high = min(others, default=0.0), max(others, default=0.0)
+    reach = 1.5 * (high - low)
+    far = [t for t in nines if t in number_of and abs(number_of[t] - (low + high) / 2) > reach > 0]
+    if not far:
+        return []
+    num_rows = sum(rows_of[text] for text in far)
+    says = f"{num_rows:,} rows have {' and '.join(far)}, far from all others; if it is no value"
+    keys: dict[str, Any] = {}
+    if replace(reading, missing=()) != NUMBERS:
+        keys = {"kind": "number", "decimal": reading.decimal, "without": [*reading.without]}
+    return [Doubt(says, _encode(reading, *far, **keys))]
+
+
+def _forms(text: str) -> list[str]:
+    """Formats that a text is a date in, day first; "" is ISO 8601."""
+    if days(text) is not None:
+        return [""]
+    written = _SLASHED.fullmatch(text)
+    if written is None:
+        return []
+    first, mark, last, time, seconds = written.groups()
+    year = "%Y" if len(last) == 4 else "%y"
+    orders = ["%Y/%m/%d"] if len(first) == 4 else [f"%d/%m/{year}", f"%m/%d/{year}"]
+    clock = " %H:%M" * (time is not None) + ":%S" * (seconds is not None)
+    forms = [order.replace("/", mark) + clock for order in orders]
+    return [form for form in forms if dated([text], form)[0] is not None]
+
+
+def _date_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
+    """Dates in another format than ISO 8601, in several, or beside few other texts."""
+    forms = {text: _forms(text) for text in rows_of}
+    num_texts = Counter(form for each in forms.values() for form in each)
+    odd = [text for text in rows_of if not forms[text]]
+    if not num_texts or not _are_few(odd, rows_of):
+        return None
+    ((best, most),) = num_texts.most_common(1)
+    # What has digits, but for 00.00.0000, is another way to write a date.
+    apart = [text for text in rows_of if best not in forms[text] and re.search("[1-9]", text)]
+    if apart:
+        ways = {*forms[apart[0]]}
+        one = next(text for text in rows_of if best in forms[text] and ways.isdisjoint(forms[text]))
+        says = f"has dates written in several ways, such as {_toml(one)} and {_toml(apart[0])}"
+        return Doubt(f"{says}; write all as YYYY-MM-DD", {}, loses=True)
+    either = " (or month first: all fit both)" if [*num_texts.values()].count(most) > 1 else ""
+    encode = _encode(reading, *odd, kind="date", format=best)
+    return Doubt(f"{_seems(odd, rows_of)} dates{either}", encode, loses=True)
+
+
+def _seems(odd: Sequence[str], rows_of: Mapping[str, int]) -> str:
+    """Beginning of a sentence on what a column is, and the texts beside it."""
+    share = share_text(sum(rows_of[text] for text in odd), sum(rows_of.values()))
+    listed = ", ".join(map(_toml, odd))
+    return f"{share} of it is text: {listed}; the others are" if odd else "seems to be"
 
 
 def _number_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
@@ -457,36 +550,21 @@ def _number_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
         if mark and not marks:
             continue
         how = Reading("number", decimal=decimal, without=(*marks, *units))
-        between = f"[1-9][0-9]{{0,2}}({re.escape(mark)}[0-9]{{3}})+|" if mark else ""
-        shape = re.compile(
-            rf"[^0-9]*({between}[0-9]+)?([{decimal}][0-9]*)?([eE][+-]?[0-9]+)?[^0-9]*"
-        )
-        odd = [t for t in rows_of if _bare(t, how) is None or not shape.fullmatch(t)]
+        odd = [text for text in rows_of if _bare(text, how) is None]
         if best is None or len(odd) < len(best[0]):
             best = odd, decimal, [*marks, *units]
     assert best is not None
     odd, decimal, without = best
-    num_rows = sum(rows_of.values())
-    num_odd = sum(rows_of[text] for text in odd)
-    few = len(odd) <= _FEW_TEXTS and num_odd <= max(1, _FEW_ROWS * num_rows)
-    if len(odd) == len(rows_of) or not few or len(rows_of) - len(odd) < 2:
+    if not _are_few(odd, rows_of):
         return None
-    encode: dict[str, Any] = {}
+    keys: dict[str, Any] = {"without": without}
     if without or decimal != reading.decimal:
-        encode = {"kind": "number"} | ({"decimal": decimal} if decimal == "," else {})
-    if without:
-        encode["without"] = without
-    if odd or reading.missing:
-        encode["missing"] = [*reading.missing, *odd]
-    listed = ", ".join(map(_toml, odd))
-    says = (
-        f"{share_text(num_odd, num_rows)} of it is text: {listed}; the others are"
-        if odd
-        else "seems to be"
-    )
-    says += " numbers" + (f" with {', '.join(map(_toml, without))}" if without else "")
+        keys = {"kind": "number", "decimal": "," if decimal == "," else None, "without": without}
+    says = f"{_seems(odd, rows_of)} numbers"
+    says += f" with {', '.join(map(_toml, without))}" if without else ""
     says += " with a decimal comma" if decimal == "," and decimal != reading.decimal else ""
-    return Doubt(says, encode, loses=not odd or len(rows_of) - len(odd) > _CODES)
+    loses = not odd or len(rows_of) - len(odd) > _CODES
+    return Doubt(says, _encode(reading, *odd, **keys), loses)
 
 
 def _capitals_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
@@ -500,11 +578,9 @@ def _capitals_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
     if len(most) < 2:
         return []
     listed = ", ".join(map(_toml, most[:3]))
-    encode: dict[str, Any] = {"kind": "category"} if reading.kind == "category" else {}
-    if reading.missing:
-        encode["missing"] = list(reading.missing)
+    kind = "category" if reading.kind == "category" else None
     says = f"{listed} differ in capitals alone and are {len(most)} categories; to have them as one"
-    return [Doubt(says, {**encode, "lowercase": True})]
+    return [Doubt(says, _encode(reading, kind=kind, lowercase=True))]
 
 
 # --- A column by its kind ---------------------------------------------------------------------

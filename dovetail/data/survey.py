@@ -78,19 +78,29 @@ def texts_in(table: Table, name: str) -> Counter[str]:
     return Counter(texts_of(stored)[~stored.missing].tolist())
 
 
+def doubts_in(
+    table: Table, names: Iterable[str], *, categorical: Collection[str] = ()
+) -> Iterator[tuple[str, Doubt]]:
+    """Columns that could be read in another way, and how."""
+    for name in names:
+        reading = table.reading(name, categorical=name in categorical)
+        for doubt in doubts(reading, texts_in(table, name)):
+            yield name, doubt
+
+
 def lost_in(
     table: Table, names: Iterable[str], *, categorical: Collection[str] = ()
 ) -> Iterator[tuple[str, Doubt]]:
     """Columns that are read as categories, and what reads the numbers or dates in them."""
     asked = {} if table.asked is None else table.asked.columns
-    for name in names:
-        if name in asked and asked[name].kind is not None:
-            continue
-        reading = table.reading(name, categorical=name in categorical)
-        if reading.kind == "text":
-            for doubt in doubts(reading, texts_in(table, name)):
-                if doubt.loses:
-                    yield name, doubt
+    texts = [
+        name
+        for name in names
+        if (name not in asked or asked[name].kind is None)
+        and table.reading(name, categorical=name in categorical).kind == "text"
+    ]
+    found = doubts_in(table, texts, categorical=categorical)
+    return ((name, doubt) for name, doubt in found if doubt.loses)
 
 
 def survey(table: Table) -> tuple[Surveyed, ...]:

@@ -249,6 +249,33 @@ def test_training_says_so_too_and_predicts_the_same_texts(dovetail: Any, tmp_pat
     assert (tmp_path / "new-said.csv").read_text() == (tmp_path / "said.csv").read_text()
 
 
+def test_what_could_be_read_in_another_way_is_printed_by_init_inspect_and_train(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    days = [f"2024-01-{row % 28 + 1:02d}" for row in range(NUM_ROWS)]
+    write(
+        tmp_path / "bank.csv",
+        seen=[day if row % 2 else ".".join(day.split("-")[::-1]) for row, day in enumerate(days)],
+        paid=[f"{row + 1}.{row:03d}" if row % 3 else "777" for row in range(NUM_ROWS)],
+        lab=mostly(str, "-999"),
+        plz=[("01067", "10115", "80331")[row % 3] for row in range(NUM_ROWS)],
+    )
+    made = dovetail("init", "--table", "bank.csv", "--yes").out
+    inspected = dovetail("inspect", "bank.toml").out
+    ways = 'has dates written in several ways, such as "01.01.2024" and "2024-01-02"; write all as'
+    for name, words in {
+        "seen": f"{ways} YYYY-MM-DD\n",
+        "paid": "three digits follow each point; if 2.001 is a thousand or more: write below",
+        "lab": "3 rows have -999, far from all others; if it is no value: write below",
+        "plz": "zeros before digits, as codes have; if it is one: write below",
+    }.items():
+        assert f"  look at:  {name!r} {words}" in made
+        assert f"    {name}: {words}" in inspected
+    assert f"'seen': {ways}" in dovetail("train", "run.toml").err
+    paste_encode(tmp_path / "bank.toml", inspected, "lab")
+    assert "-999" not in dovetail("inspect", "bank.toml").out
+
+
 def test_a_number_to_predict_beside_texts_is_one_once_the_query_is_pasted(
     dovetail: Any, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
@@ -138,6 +139,43 @@ def test_declared_texts_are_missing(tmp_path: Path) -> None:
     assert asked.column("a").missing.tolist() == [False, True, True, False]
     numbers = table_from_frame(pd.DataFrame({"a": [1, -999]})).asking(asked.asked)
     assert numbers.column("a").missing.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("decimal", "without", "fit", "unfit"),
+    [
+        (
+            ",",
+            [".", "%"],
+            {"1.865,16 %": 1865.16, "1865,16": 1865.16, "-1.000.000": -1e6, "777": 777},
+            ["1865.16", "1.865.16", "0.123", ".5", "1..234", "1234.567"],
+        ),
+        (
+            ".",
+            [",", "$", " "],
+            {"-$ 1,234.5": -1234.5, "1 234": 1234},
+            ["1,5", "1,00,000", "1,234 567"],
+        ),
+        (".", ["."], {"1.234": 1234}, ["1.5"]),
+        (".", ["kg", "g", " "], {"1 234 kg": 1234, "kg 5": 5}, ["5 kg 300 g"]),
+    ],
+)
+def test_between_digits_a_mark_parts_thousands(
+    tmp_path: Path, decimal: Any, without: list[str], fit: dict[str, float], unfit: list[str]
+) -> None:
+    encode = Encode(kind="number", decimal=decimal, without=tuple(without))
+    asked = Asked({"a": encode})
+    assert column_csv(tmp_path, *fit).asking(asked).column("a").values.tolist() == [*fit.values()]
+    for text in unfit:
+        with pytest.raises(DataError, match=f"row 0 has '{re.escape(text)}', expected a number"):
+            column_csv(tmp_path, text).asking(asked).column("a")
+
+
+def test_an_error_shows_how_thousands_are_parted(tmp_path: Path) -> None:
+    encode = Encode(kind="number", decimal=",", without=("%", "."))
+    table = column_csv(tmp_path, "1865.16").asking(Asked({"a": encode}))
+    with pytest.raises(DataError, match=r"a number with a decimal comma such as 1\.234,5$"):
+        table.column("a")
 
 
 def test_an_offset_is_taken_off_in_every_source(tmp_path: Path) -> None:
@@ -443,6 +481,21 @@ def test_a_model_of_an_earlier_version_warns_of_its_dates(model: Any) -> None:
         (["1.5", "1E5"], "exponents without sign"),
         (["1", "2", "3", "NA"], '[party.encode]: a = { missing = ["NA"] }'),
         (["a", "A", "b"], "differ in capitals alone"),
+        (["3.760", "777", "10.280"], 'decimal = ",", without = ["."]'),
+        (["3.760", "777", "0", "-10.280"], "three digits follow each point; if 3.760 is"),
+        (
+            ["1", "2.5", "-999", "-999"],
+            "2 rows have -999, far from all others; if it is no value: ",
+        ),
+        (["1", "2", "999", "999.0"] * 2, 'a = { missing = ["999", "999.0"] }'),
+        (["2024-01-31", "31.01.2024"], 'ways, such as "2024-01-31" and "31.01.2024"; write all as'),
+        (["31.01.2024", "31/01/2024"], "dates written in several ways"),
+        (["31.01.2024", "31.01.2024 10:30"], "dates written in several ways"),
+        (["05/06/2024", "01/31/2024", "31/01/2024"], 'such as "31/01/2024" and "01/31/2024"'),
+        (["2024-01-31", "2024-02-01", "20240202"], 'such as "2024-01-31" and "20240202"'),
+        (["2024/01/31", "2024/02/01"], 'format = "%Y/%m/%d"'),
+        (["31.01.2024", "01.02.2024", "00.00.0000"], 'missing = ["00.00.0000"]'),
+        (["2024-01-31", "2024-02-01", "NA"], '33.3 % of it is text: "NA"; the others are dates'),
     ],
 )
 def test_what_can_be_read_in_two_ways_is_remarked(
@@ -451,6 +504,36 @@ def test_what_can_be_read_in_two_ways_is_remarked(
     table = column_csv(tmp_path, *values)
     (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
     assert words in doubt.sentence("a")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["3.760", "1.459", "10.280"],  # a price of a litre
+        ["3.760", "0.777", "1"],
+        ["3.76", "2.125", "5"],
+        ["1.250", "1000", "3.760"],
+        ["0", "1.234", "3.760"],
+        ["1", "2", "999"],
+        ["97", "98", "99", "99"],
+        ["1", "500", "999", "999"],
+        ["1", "2", "-1", "-1"],
+        ["99", "99", "99"],
+        ["20-45-67", "20-33-99"],
+        ["2024-01-31", "soon", "late", "2024-02-01"],
+    ],
+)
+def test_what_is_most_likely_right_is_not_remarked(tmp_path: Path, values: list[str]) -> None:
+    assert kinds.doubts(column_csv(tmp_path, *values).reading("a"), Counter(values)) == []
+
+
+def test_a_line_keeps_what_the_partys_file_says(tmp_path: Path) -> None:
+    values = ["1,5 %", "2 %", "NA", "-999 %", "-999 %"]
+    encode = Encode(kind="number", decimal=",", without=("%",), missing=("NA",))
+    table = column_csv(tmp_path, *values).asking(Asked({"a": encode}))
+    (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
+    line = 'a = { kind = "number", decimal = ",", without = ["%"], missing = ["NA", "-999 %"] }'
+    assert doubt.line("a") == line
 
 
 # --- Files as they come ---------------------------------------------------------------------------
