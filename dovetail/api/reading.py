@@ -294,7 +294,10 @@ class _Rows:
         names = site.party.id if self.id_column is None else self.id_column
         label, path = model.about.get("label"), str(self.source)
         known = label if dd.read_table(self.source).has(label) else None
-        rows = dd.read_party_table(site.name, path, id=names, label=known, columns=())
+        encode = None if known is None else site.table.label_encode
+        rows = dd.read_party_table(
+            site.name, path, id=names, label=known, columns=(), encode=encode
+        )
         return rows, self.columns((names,) if isinstance(names, str) else names)
 
     def with_owners(self, model: Model, site: Site, section: ElsewhereSection) -> Given:

@@ -16,8 +16,9 @@ from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
 from dovetail.data.fitted import counts_of
-from dovetail.data.kinds import ID, texts_of
+from dovetail.data.kinds import ID, Doubt, texts_of
 from dovetail.data.other_kinds import refuse_workbook
+from dovetail.data.partytables import OF_LABEL, label_doubts
 from dovetail.data.survey import (
     EVENTS_FROM,
     Surveyed,
@@ -41,8 +42,8 @@ from dovetail.node.partysections import party_file
 from dovetail.runs.runfile import check_run
 from dovetail.runs.starting import Start, party_text, run_text
 from dovetail.settings.encode import Asked, Encode
-from dovetail.settings.mending import changing, repeated_text
-from dovetail.settings.sources import is_query, is_table_path, literal
+from dovetail.settings.mending import repeated_text
+from dovetail.settings.sources import is_query, is_table_path
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     if role == "owner":
         label = asking.answer("label", "Column to predict", propose_label(columns, besides=id))
         _there("--label", (label,), columns)
+        if not lost.get(label, Doubt("", {})).encode.keys() <= OF_LABEL:
+            del lost[label], read_so[label]
+        table = table.asking(Asked({label: read_so[label]} if label in read_so else {}))
         (target_column,) = survey(table.only([label]))
         proposed_task = propose_task(target_column)
         task = asking.answer("task", "classification or regression", proposed_task)
@@ -101,20 +105,17 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
             f"label {label!r}: {target_column.distinct:,} different values, "
             f"{table.num_rows - target_column.missing:,} rows have one: {task}{other}"
         )
-        if label in lost and (none := lost[label].encode.get("missing")):
-            cell = "{}"
-            for text in none:
-                cell = f"nullif({cell}, {literal(text)})"
-            option = changing(source, label, cell).replace("table = ", "--table ", 1)
-            print_line(f"  look at:  {label!r} {lost[label].says}: {option}")
-        if task == "classification" and (shares := class_shares(counts_of(table.column(label)))):
+        labels = table.label(label)
+        for doubt in label_doubts(labels) if label not in lost else ():
+            print_line(f"  look at:  {label!r} {doubt.sentence(label)}")
+        if task == "classification" and (shares := class_shares(counts_of(labels))):
             print_line(f"  {shares}")
     stem = Path(source).stem if is_table_path(Path(source)) else role
     name = asking.answer("name", "Your party's name", stem)
     features = [column for column in columns if column.name not in {*id, label}]
     left_out = [] if events else _left_out(features, table_read, print_line)
-    apart = {*id, label, *(column.name for column in left_out)}
-    lost = {} if events else {name: lost[name] for name in lost if name not in apart}
+    apart = {*id, *(column.name for column in left_out)}
+    lost = {name: lost[name] for name in lost if name == label or not (events or name in apart)}
     for column_name, doubt in lost.items():
         print_line(f"  read so:  {column_name!r} {doubt.says}: {doubt.line(column_name)}")
     start = Start(

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,22 +20,29 @@ from dovetail.data.datasets import Seed, draw_rows, ids_of, read_ids, whole_numb
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
-from dovetail.data.kinds import ID, TEXT, Column
+from dovetail.data.kinds import ID, TEXT, Column, Doubt, doubts, texts_of
 from dovetail.data.partitions import Partitioned
 from dovetail.data.party import Alignment, Federation, PartyData
 from dovetail.data.preprocessing import Input, TableEncoder
 from dovetail.data.stored import put_away
+from dovetail.data.survey import LOOKED_AT
 from dovetail.data.tables import Table, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
+from dovetail.data.wording import share_text
 from dovetail.errors import ConfigError, DataError, MissingColumnError
 from dovetail.files import closed
 from dovetail.settings.encode import Asked, Encode, is_file
 from dovetail.settings.events import EventsSection
-from dovetail.settings.labels import Kind
+from dovetail.settings.labels import Kind, label_columns
 from dovetail.settings.sources import is_database_url, is_query, is_table_path
 
 #: The block of images.
 IMAGES = "images"
+
+#: Texts that commonly mean no value, in small letters.
+_NO_VALUE = frozenset({"na", "n/a", "n.a.", "nan", "null", "none", "-", "--", "."})
+#: What ``encode`` may say of a label.
+OF_LABEL = {"missing", "lowercase"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +62,7 @@ class PartyTable:
         index_date: (N,) days from which on nothing of a row may be known; None: not told.
         images: (N, C, H, W) pictures of the table's samples; None without any beside it.
         weights: (N,) how much a row counts in a label owner's own models; None: all alike.
+        label_encode: column of the label -> how it is read, of those that are not as they look.
     """
 
     name: str
@@ -66,6 +76,7 @@ class PartyTable:
     index_date: Column | None = None
     images: Tensor | None = None
     weights: Tensor | None = None
+    label_encode: Mapping[str, Encode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", put_away(self.ids, self.name))
@@ -92,6 +103,13 @@ class PartyTable:
         in_blocks = {column for columns in self.blocks.values() for column in columns}
         matched = self.x.select(patterns)
         return tuple(each for each in matched if each in in_blocks or not in_blocks)
+
+    @property
+    def label_about(self) -> dict[str, Any]:
+        """How its label is read, as a model keeps it; nothing of one that is as it looks."""
+        asked = self.label_encode.items()
+        read = {name: each.model_dump(mode="json", exclude_unset=True) for name, each in asked}
+        return {"label_encode": read} if read else {}
 
     def labelled_rows(self) -> np.ndarray:
         """(L,) rows that have a label, in order."""
@@ -239,7 +257,9 @@ def read_party_table(
     Raises:
         DataError: naming the party, its table, the column and what to do.
     """
-    meaning = _Meaning(id, label, columns, blocks, matching or {}, truth, index_date, events)
+    meaning = _Meaning(
+        id, label, columns, blocks, matching or {}, truth, index_date, events, encode or {}
+    )
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
@@ -271,13 +291,43 @@ def _asking(
         DataError: a column that it does not use.
     """
     used = [name for names in table.blocks.values() for name in names]
-    for name in encode:
+    columns = {name: each for name, each in encode.items() if name not in table.label_encode}
+    for name in columns:
         if name not in used:
             raise DataError(f"encode names {name!r}, which it does not use{nearest(name, used)}")
     assert isinstance(table.x, Table)
     events = None if table.x.asked is None else table.x.asked.events
-    asked = Asked({name: each.within(folder) for name, each in encode.items()}, store, events)
+    asked = Asked({name: each.within(folder) for name, each in columns.items()}, store, events)
     return replace(table, x=table.x.asking(asked))
+
+
+def label_doubts(labels: Column) -> list[Doubt]:
+    """Doubts about a label: texts that commonly mean no value, and capitals; none of several.
+
+    >>> labels = np.array(["ja", "Ja", "NA", "nein"], dtype=object)
+    >>> label_doubts(Column(labels, np.zeros(4, dtype=bool), TEXT))[0].line("y")
+    'y = { missing = ["NA"], lowercase = true }'
+    """
+    if labels.values.ndim > 1:
+        return []
+    labels = labels.take(np.arange(min(len(labels.values), LOOKED_AT)))
+    rows_of = Counter(texts_of(labels)[~labels.missing].tolist())
+    none = [text for text in rows_of if text.lower() in _NO_VALUE]
+    missing = (*labels.reading.missing, *none)
+    found = [
+        each
+        for each in doubts(replace(labels.reading, missing=missing), rows_of)
+        if each.encode.keys() <= OF_LABEL and each.encode != {"missing": [*missing]}
+    ]
+    if not none:
+        return found
+    share = share_text(sum(rows_of[text] for text in none), sum(rows_of.values()))
+    says = f"{share} of it is {', '.join(map(repr, none))}; if that means no value"
+    encode: dict[str, Any] = {"missing": missing}
+    encode |= {"lowercase": True} if labels.reading.lowercase else {}
+    for each in found:
+        says, encode = f"{says}; {each.says}", {**encode, **each.encode}
+    return [Doubt(says, encode)]
 
 
 def whole_images(x: Tensor) -> ImageInput:
@@ -360,6 +410,23 @@ class _Meaning:
     truth: str | None
     index_date: str | None
     events: EventsSection | None = None
+    encode: Mapping[str, Encode] = field(default_factory=dict)
+
+    def label_encode(self) -> dict[str, Encode]:
+        """Column of the label -> how it is read, of those that ``encode`` names.
+
+        Raises:
+            DataError: by a key that a label does not have.
+        """
+        names = () if self.label is None else (self.label, *label_columns(self.label))
+        asked = {name: self.encode[name] for name in names if name in self.encode}
+        for name, each in asked.items():
+            if odd := sorted(each.model_fields_set - OF_LABEL):
+                raise DataError(
+                    f"encode of the label {name!r} takes missing and lowercase, got "
+                    f"{', '.join(odd)}; leave {'it' if len(odd) == 1 else 'them'} out"
+                )
+        return asked
 
 
 def _read(
@@ -404,7 +471,8 @@ def _by_sample(table: Table, meaning: _Meaning) -> Table:
     named = (*label, *meaning.matching.values(), meaning.truth, meaning.index_date)
     kept = [*dict.fromkeys(each for each in named if each is not None)]
     found = Events.of(section, table, kept)
-    return found.by_sample(table, kept).asking(Asked({}, events=found))
+    labelled = table.asking(Asked(meaning.label_encode()))
+    return found.by_sample(labelled, kept).asking(Asked({}, events=found))
 
 
 def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
@@ -415,7 +483,8 @@ def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
     special = [*id_columns, *([label] if label is not None else [])]
     if len(set(special)) < len(special):
         raise DataError(f"id and label must be different columns, got {special}")
-    labels = whole_numbers(table.label(label)) if label is not None else None
+    read_so = meaning.label_encode()
+    labels = None if label is None else whole_numbers(table.asking(Asked(read_so)).label(label))
     matched = {called: table.column(column) for called, column in meaning.matching.items()}
     known = None if truth is None else table.column(truth, TEXT)
     index_date = None if meaning.index_date is None else table.column(meaning.index_date)
@@ -435,7 +504,9 @@ def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
     repeated = sorted({column for column in named if named.count(column) > 1})
     if repeated:
         raise DataError(f"column {repeated[0]!r} is in two blocks; name it in one")
-    return PartyTable(name, ids, features, chosen, label, labels, matched, known, index_date)
+    return PartyTable(
+        name, ids, features, chosen, label, labels, matched, known, index_date, label_encode=read_so
+    )
 
 
 def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:

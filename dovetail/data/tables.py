@@ -170,16 +170,20 @@ class Table:
         return column if self.rows is None else column.take(self.rows)
 
     def label(self, name: str) -> Column:
-        """A column of labels: text that the source calls text stays as it is written.
+        """A column of labels: text that the source calls text stays as it is written, or as a
+        party asks.
 
         Raises:
             MissingColumnError: no such column.
         """
         if (composed(name) is not None and name not in self.names) or self.source.delimiter:
             return self.column(name)
-        stored = self.stored(name)
-        decided = self.source.decided(name, ())
-        return kinds.convert(stored, decided) if decided.kind == "boolean" else stored
+        stored, reading = self.stored(name), self.reading(name)
+        if reading.kind == "boolean":
+            return kinds.convert(stored, reading)
+        if reading.as_written:
+            return stored
+        return kinds.convert(stored, replace(reading, kind="text") if stored.is_text else reading)
 
     def has(self, label: str | None) -> bool:
         """Whether the columns of a label are here."""

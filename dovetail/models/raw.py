@@ -10,18 +10,24 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.data.datasets import ids_of
 from dovetail.data.frames import Frame, table_from_frame
-from dovetail.data.kinds import ID, TEXT
+from dovetail.data.kinds import ID
 from dovetail.data.partytables import images_of
+from dovetail.data.saving import read_saved
 from dovetail.errors import DataError, ModelError
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.networks import Shape
 from dovetail.models.owners import OwnersSpec
 from dovetail.models.specs import NetworkSpec
+from dovetail.settings.encode import Asked, Encode
+
+#: Column of the label -> how it was read in training.
+_LABEL = TypeAdapter(dict[str, Encode])
 
 
 class Takes(Protocol):
@@ -228,7 +234,8 @@ def _read_table(
     x = {name: each.transform(table, allow_unseen=allow_unseen) for name, each in tables.items()}
     known = model.about.get("label")
     name = label if label is not None or not table.has(known) else str(known)
-    labels = None if name is None else _labels_of(model.task, table, name)
+    asked = read_saved(_LABEL, model.about.get("label_encode", {}), "label_encode of the model")
+    labels = None if name is None else _labels_of(model.task, table.asking(Asked(asked)), name)
     exposure = _exposure_of(model.task, table)
     far = tuple(clause for encoder in tables.values() for clause in encoder.far(table))
     if id_column is None:
@@ -244,7 +251,7 @@ def _labels_of(task: dd.Task, table: dd.Table, name: str) -> dd.Column:
     if isinstance(task, dd.Classification) and name in table.names:
         has_words = set(task.classes) != {"false", "true"}
         if has_words and isinstance(task.classes[0], str):
-            return table.column(name, TEXT)
+            return table.column(name, replace(table.reading(name), kind="text"))
     return table.column(name)
 
 

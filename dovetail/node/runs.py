@@ -536,6 +536,7 @@ class Runs:
         self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
         make_folder(folder.parent)
         about = {"run": run, "driver": driver, **({"proposal": proposal} if proposal else {})}
+        about |= self._site.table.label_about
         replace(model, about={**model.about, **about}).save(folder)
         if isinstance(model, Model):
             renew(folder)

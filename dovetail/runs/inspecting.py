@@ -13,7 +13,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data import coverage, kinds
 from dovetail.data.coverage import Overlaps, Part, hides
-from dovetail.data.partytables import IMAGES
+from dovetail.data.partytables import IMAGES, label_doubts
 from dovetail.data.preprocessing import read_as
 from dovetail.data.survey import LOOKED_AT, texts_in
 from dovetail.methods.base import Site
@@ -77,6 +77,10 @@ def _read_as(site: Site) -> dict[str, str]:
         is_wide = len(table.names) > _SHOWN
         how = [words, *([] if is_wide else [f"{reading.rule} ({shown})"])]
         said[name] = "\n".join(["; ".join(how), *doubts])
+    labels, label = site.table.labels, site.table.label
+    if labels is not None and label is not None and (found := label_doubts(labels)):
+        sentences = [doubt.sentence(label, python=not site.path.is_file()) for doubt in found]
+        said[label] = "\n".join(["the label", *sentences])
     return said
 
 

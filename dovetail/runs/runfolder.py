@@ -21,6 +21,7 @@ from torch import Tensor
 from dovetail.errors import CheckpointError, ConfigError
 from dovetail.files import not_written
 from dovetail.methods import outcome as outcomes
+from dovetail.methods.base import Site
 from dovetail.models import Model
 from dovetail.models.card import renew_all
 from dovetail.models.folders import NAME as KEYS
@@ -121,6 +122,7 @@ class RunFolder:
         id: distinguishes this run from others of the same settings; a resumed run has that of the
             run it goes on with.
         keys: where a site keeps what reads partners' answers; None: all parties are in one process.
+        sites: the parties that are here, of which the models' labels are.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class RunFolder:
         self._proposal = ""
         self._finished = False
         self.keys: Path | None = None
+        self.sites: Mapping[str, Site] = {}
         self.shared: Mapping[str, int] = {}
 
     def of_proposal(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
@@ -232,17 +235,23 @@ class RunFolder:
         text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
+    def _with_label(self, model: Model) -> Model:
+        """The model with how its party's label is read."""
+        if model.party not in self.sites:
+            return model
+        return replace(model, about={**model.about, **self.sites[model.party].table.label_about})
+
     def keep_variant(self, variant: str, outcome: outcomes.Outcome) -> None:
         """Keep what a variant gave."""
         if variant == self._method:
             for party, model in outcome.models.items():
                 if self._proposal:
                     model = replace(model, about={**model.about, "proposal": self._proposal})
-                model.save(self.path / "models" / party)
+                self._with_label(model).save(self.path / "models" / party)
             for party, bottom in outcome.bottoms.items():
                 bottom.save(self.path / "models" / party)
             if outcome.joint is not None:
-                outcome.joint.save(self.path / "models" / JOINT)
+                self._with_label(outcome.joint).save(self.path / "models" / JOINT)
                 if outcome.keys:
                     self._save_keys(outcome.joint, outcome.keys)
         done = {

@@ -278,7 +278,7 @@ class _Opened:
             RunFolder(folder, settings, seed=seed, method=run.method, **sizes) as kept,
             self.talk.epochs(title) as progress,
         ):
-            kept.shared = self.loaded.shared
+            kept.shared, kept.sites = self.loaded.shared, self.loaded.sites
             if summary is not None:
                 summary.unlink(missing_ok=True)
             if driver is not None:

@@ -276,20 +276,37 @@ def test_what_could_be_read_in_another_way_is_printed_by_init_inspect_and_train(
     assert "-999" not in dovetail("inspect", "bank.toml").out
 
 
-def test_a_number_to_predict_beside_texts_is_one_once_the_query_is_pasted(
+def test_a_number_to_predict_beside_texts_is_one_as_init_writes_it(
     dovetail: Any, tmp_path: Path
 ) -> None:
     write(tmp_path / "bank.csv", income=mostly(lambda row: f"{row * 7.5}", "NA", "n.a."))
-    first = dovetail("init", "--table", "bank.csv", "--label", "income", "-y")
-    assert "60 rows have one: classification" in first.out
-    (option,) = re.findall(r"look at:  'income' 5.0 % of it is text.* --table (\".*\")", first.out)
-    query = shell_word(option)
-    made = dovetail(
-        "init", "--table", query, "--label", "income", "--name", "bank", "--force", "-y"
-    )
+    made = dovetail("init", "--table", "bank.csv", "--label", "income", "--name", "bank", "-y")
     assert "57 rows have one: regression" in made.out
+    assert "read so:  'income' 5.0 % of it is text" in made.out
     site = open_site(tmp_path / "bank.toml")
     assert site.table.required_labels.missing.sum() == 3
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_a_label_in_capitals_and_without_a_value_is_read_as_the_pasted_line_says(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    answers = ["ja", "nein", "Ja", "nein", "NA", "JA", "nein", "ja", "nein", "nein"] * 6
+    write(tmp_path / "bank.csv", kauft=answers)
+    words = '\'kauft\' 10.0 % of it is \'NA\'; if that means no value; "ja", "Ja", "JA" differ in'
+    assert (
+        f"look at:  {words}"
+        in dovetail("init", "--table", "bank.csv", "--label", "kauft", "-y").out
+    )
+    party = tmp_path / "bank.toml"
+    paste_encode(party, dovetail("inspect", "bank.toml").out, "kauft")
+    assert "bank has the classes nein 55.6 %, ja 44.4 %" in dovetail("inspect", "bank.toml").out
+    done = dovetail("train", "run.toml", "--set", "test=0.3", "-q")
+    assert done.code == 0, done.err
+    model = tmp_path / "out" / "run" / "models" / "bank"
+    done = dovetail("predict", model, "bank.csv", "--out", "said.csv")
+    assert "against the column 'kauft' (54 of 60 rows have it)" in done.err
+    assert "count as wrong" not in done.err
 
 
 def test_a_line_of_encode_is_toml_whatever_the_names_are() -> None:

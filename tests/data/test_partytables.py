@@ -13,7 +13,9 @@ from PIL import Image
 
 from dovetail import data as dd
 from dovetail.data import PartyTable, read_party_table
+from dovetail.data.partytables import label_doubts
 from dovetail.errors import DataError
+from dovetail.settings.encode import Encode
 
 COLUMNS: dict[str, Any] = {
     "person": np.array(["P-3", "P-1", "P-2"], dtype=object),
@@ -95,6 +97,33 @@ def test_taking_rows_takes_them_everywhere(folder: Path) -> None:
     assert table.x.column("age").values.tolist() == [20, 30]
     assert table.labels is not None
     assert table.labels.missing.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("source", ["labels.csv", "labels.parquet"])
+def test_a_label_is_read_as_the_partys_file_says(tmp_path: Path, source: str) -> None:
+    answers = np.array(["ja", "Ja", "nein", "NA", "-"], dtype=object)
+    dd.write_table(tmp_path / source, {"person": np.arange(5), "a": np.ones(5), "y": answers})
+    plain = read(tmp_path, source, label="y")
+    assert plain.label_about == {}
+    (doubt,) = label_doubts(plain.required_labels)
+    assert doubt.line("y") == 'y = { missing = ["NA", "-"], lowercase = true }'
+    table = read(tmp_path, source, label="y", encode={"y": Encode(**doubt.encode)})
+    assert table.required_labels.values.tolist() == ["ja", "ja", "nein", "", ""]
+    assert table.labelled_rows().tolist() == [0, 1, 2]
+    assert label_doubts(table.required_labels) == []
+    assert table.label_about == {"label_encode": {"y": {"missing": ["NA", "-"], "lowercase": True}}}
+
+
+def test_a_label_of_numbers_beside_a_declared_text_has_numbers(tmp_path: Path) -> None:
+    codes = np.array(["0", "1", "NA", "1"], dtype=object)
+    dd.write_table(tmp_path / "y.csv", {"person": np.arange(4), "y": codes})
+    table = read(tmp_path, "y.csv", label="y", encode={"y": Encode(missing=("NA",))})
+    assert table.fit_task(kind="classification") == dd.Classification((0, 1))
+
+
+def test_what_encode_cannot_say_of_a_label_is_refused(folder: Path) -> None:
+    words = "encode of the label 'sick' takes missing and lowercase, got kind; leave it out"
+    refuse(folder, words, label="sick", encode={"sick": Encode(kind="category")})
 
 
 def test_rows_are_encoded_as_their_columns_are_and_labels_as_the_task_says(folder: Path) -> None:
