@@ -248,7 +248,8 @@ def check_labels(described: Mapping[str, Description], *, section: str) -> None:
         if described[party].classes != described[first].classes:
             what = "labels" if _several(described[first].classes) else "classes"
             raise ConfigError(
-                f"{first!r} and {party!r} number their {what} in different orders; sort both"
+                f"{first!r} and {party!r} number their {what} in different orders; sort both, and "
+                "give both the same positive class, where one names it"
             )
 
 

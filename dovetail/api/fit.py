@@ -78,8 +78,8 @@ def fit(
         device: where to compute: "cpu", "cuda", ...
         compute: "bf16": products of layers in bfloat16, where the processor has it.
         class_weights: how much each class counts in training: "balanced", or class -> weight.
-        threshold: of two classes, what the probability from which the second is predicted is chosen
-            for on validation rows: "f1", "cost", or a table such as {"goal": "recall",
+        threshold: of two classes, what the probability from which the positive one is predicted is
+            chosen for on validation rows: "f1", "cost", or a table such as {"goal": "recall",
             "precision": 0.8}.
         calibrate: on validation rows: "temperature" or "isotonic", and with them sets and intervals
             (``predict(x, coverage=0.9)``); "conformal": these alone.

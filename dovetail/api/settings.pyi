@@ -378,6 +378,7 @@ class Encode(TypedDict, total=False):
     missing: Sequence[str]
     without: Sequence[str]
     lowercase: bool
+    positive: str | int | None
     model: str | None
     arguments: Mapping[str, str | int | float | bool]
     size: int

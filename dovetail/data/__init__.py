@@ -37,6 +37,7 @@ from dovetail.data.task import (
     check_classes,
     encode_labels,
     fit_task,
+    in_order,
     shared_json,
     spelled_alike,
     task_from_json,

@@ -42,7 +42,7 @@ IMAGES = "images"
 #: Texts that commonly mean no value, in small letters.
 _NO_VALUE = frozenset({"na", "n/a", "n.a.", "nan", "null", "none", "-", "--", "."})
 #: What ``encode`` may say of a label.
-OF_LABEL = {"missing", "lowercase"}
+OF_LABEL = {"missing", "lowercase", "positive"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,11 @@ class PartyTable:
         read = {name: each.model_dump(mode="json", exclude_unset=True) for name, each in asked}
         return {"label_encode": read} if read else {}
 
+    @property
+    def positive(self) -> str | int | None:
+        """Of two classes the one that its file calls positive."""
+        return next((each.positive for each in self.label_encode.values()), None)
+
     def labelled_rows(self) -> np.ndarray:
         """(L,) rows that have a label, in order."""
         return np.flatnonzero(~self.required_labels.missing)
@@ -119,7 +124,8 @@ class PartyTable:
         """Task that fits its labels."""
         labels, label = self.required_labels, str(self.label)
         values, missing = labels.values, labels.missing
-        return fit_task(values, missing, kind=kind, label=label, party=self.name)
+        positive, party = self.positive, self.name
+        return fit_task(values, missing, kind=kind, label=label, party=party, positive=positive)
 
     def encoded_labels(self, task: Task, *, unseen: bool = False) -> Tensor:
         """(N,) its labels as this task has them; see ``encode_labels``.
@@ -295,6 +301,8 @@ def _asking(
     for name in columns:
         if name not in used:
             raise DataError(f"encode names {name!r}, which it does not use{nearest(name, used)}")
+        if columns[name].positive is not None:
+            raise DataError(f"encode of {name!r}: positive is for the label; leave it out")
     assert isinstance(table.x, Table)
     events = None if table.x.asked is None else table.x.asked.events
     asked = Asked({name: each.within(folder) for name, each in columns.items()}, store, events)
@@ -423,7 +431,7 @@ class _Meaning:
         for name, each in asked.items():
             if odd := sorted(each.model_fields_set - OF_LABEL):
                 raise DataError(
-                    f"encode of the label {name!r} takes missing and lowercase, got "
+                    f"encode of the label {name!r} takes missing, lowercase and positive, got "
                     f"{', '.join(odd)}; leave {'it' if len(odd) == 1 else 'them'} out"
                 )
         return asked
@@ -572,12 +580,7 @@ def split_sites(
     del drawn
     train_table = owner_table.take(train_rows)
     assert train_table.labels is not None
-    task = fit_task(
-        train_table.labels.values,
-        train_table.labels.missing,
-        kind=kind,
-        label=owner_table.label,
-    )
+    task = train_table.fit_task(kind=kind)
     inputs = {name: fit(train_table if name == owner else table) for name, table in tables.items()}
     # Labels that another party may have stay unused.
     others = [table.encoded(inputs[name]) for name, table in tables.items() if name != owner]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -161,6 +161,7 @@ def fit_task(
     kind: Kind,
     label: str,
     party: str | None = None,
+    positive: str | int | None = None,
 ) -> Task:
     """The task that a training label column poses.
 
@@ -170,18 +171,52 @@ def fit_task(
         kind: of the task.
         label: the column's name, for errors.
         party: whose column, for errors; None: of nobody in particular.
+        positive: see ``in_order``.
 
     Raises:
         DataError: no label, one class only, or a label that is text or infinite where a number is
             needed.
     """
     try:
-        return _task(values[~missing], kind, label=label)
+        return _task(values[~missing], kind, label=label, positive=positive)
     except DataError as error:
         raise DataError(f"party {party!r}: {error}" if party else str(error)) from None
 
 
-def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
+#: Names, in small letters, of classes that say yes, of which some are before "no" in order.
+_YES = frozenset({"yes", "y", "true", "ja", "j", "da", "igen", "evet", "positive", "pos"})
+
+
+def in_order(
+    classes: Iterable[str | int], positive: str | int | None = None
+) -> tuple[str | int, ...]:
+    """Classes in order; of two the positive one is second: thresholds, precision and recall are of
+    it.
+
+    Args:
+        classes: in order.
+        positive: its name; None: the one that says yes, else the second. By names alone all
+            parties agree, and learn nothing of rows.
+
+    Raises:
+        DataError: no class of two is called so.
+
+    >>> in_order(["ja", "nein"]), in_order(["no", "yes"]), in_order(["bad", "good"], "bad")
+    (('nein', 'ja'), ('no', 'yes'), ('good', 'bad'))
+    """
+    ordered = tuple(classes)
+    are_positive = [str(each).lower() in _YES for each in ordered]
+    if positive is not None:
+        are_positive = [str(each) == str(positive) for each in ordered]
+        if len(ordered) != 2 or not any(are_positive):
+            raise DataError(
+                f"positive = {positive!r} must be one of two classes; the label has "
+                f"{list(ordered[:20])}"
+            )
+    return ordered[::-1] if are_positive == [True, False] else ordered
+
+
+def _task(present: np.ndarray, kind: Kind, *, label: str, positive: str | int | None) -> Task:
     if not len(present):
         raise DataError(f"label {label!r} has no value in the training rows")
     if kind == "classification":
@@ -192,7 +227,9 @@ def _task(present: np.ndarray, kind: Kind, *, label: str) -> Task:
                 f"label {label!r} has one class only ({classes[0]!r}) in the training rows; "
                 "a classifier needs at least two"
             )
-        return Classification(classes)
+        return Classification(in_order(classes, positive))
+    if positive is not None:
+        raise DataError(f"positive = {positive!r} is of classes, and label {label!r} is of {kind}")
     several = composed(label)
     if kind in ("multilabel", "multitarget"):
         width = present.shape[1]

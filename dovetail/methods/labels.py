@@ -99,9 +99,9 @@ def local_classes(site: Site, section: Any) -> tuple[str | int, ...]:
     labels = site.table.required_labels
     present = labels.values[~labels.missing]
     if section.classes:
-        return tuple(section.classes)
+        return dd.in_order(section.classes, site.table.positive)
     dd.check_classes(present, label=str(site.table.label))
-    return tuple(distinct(present)[0].tolist())
+    return dd.in_order(distinct(present)[0].tolist(), site.table.positive)
 
 
 def scaled(
@@ -171,7 +171,13 @@ def common_task(
         raise ConfigError(
             f"{where}: the {whose} classes are numbers and texts: {sorted(map(str, classes))}"
         )
-    return dd.Classification(tuple(np.unique(list(classes)).tolist()))
+    positive = {site.table.positive for site in sites.values()}
+    if len(positive) > 1:
+        raise ConfigError(
+            f"{where}: positive is not the same class at all: {sorted(map(str, positive))}; give "
+            "all the same below [party.encode]"
+        )
+    return dd.Classification(dd.in_order(np.unique(list(classes)).tolist(), *positive))
 
 
 def common_labels(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Task | None:

@@ -89,7 +89,8 @@ def _view(run: Run, seed: Seed, party: str, judged_rows: Judged) -> dict[str, An
         if name in scores:
             low, high = judged_rows.intervals.get(name, (None, None))
             interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-            body.append((NAMES[name], f"{scores[name]:.3f}", interval))
+            of = f" of {names[1]!r}" if name == "average_precision" and len(names) == 2 else ""
+            body.append((NAMES[name] + of, f"{scores[name]:.3f}", interval))
     counts = judged_rows.confusion if len(judged_rows.confusion) == len(names) else []
     few = len(names) <= _MOST_CLASSES
     return {

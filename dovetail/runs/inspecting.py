@@ -100,10 +100,7 @@ def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
     if not len(rows):
         return None
     part = table.take(rows)
-    assert part.labels is not None
-    values, missing = part.labels.values, part.labels.missing
-    kind = site.party.task
-    task = dd.fit_task(values, missing, kind=kind, label=table.label, party=site.name)
+    task = part.fit_task(kind=site.party.task)
     data = part.encoded(site.fit_input(part), task)
     assert data.labels is not None
     return expected(site.name, data.joined(), data.labels, task, unlabelled=unlabelled)

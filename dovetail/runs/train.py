@@ -304,6 +304,9 @@ class _Opened:
                 )
                 for variant, outcome in variants:
                     kept.keep_variant(variant, outcome)
+                    for party, model in outcome.models.items() if variant == run.method else ():
+                        if model.decision is not None and len(model.classes) == 2:
+                            self.talk.print(f"{party}: {model.decision.text(model.classes[1])}")
                     for party, missed in outcome.missed.items():
                         self.talk.warn(f"{missed_text(party, missed)}; first in {missed['first']}")
                 if driver is not None:

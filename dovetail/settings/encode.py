@@ -25,6 +25,9 @@ class Encode(Section):
     missing: tuple[str, ...] = ()  # texts that stand for no value, besides "" and "?"
     without: tuple[str, ...] = ()  # taken out of a number's text: marks of thousands, units
     lowercase: bool = False  # of categories: those that differ in capitals alone are one
+    # of a label with two classes the one that thresholds, precision and recall are of; none: the
+    # one that says yes ("ja"), else the second in order
+    positive: str | int | None = Field(default=None, exclude_if=lambda value: value is None)
     # a frozen encoder: an .onnx file, or package.module:Name of an installed package
     model: str | None = None
     # what the class or function that is named is called with

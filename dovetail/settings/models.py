@@ -188,23 +188,23 @@ class CostGoal(Section):
     """The threshold with the least cost."""
 
     goal: Literal["cost"]  # least cost of all mistakes
-    # cost of predicting the second class for a row of the first
+    # cost of predicting the positive class for a row of the other
     false_positive: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    # cost of predicting the first class for a row of the second
+    # cost of predicting the other class for a row of the positive
     false_negative: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 class RecallGoal(Section):
     """The threshold with the highest recall at this precision."""
 
-    goal: Literal["recall"]  # highest recall of the second class
+    goal: Literal["recall"]  # highest recall of the positive class
     precision: float = Field(gt=0, le=1)  # at least this precision
 
 
 class F1Goal(Section):
     """The threshold of the best F1."""
 
-    goal: Literal["f1"] = "f1"  # the best F1 of the second class
+    goal: Literal["f1"] = "f1"  # the best F1 of the positive class
 
 
 Goal = Annotated[CostGoal | RecallGoal | F1Goal, Field(discriminator="goal")]

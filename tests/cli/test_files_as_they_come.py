@@ -309,6 +309,51 @@ def test_a_label_in_capitals_and_without_a_value_is_read_as_the_pasted_line_says
     assert "count as wrong" not in done.err
 
 
+@pytest.mark.usefixtures("brief_learners")
+@pytest.mark.parametrize("positive", [None, "nein"])
+def test_a_threshold_and_precision_are_of_the_class_that_says_yes_or_is_named(
+    dovetail: Any, tmp_path: Path, positive: str | None
+) -> None:
+    write(tmp_path / "bank.csv", kauft=["ja", "nein", "nein"] * 20)
+    party = write_party(tmp_path)
+    encode = "" if positive is None else f'[party.encode]\nkauft = {{ positive = "{positive}" }}\n'
+    party.write_text(party.read_text().replace('"bought"', '"kauft"') + encode)
+    named = positive or "ja"
+    (tmp_path / "run.toml").write_text(
+        'method = "best-alone"\nparties = ["bank.toml"]\ntest = 0.25\nthreshold = "f1"\n'
+    )
+    done = dovetail("train", "run.toml")
+    assert done.code == 0, done.err
+    assert f"bank: '{named}' is said from a probability of" in done.out + done.err
+    model = tmp_path / "out" / "run" / "models" / "bank"
+    assert f"'{named}' is said from" in dovetail("predict", model, "bank.csv").err
+    assert dovetail("report", "out/run", "--out", "page.html").code == 0
+    words = f"average precision of &#39;{named}&#39;"
+    assert words in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            'bought = { positive = "maybe" }',
+            r"'maybe' must be one of two classes; the label has \['no",
+        ),
+        ('age = { positive = "1" }', r"encode of 'age': positive is for the label; leave it out"),
+    ],
+)
+def test_a_positive_class_that_is_none_is_refused(
+    dovetail: Any, tmp_path: Path, line: str, words: str
+) -> None:
+    write(tmp_path / "bank.csv", age=[*map(str, range(60))])
+    party = write_party(tmp_path)
+    party.write_text(f"{party.read_text()}[party.encode]\n{line}\n")
+    (tmp_path / "run.toml").write_text('method = "best-alone"\nparties = ["bank.toml"]\n')
+    done = dovetail("train", "run.toml")
+    assert done.code == 2
+    assert re.search(words, done.err), done.err
+
+
 def test_a_line_of_encode_is_toml_whatever_the_names_are() -> None:
     import tomllib
 

@@ -122,7 +122,9 @@ def test_a_label_of_numbers_beside_a_declared_text_has_numbers(tmp_path: Path) -
 
 
 def test_what_encode_cannot_say_of_a_label_is_refused(folder: Path) -> None:
-    words = "encode of the label 'sick' takes missing and lowercase, got kind; leave it out"
+    words = (
+        "encode of the label 'sick' takes missing, lowercase and positive, got kind; leave it out"
+    )
     refuse(folder, words, label="sick", encode={"sick": Encode(kind="category")})
 
 

@@ -143,7 +143,8 @@ class Hyfem(HyfemRecord, Method):
         task = common_task(sites, "hyfem", "parties'", where=where, talk=talk)
         classes = run.settings("hyfem", HyfemSection).classes
         if classes and isinstance(task, dd.Classification):
-            task = dd.Classification(classes)
+            positive, *_ = (site.table.positive for site in sites.values())
+            task = dd.Classification(dd.in_order(classes, positive))
         return {name: data_of_site(site, task) for name, site in sites.items()}
 
     def local_data(self, site: Site) -> hyfem.HyfemData:
@@ -158,7 +159,7 @@ class Hyfem(HyfemRecord, Method):
         """Data of a coordinator, once its parties are here: no row, but all classes."""
         driver.wait()
         section = run.settings("hyfem", HyfemSection)
-        task: dd.Task = dd.Classification(section.classes)
+        task: dd.Task = dd.Classification(dd.in_order(section.classes))
         if section.label_scale is not None:
             task = scaled(section.label_scale, quantiles=section.task == "quantiles")
         if section.labels:
