@@ -15,10 +15,10 @@ import typer
 from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
+from dovetail.data.doubts import OF_LABEL, Doubt, label_doubts
 from dovetail.data.fitted import counts_of
-from dovetail.data.kinds import ID, Doubt, texts_of
+from dovetail.data.kinds import ID, texts_of
 from dovetail.data.other_kinds import refuse_workbook
-from dovetail.data.partytables import OF_LABEL, label_doubts
 from dovetail.data.survey import (
     EVENTS_FROM,
     Surveyed,

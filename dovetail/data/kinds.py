@@ -17,12 +17,10 @@ without sign and point (1E50) may be a code, and is a number only beside numbers
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,8 +28,6 @@ from unicodedata import is_normalized, normalize
 
 import numpy as np
 from pydantic import ConfigDict, Field
-
-from dovetail.data.wording import share_text
 
 if TYPE_CHECKING:
     from dovetail.settings.encode import Encode
@@ -64,6 +60,9 @@ ISO = (
 #: An exponent that a code may have: without sign, of digits without a point.
 BARE_EXPONENT = r"[+-]?[0-9]+[eE][0-9]+"
 LEADING_ZERO = r"0[0-9]+"
+
+#: What stands between thousands.
+MARKS = (",", ".", " ", "\xa0", "\u202f", "'", "’")
 
 #: Whole numbers of int64, written as it writes them.
 DIGITS = r"0|-?[1-9][0-9]{0,17}"
@@ -109,7 +108,7 @@ class Reading:
         """Description of the expected value, for errors."""
         if self.kind == "number":
             words = "a number" + (" with a decimal comma" if self.decimal == "," else "")
-            mark = next((each for each in self.without if each in _MARKS), "")
+            mark = next((each for each in self.without if each in MARKS), "")
             return words + (f" such as 1{mark}234{self.decimal}5" if mark else "")
         if self.format is None:
             return "a date (ISO 8601, such as 2026-01-31)"
@@ -256,15 +255,15 @@ def one_number(text: str, reading: Reading) -> float | None:
     if text in MISSING_TEXTS or text in reading.missing:
         return math.nan
     if reading.kind == "number":
-        return _bare(text, reading)
+        return bare(text, reading)
     return days(text) if reading.format is None else dated([text], reading.format)[0]
 
 
-def _bare(text: str, reading: Reading) -> float | None:
+def bare(text: str, reading: Reading) -> float | None:
     """A plain text as a number, without its marks of thousands and its unit.
 
     >>> german = Reading("number", decimal=",", without=(".", "%"))
-    >>> [_bare(text, german) for text in ("1.865,16", "2 %", "1865.16", ".5")]
+    >>> [bare(text, german) for text in ("1.865,16", "2 %", "1865.16", ".5")]
     [1865.16, 2.0, None, None]
     """
     if reading.without:
@@ -372,217 +371,6 @@ def of_type(kind: Kind, missing: Sequence[str] = ()) -> Reading:
     return Reading(kind, missing=tuple(missing), rule=f"the type of the source is {kind}")
 
 
-_SLASHED = re.compile(
-    r"([0-9]{1,2}|[0-9]{4})([./-])[0-9]{1,2}\2([0-9]{1,4})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?"
-)
-#: Values that are no numbers or dates, of so few rows and so few kinds, may stand for no value.
-_FEW_ROWS, _FEW_TEXTS = 0.2, 5
-#: Numbers that often stand for no value.
-_NINES = re.compile(r"(-9|[^0-9-]*99)9*([.,]0*)?[^0-9]*")
-#: So many different numbers may be codes, of which a letter is one more.
-_CODES = 10
-#: Ways to write numbers: the fraction's mark, and what stands between thousands.
-_WRITTEN: tuple[tuple[Literal[".", ","], str], ...] = (
-    *((".", ""), (".", ","), (",", ""), (",", ".")),
-    *((decimal, mark) for mark in (" ", "\xa0", "\u202f", "'", "’") for decimal in (".", ",")),
-)
-_MARKS = {mark for _, mark in _WRITTEN if mark}
-_UNITS = "%€$£¥"
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Doubt about a column that could be read in another way.
-
-    Attributes:
-        says: what was seen.
-        encode: what reads it that way: keys of the column in ``[party.encode]``; {}: none does.
-        loses: whether numbers or dates become categories as it is.
-    """
-
-    says: str
-    encode: Mapping[str, Any]
-    loses: bool = False
-
-    def line(self, name: str) -> str:
-        """The line of ``[party.encode]``.
-
-        >>> Doubt("", {"missing": ["NA", "\\\\N"]}).line("net income")
-        '"net income" = { missing = ["NA", "\\\\\\\\N"] }'
-        """
-        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-        keys = ", ".join(f"{each} = {_toml(value)}" for each, value in self.encode.items())
-        return f"{key} = {{ {keys} }}"
-
-    def sentence(self, name: str, *, python: bool = False) -> str:
-        """Sentence on what was seen, and what to write to have it read the other way."""
-        if not self.encode:
-            return self.says
-        if python:
-            return f"{self.says}: dovetail.Party(..., encode={ {name: dict(self.encode)} })"
-        return f"{self.says}: write below [party.encode]: {self.line(name)}"
-
-
-def _toml(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
-
-
-def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
-    """Doubts about a column that could be read in another way, from its different texts and the
-    rows of each."""
-    texts = [text for text in rows_of if text not in reading.missing]
-    found = looks(texts)
-    codes = _encode(reading, kind="category")
-    if reading.kind == "number":
-        if found.zeros:
-            return [Doubt("zeros before digits, as codes have; if it is one", codes)]
-        if found.points and found.bare:
-            return [Doubt("exponents without sign (1E50), as codes have; if it is one", codes)]
-        return _thousands_doubt(reading, texts) or _nines_doubt(reading, rows_of)
-    if reading.kind == "text" and texts:
-        if found.bare == found.number == found.present:
-            return [Doubt("if these are numbers", _encode(reading, kind="number"), loses=True)]
-        rows_of = {text: rows_of[text] for text in texts}
-        as_others = _date_doubt(reading, rows_of) or _number_doubt(reading, rows_of)
-        if as_others is not None:
-            return [as_others]
-    return _capitals_doubt(reading, texts)
-
-
-def _encode(reading: Reading, *missing: str, **keys: Any) -> dict[str, Any]:
-    """Keys of ``[party.encode]``, with these texts, too, for no value."""
-    keys["missing"] = [*reading.missing, *missing]
-    return {key: value for key, value in keys.items() if value}
-
-
-def _are_few(odd: Sequence[str], rows_of: Mapping[str, int]) -> bool:
-    """Whether these texts may stand for no value beside all others."""
-    num_odd = sum(rows_of[text] for text in odd)
-    few = num_odd <= max(1, _FEW_ROWS * sum(rows_of.values()))
-    return few and len(odd) <= min(_FEW_TEXTS, len(rows_of) - 2)
-
-
-def _thousands_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
-    """Numbers whose fractions may be thousands."""
-    mark = reading.decimal
-    shape = re.compile(rf"[+-]?[1-9][0-9]{{0,2}}([{mark}][0-9]{{3}})?|0")
-    marked = [text for text in texts if mark in text]
-    # Beside 777, 3.760 is a thousand: fractions with zeros at the end have a point in each row, and
-    # of those without, one in ten is shorter.
-    is_beside = mark == "," or len(marked) < len({*texts} - {"0"})
-    if reading.without or len(marked) < 2 or not is_beside or not all(map(shape.fullmatch, texts)):
-        return []
-    name, other = ("comma", ".") if mark == "," else ("point", ",")
-    says = f"three digits follow each {name}; if {marked[0]} is a thousand or more"
-    return [Doubt(says, _encode(reading, kind="number", decimal=other, without=[mark]))]
-
-
-def _nines_doubt(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
-    """Nines alone, such as -999, in several rows and farther from the others than these reach."""
-    nines = [text for text, num in rows_of.items() if num > 1 and _NINES.fullmatch(text)]
-    if not nines:
-        return []
-    read = {text: _bare(text, reading) for text in rows_of if text not in reading.missing}
-    number_of = {text: each for text, each in read.items() if each is not None}
-    others = [each for text, each in number_of.items() if text not in nines and math.isfinite(each)]
-    low, high = min(others, default=0.0), max(others, default=0.0)
-    reach = 1.5 * (high - low)
-    far = [t for t in nines if t in number_of and abs(number_of[t] - (low + high) / 2) > reach > 0]
-    if not far:
-        return []
-    num_rows = sum(rows_of[text] for text in far)
-    says = f"{num_rows:,} rows have {' and '.join(far)}, far from all others; if it is no value"
-    keys: dict[str, Any] = {}
-    if replace(reading, missing=()) != NUMBERS:
-        keys = {"kind": "number", "decimal": reading.decimal, "without": [*reading.without]}
-    return [Doubt(says, _encode(reading, *far, **keys))]
-
-
-def _forms(text: str) -> list[str]:
-    """Formats that a text is a date in, day first; "" is ISO 8601."""
-    if days(text) is not None:
-        return [""]
-    written = _SLASHED.fullmatch(text)
-    if written is None:
-        return []
-    first, mark, last, time, seconds = written.groups()
-    year = "%Y" if len(last) == 4 else "%y"
-    orders = ["%Y/%m/%d"] if len(first) == 4 else [f"%d/%m/{year}", f"%m/%d/{year}"]
-    clock = " %H:%M" * (time is not None) + ":%S" * (seconds is not None)
-    forms = [order.replace("/", mark) + clock for order in orders]
-    return [form for form in forms if dated([text], form)[0] is not None]
-
-
-def _date_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
-    """Dates in another format than ISO 8601, in several, or beside few other texts."""
-    forms = {text: _forms(text) for text in rows_of}
-    num_texts = Counter(form for each in forms.values() for form in each)
-    odd = [text for text in rows_of if not forms[text]]
-    if not num_texts or not _are_few(odd, rows_of):
-        return None
-    ((best, most),) = num_texts.most_common(1)
-    # What has digits, but for 00.00.0000, is another way to write a date.
-    apart = [text for text in rows_of if best not in forms[text] and re.search("[1-9]", text)]
-    if apart:
-        ways = {*forms[apart[0]]}
-        one = next(text for text in rows_of if best in forms[text] and ways.isdisjoint(forms[text]))
-        says = f"has dates written in several ways, such as {_toml(one)} and {_toml(apart[0])}"
-        return Doubt(f"{says}; write all as YYYY-MM-DD", {}, loses=True)
-    either = " (or month first: all fit both)" if [*num_texts.values()].count(most) > 1 else ""
-    encode = _encode(reading, *odd, kind="date", format=best)
-    return Doubt(f"{_seems(odd, rows_of)} dates{either}", encode, loses=True)
-
-
-def _seems(odd: Sequence[str], rows_of: Mapping[str, int]) -> str:
-    """Beginning of a sentence on what a column is, and the texts beside it."""
-    share = share_text(sum(rows_of[text] for text in odd), sum(rows_of.values()))
-    listed = ", ".join(map(_toml, odd))
-    return f"{share} of it is text: {listed}; the others are" if odd else "seems to be"
-
-
-def _number_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
-    """Numbers beside few other texts, or written with units or marks between thousands."""
-    units = [unit for unit in _UNITS if any(unit in text for text in rows_of)]
-    best: tuple[list[str], Literal[".", ","], list[str]] | None = None
-    for decimal, mark in _WRITTEN:
-        marks = [mark] if mark and any(mark in text for text in rows_of) else []
-        if mark and not marks:
-            continue
-        how = Reading("number", decimal=decimal, without=(*marks, *units))
-        odd = [text for text in rows_of if _bare(text, how) is None]
-        if best is None or len(odd) < len(best[0]):
-            best = odd, decimal, [*marks, *units]
-    assert best is not None
-    odd, decimal, without = best
-    if not _are_few(odd, rows_of):
-        return None
-    keys: dict[str, Any] = {"without": without}
-    if without or decimal != reading.decimal:
-        keys = {"kind": "number", "decimal": "," if decimal == "," else None, "without": without}
-    says = f"{_seems(odd, rows_of)} numbers"
-    says += f" with {', '.join(map(_toml, without))}" if without else ""
-    says += " with a decimal comma" if decimal == "," and decimal != reading.decimal else ""
-    loses = not odd or len(rows_of) - len(odd) > _CODES
-    return Doubt(says, _encode(reading, *odd, **keys), loses)
-
-
-def _capitals_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
-    """Categories that differ in capitals alone."""
-    if reading.kind not in ("text", "category") or reading.lowercase:
-        return []
-    alike: dict[str, list[str]] = {}
-    for text in texts:
-        alike.setdefault(text.lower(), []).append(text)
-    most = max(alike.values(), key=len, default=[])
-    if len(most) < 2:
-        return []
-    listed = ", ".join(map(_toml, most[:3]))
-    kind = "category" if reading.kind == "category" else None
-    says = f"{listed} differ in capitals alone and are {len(most)} categories; to have them as one"
-    return [Doubt(says, _encode(reading, kind=kind, lowercase=True))]
-
-
 # --- A column by its kind ---------------------------------------------------------------------
 
 
@@ -646,7 +434,7 @@ def _numbers(column: Column, reading: Reading) -> Column:
         return Column(column.values, column.missing, reading)
     if column.is_date:
         return _all_unfit(column, reading)
-    return _parsed(column, reading, [_bare(text, reading) for text in _unique(column)])
+    return _parsed(column, reading, [bare(text, reading) for text in _unique(column)])
 
 
 def _dates(column: Column, reading: Reading) -> Column:

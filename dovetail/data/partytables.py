@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,18 +16,17 @@ from torch import Tensor
 
 from dovetail.data.databases import absolute_url, read_database, url_path
 from dovetail.data.datasets import Seed, draw_rows, ids_of, read_ids, whole_numbers
+from dovetail.data.doubts import OF_LABEL
 from dovetail.data.events import Events
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
-from dovetail.data.kinds import ID, TEXT, Column, Doubt, doubts, texts_of
+from dovetail.data.kinds import ID, TEXT, Column
 from dovetail.data.partitions import Partitioned
 from dovetail.data.party import Alignment, Federation, PartyData
 from dovetail.data.preprocessing import Input, TableEncoder
 from dovetail.data.stored import put_away
-from dovetail.data.survey import LOOKED_AT
 from dovetail.data.tables import Table, nearest, read_table
 from dovetail.data.task import Task, encode_labels, fit_task
-from dovetail.data.wording import share_text
 from dovetail.errors import ConfigError, DataError, MissingColumnError
 from dovetail.files import closed
 from dovetail.settings.encode import Asked, Encode, is_file
@@ -38,11 +36,6 @@ from dovetail.settings.sources import is_database_url, is_query, is_table_path
 
 #: The block of images.
 IMAGES = "images"
-
-#: Texts that commonly mean no value, in small letters.
-_NO_VALUE = frozenset({"na", "n/a", "n.a.", "nan", "null", "none", "-", "--", "."})
-#: What ``encode`` may say of a label.
-OF_LABEL = {"missing", "lowercase", "positive"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,35 +300,6 @@ def _asking(
     events = None if table.x.asked is None else table.x.asked.events
     asked = Asked({name: each.within(folder) for name, each in columns.items()}, store, events)
     return replace(table, x=table.x.asking(asked))
-
-
-def label_doubts(labels: Column) -> list[Doubt]:
-    """Doubts about a label: texts that commonly mean no value, and capitals; none of several.
-
-    >>> labels = np.array(["ja", "Ja", "NA", "nein"], dtype=object)
-    >>> label_doubts(Column(labels, np.zeros(4, dtype=bool), TEXT))[0].line("y")
-    'y = { missing = ["NA"], lowercase = true }'
-    """
-    if labels.values.ndim > 1:
-        return []
-    labels = labels.take(np.arange(min(len(labels.values), LOOKED_AT)))
-    rows_of = Counter(texts_of(labels)[~labels.missing].tolist())
-    none = [text for text in rows_of if text.lower() in _NO_VALUE]
-    missing = (*labels.reading.missing, *none)
-    found = [
-        each
-        for each in doubts(replace(labels.reading, missing=missing), rows_of)
-        if each.encode.keys() <= OF_LABEL and each.encode != {"missing": [*missing]}
-    ]
-    if not none:
-        return found
-    share = share_text(sum(rows_of[text] for text in none), sum(rows_of.values()))
-    says = f"{share} of it is {', '.join(map(repr, none))}; if that means no value"
-    encode: dict[str, Any] = {"missing": missing}
-    encode |= {"lowercase": True} if labels.reading.lowercase else {}
-    for each in found:
-        says, encode = f"{says}; {each.says}", {**encode, **each.encode}
-    return [Doubt(says, encode)]
 
 
 def whole_images(x: Tensor) -> ImageInput:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.data.kinds import Column, Doubt, doubts, texts_of
+from dovetail.data.doubts import LOOKED_AT, Doubt, doubts
+from dovetail.data.kinds import Column, texts_of
 from dovetail.data.preprocessing import is_free_text
 from dovetail.data.tables import Table
 
@@ -66,10 +67,6 @@ class Surveyed:
     why_not: str = ""
     advice: str = ""
     rows_of_value: tuple[int, int] = (1, 1)
-
-
-#: So many rows say how a column is read.
-LOOKED_AT = 20_000
 
 
 def texts_in(table: Table, name: str) -> Counter[str]:

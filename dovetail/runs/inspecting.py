@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.data import coverage, kinds
+from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part, hides
-from dovetail.data.partytables import IMAGES, label_doubts
+from dovetail.data.doubts import LOOKED_AT, label_doubts
+from dovetail.data.doubts import doubts as doubts_of
+from dovetail.data.partytables import IMAGES
 from dovetail.data.preprocessing import read_as
-from dovetail.data.survey import LOOKED_AT, texts_in
+from dovetail.data.survey import texts_in
 from dovetail.methods.base import Site
 from dovetail.methods.facets.fits import Fit
 from dovetail.runs import situations as methods
@@ -72,7 +74,7 @@ def _read_as(site: Site) -> dict[str, str]:
         known = texts_in(table, name)
         shown = ", ".join(each[:20] for each in list(known)[:2])
         python = not site.path.is_file()
-        doubts = [doubt.sentence(name, python=python) for doubt in kinds.doubts(reading, known)]
+        doubts = [doubt.sentence(name, python=python) for doubt in doubts_of(reading, known)]
         # Of a wide table, columns that are read alike are one line.
         is_wide = len(table.names) > _SHOWN
         how = [words, *([] if is_wide else [f"{reading.rule} ({shown})"])]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dovetail import data as dd
-from dovetail.data.kinds import Doubt
+from dovetail.data.doubts import Doubt, doubts
 from dovetail.errors import DataError
 from dovetail.node.partyfile import open_site
 
@@ -364,7 +364,7 @@ def test_a_line_of_encode_is_toml_whatever_the_names_are() -> None:
 def test_a_comma_before_three_digits_may_part_thousands(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id;a\n" + "".join(f"{n};{n},234\n" for n in range(1, 30)))
     table = dd.read_table(tmp_path / "a.csv")
-    (doubt,) = dd.kinds.doubts(table.reading("a"), {"1,234": 1, "2,234": 1})
+    (doubt,) = doubts(table.reading("a"), {"1,234": 1, "2,234": 1})
     assert doubt.line("a") == 'a = { kind = "number", decimal = ".", without = [","] }'
 
 

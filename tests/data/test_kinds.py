@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import dovetail as dt
 from dovetail import data as dd
 from dovetail.data import kinds
+from dovetail.data.doubts import doubts
 from dovetail.data.frames import table_from_frame
 from dovetail.data.kinds import Reading
 from dovetail.data.preprocessing import Encode
@@ -502,7 +503,7 @@ def test_what_can_be_read_in_two_ways_is_remarked(
     tmp_path: Path, values: list[str], words: str
 ) -> None:
     table = column_csv(tmp_path, *values)
-    (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
+    (doubt,) = doubts(table.reading("a"), Counter(values))
     assert words in doubt.sentence("a")
 
 
@@ -524,14 +525,14 @@ def test_what_can_be_read_in_two_ways_is_remarked(
     ],
 )
 def test_what_is_most_likely_right_is_not_remarked(tmp_path: Path, values: list[str]) -> None:
-    assert kinds.doubts(column_csv(tmp_path, *values).reading("a"), Counter(values)) == []
+    assert doubts(column_csv(tmp_path, *values).reading("a"), Counter(values)) == []
 
 
 def test_a_line_keeps_what_the_partys_file_says(tmp_path: Path) -> None:
     values = ["1,5 %", "2 %", "NA", "-999 %", "-999 %"]
     encode = Encode(kind="number", decimal=",", without=("%",), missing=("NA",))
     table = column_csv(tmp_path, *values).asking(Asked({"a": encode}))
-    (doubt,) = kinds.doubts(table.reading("a"), Counter(values))
+    (doubt,) = doubts(table.reading("a"), Counter(values))
     line = 'a = { kind = "number", decimal = ",", without = ["%"], missing = ["NA", "-999 %"] }'
     assert doubt.line("a") == line
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dovetail import data as dd
 from dovetail.data import PartyTable, read_party_table
-from dovetail.data.partytables import label_doubts
+from dovetail.data.doubts import label_doubts
 from dovetail.errors import DataError
 from dovetail.settings.encode import Encode
 
