@@ -84,3 +84,7 @@ class PartyError(NetworkError):
     def __reduce__(self) -> tuple[type[PartyError], tuple[str, str]]:
         """Another process of a cluster raises it again."""
         return type(self), (self.party, self.cause)
+
+
+class RefusalError(PartyError):
+    """A party answered, from its own site, that it does not do what was asked."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Self, TypeVar
 
-from dovetail.errors import ConfigError, MessageError, NetworkError, PartyError
+from dovetail.errors import ConfigError, MessageError, NetworkError, PartyError, RefusalError
 from dovetail.network.checkpoint import Save, Saved
 from dovetail.network.connection import Link, Request
 from dovetail.network.control import Failed, Notice, Noticed
@@ -321,7 +321,7 @@ class _LinesEngine(Engine):
         except MessageError as error:
             raise PartyError(party, printable(str(error))) from None
         if isinstance(answer, Failed):
-            raise PartyError(party, printable(answer.cause))
+            raise RefusalError(party, printable(answer.cause))
         assert isinstance(answer, reply)
         heads = self._lines.heads
         message: Message = answer

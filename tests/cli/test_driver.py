@@ -317,6 +317,24 @@ def test_a_partner_that_a_run_ends_of_reads_so_in_its_own_terminal(
     lab.wait_for(rf"run \S+: 'clinic' ends the run: .*({why})")
 
 
+@pytest.mark.network
+def test_a_run_that_every_partner_refuses_ends_before_it_trains(federation: Clinics) -> None:
+    run = federation.write_run()
+    sealed = ("--set", "method=apfed", "--set", "baselines=[]", "--set", "seeds=[0, 1]")
+    allowed = '"align", "apfed-mixed", "tvfl"'
+    for name in ("lab", "registry"):
+        federation.dealt.change(f"{name}.toml", (allowed, f'{allowed}, "apfed"'))
+        federation.join(name)
+    driver = federation.start("train", run, "--out", "apart", *sealed)
+    assert driver.ended() == 2
+    # Each seed asks another number of each row, and a policy gives one.
+    why = "nobody helps: party 'lab': refuses 1 number a row: it has given 1 of a row before"
+    assert why in driver.printed()
+    of_seed = [federation.folder / "apart" / f"seed-{seed}" for seed in (0, 1)]
+    assert [(folder / "result.json").exists() for folder in of_seed] == [True, False]
+    assert not (of_seed[1] / "models").exists()
+
+
 # --- Aligning -------------------------------------------------------------------------------------
 
 

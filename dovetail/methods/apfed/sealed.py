@@ -44,7 +44,7 @@ from torch import Tensor
 
 from dovetail.data import SharedRows
 from dovetail.data.preprocessing import Input
-from dovetail.errors import ConfigError, MessageError, ModelError
+from dovetail.errors import ConfigError, MessageError, ModelError, RefusalError, TrainingError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
 from dovetail.methods.apfed.asked_rows import placed, rows_asked, rows_labelled
 from dovetail.methods.apfed.distil import AlignedRows
@@ -450,11 +450,21 @@ class Active(Driver):
         self.alone: tuple[dict[str, Fitted], Fitted] | None = None
 
     def ask_all(self, network: Engine) -> Epoch:
-        """Ask every partner, once."""
+        """Ask every partner, once.
+
+        Raises:
+            TrainingError: each answers that it does not; who is lost is done without.
+        """
         self.made = {party: self.question(party) for party in self.train.samples}
         requests = {party: message for party, (message, _) in self.made.items()}
         replies = network.ask(requests, Answered, timeout_s=self.timeout_s).fitting()
         self.lost |= {party: failure.cause for party, failure in replies.failures.items()}
+        refusals = [each for each in replies.failures.values() if isinstance(each, RefusalError)]
+        if refusals and len(refusals) == len(requests):
+            raise TrainingError(
+                f"nobody helps: {refusals[0]}; put that right there and train again, or train "
+                'alone: method = "best-alone"'
+            )
         for party, reply in replies.items():
             try:
                 self.read(party, reply)
