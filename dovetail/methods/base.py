@@ -21,6 +21,7 @@ from dovetail import alignment
 from dovetail import data as dd
 from dovetail.alignment.stored import digest
 from dovetail.cluster import computing_at
+from dovetail.data.wording import toml_text
 from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods.limits import names_samples
@@ -309,11 +310,16 @@ class Site:
         try:
             self.policy.check(algorithm, driver)
         except ConfigError as refusal:
-            named = algorithm in self.policy.section.algorithms
-            hint = (
-                "" if named else f"; its owner may add {algorithm!r} to algorithms of its [policy]"
-            )
-            raise ConfigError(f"party {self.name!r} {refusal} ({self.where}){hint}") from None
+            policy = self.policy.section
+            lines = []  # all that it takes, not one line after the other
+            if algorithm not in policy.algorithms:
+                lines.append(f"algorithms = {toml_text([*policy.algorithms, algorithm])}")
+            if policy.drivers is not None and driver not in policy.drivers:
+                lines.append(f"drivers = {toml_text([*policy.drivers, driver])}")
+            raise ConfigError(
+                f"party {self.name!r} {refusal} ({self.where}); its owner may write below "
+                f"[policy]: {' and '.join(lines)}"
+            ) from None
 
 
 S = TypeVar("S", bound=BaseModel)
