@@ -27,7 +27,7 @@ from dovetail.audit.measured import reported, reported_of
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part
 from dovetail.data.leaks import leaks
-from dovetail.data.wording import bytes_text, class_shares, count_text
+from dovetail.data.wording import bytes_text, class_shares, count_text, toml_key
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites, zeros_apart
@@ -225,7 +225,7 @@ def _blocks_of(fit: Fit, *, python: bool) -> Iterator[str]:
             continue
         yield f"  # in the party file of {party}, below [party]; columns = [...] goes"
         for name, columns in blocks.items():
-            yield f"  blocks.{name} = {json.dumps(list(columns), ensure_ascii=False)}"
+            yield f"  blocks.{toml_key(name)} = {json.dumps(list(columns), ensure_ascii=False)}"
 
 
 def _unwrapped(line: str) -> Text:

@@ -26,12 +26,19 @@ def card(
         data: labelled rows that it was not trained on.
         by: columns whose groups are scored apart.
     """
+    from dovetail.errors import DataError
+    from dovetail.files import taught
     from dovetail.models.card import card as make
     from dovetail.models.card import kept_heads, write_card
     from dovetail.models.model_folders import model_folder
     from dovetail.network.printable import visible
 
     folder = model_folder(model)
+    if data is not None and data.is_file() and taught(folder, data):
+        raise DataError(
+            f"{data} taught this model, and a card has scores of rows that did not; those of the "
+            "run's test rows are in it without DATA"
+        )
     columns = tuple(name.strip() for name in by.split(",")) if by else ()
     model_card = make(folder, rows=data, by=columns, label=label, heads=kept_heads(folder))
     write_card(folder, model_card)

@@ -218,6 +218,10 @@ class _Asking:
                 f"the party file of {here[0]!r} is here and others' are not; all partners are here "
                 "or all are elsewhere"
             )
+        if not here:
+            from dovetail.network.certificates import certificate_name
+
+            partners = tuple(map(certificate_name, partners))
         listen = answers.listen or "0.0.0.0:7443"
         return {"partners": partners, "here": bool(here), "listen": listen}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -23,7 +22,7 @@ from dovetail.data.kinds import (
     looks,
     texts_of,
 )
-from dovetail.data.wording import share_text
+from dovetail.data.wording import share_text, toml_key, toml_text
 
 #: So many rows say how a column is read.
 LOOKED_AT = 20_000
@@ -70,9 +69,8 @@ class Doubt:
         >>> Doubt("", {"missing": ["NA", "\\\\N"]}).line("net income")
         '"net income" = { missing = ["NA", "\\\\\\\\N"] }'
         """
-        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-        keys = ", ".join(f"{each} = {_toml(value)}" for each, value in self.encode.items())
-        return f"{key} = {{ {keys} }}"
+        keys = ", ".join(f"{each} = {toml_text(value)}" for each, value in self.encode.items())
+        return f"{toml_key(name)} = {{ {keys} }}"
 
     def sentence(self, name: str, *, python: bool = False) -> str:
         """Sentence on what was seen, and what to write to have it read the other way."""
@@ -81,11 +79,6 @@ class Doubt:
         if python:
             return f"{self.says}: dovetail.Party(..., encode={ {name: dict(self.encode)} })"
         return f"{self.says}: write below [party.encode]: {self.line(name)}"
-
-
-def _toml(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
 
 
 def doubts(reading: Reading, rows_of: Mapping[str, int]) -> list[Doubt]:
@@ -187,7 +180,9 @@ def _date_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
     if apart:
         ways = {*forms[apart[0]]}
         one = next(text for text in rows_of if best in forms[text] and ways.isdisjoint(forms[text]))
-        says = f"has dates written in several ways, such as {_toml(one)} and {_toml(apart[0])}"
+        says = (
+            f"has dates written in several ways, such as {toml_text(one)} and {toml_text(apart[0])}"
+        )
         return Doubt(f"{says}; write all as YYYY-MM-DD", {}, loses=True)
     either = " (or month first: all fit both)" if [*num_texts.values()].count(most) > 1 else ""
     encode = _encode(reading, *odd, kind="date", format=best)
@@ -197,7 +192,7 @@ def _date_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
 def _seems(odd: Sequence[str], rows_of: Mapping[str, int]) -> str:
     """Beginning of a sentence on what a column is, and the texts beside it."""
     share = share_text(sum(rows_of[text] for text in odd), sum(rows_of.values()))
-    listed = ", ".join(map(_toml, odd))
+    listed = ", ".join(map(toml_text, odd))
     return f"{share} of it is text: {listed}; the others are" if odd else "seems to be"
 
 
@@ -221,7 +216,7 @@ def _number_doubt(reading: Reading, rows_of: Mapping[str, int]) -> Doubt | None:
     if without or decimal != reading.decimal:
         keys = {"kind": "number", "decimal": "," if decimal == "," else None, "without": without}
     says = f"{_seems(odd, rows_of)} numbers"
-    says += f" with {', '.join(map(_toml, without))}" if without else ""
+    says += f" with {', '.join(map(toml_text, without))}" if without else ""
     says += " with a decimal comma" if decimal == "," and decimal != reading.decimal else ""
     loses = not odd or len(rows_of) - len(odd) > _CODES
     return Doubt(says, _encode(reading, *odd, **keys), loses)
@@ -237,7 +232,7 @@ def _capitals_doubt(reading: Reading, texts: Sequence[str]) -> list[Doubt]:
     most = max(alike.values(), key=len, default=[])
     if len(most) < 2:
         return []
-    listed = ", ".join(map(_toml, most[:3]))
+    listed = ", ".join(map(toml_text, most[:3]))
     kind = "category" if reading.kind == "category" else None
     says = f"{listed} differ in capitals alone and are {len(most)} categories; to have them as one"
     return [Doubt(says, _encode(reading, kind=kind, lowercase=True))]

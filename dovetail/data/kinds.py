@@ -560,7 +560,9 @@ def stored(values: np.ndarray, missing: np.ndarray | None = None) -> Column:
         micros = values.astype("datetime64[us]").astype(np.int64)
         return filled(micros.astype(np.float64) / DAY_US, missing | np.isnat(values), DATES)
     objects = values.astype(object)
-    missing = missing | np.array([each is None or each != each for each in objects], dtype=bool)
+    # NaN differs from itself; pandas' NA is neither equal to itself nor not, and has no truth.
+    none = [each is None or type(each).__name__ == "NAType" or each != each for each in objects]
+    missing = missing | np.array(none, dtype=bool)
     return _objects(objects, missing)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def name_list(names: Sequence[str], at_most: int = 3) -> str:
@@ -75,3 +78,18 @@ def bytes_text(num_bytes: int) -> str:
     if num_bytes < 999_950:
         return f"{num_bytes / 1e3:.1f} kB"
     return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 999_950_000 else f"{num_bytes / 1e9:.1f} GB"
+
+
+def toml_text(value: Any) -> str:
+    """A text, or a list of texts, as TOML has it."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+
+
+def toml_key(name: str) -> str:
+    """A key as TOML has it.
+
+    >>> toml_key("net-income"), toml_key("Süd")
+    ('net-income', '"Süd"')
+    """
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_text(name)

@@ -82,6 +82,10 @@ class Loss:
         """(S,) the outputs that fit a mean target."""
         raise NotImplementedError
 
+    def constant(self, targets_LT: Tensor) -> Tensor:
+        """(S,) the outputs that fit these targets best, of a model that knows no columns."""
+        return self.start(targets_LT.mean(dim=0))
+
     def residuals(self, targets_LT: Tensor) -> Tensor:
         """(L, Z) what is left of targets beside a model that knows no columns; of mean 0."""
         return targets_LT - targets_LT.mean(dim=0)
@@ -290,9 +294,11 @@ class Pinball(Loss):
     def start(self, mean_T: Tensor) -> Tensor:
         return mean_T
 
+    def constant(self, targets_LT: Tensor) -> Tensor:
+        return targets_LT[:, 0].quantile(targets_LT.new_tensor(self.shares))
+
     def residuals(self, targets_LT: Tensor) -> Tensor:
-        shares = targets_LT.new_tensor(self.shares)
-        below = targets_LT <= targets_LT[:, 0].quantile(shares)
+        below = targets_LT <= self.constant(targets_LT)
         return super().residuals(-below.to(targets_LT.dtype))
 
     def _below(self, left: Tensor) -> Tensor:

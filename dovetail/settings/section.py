@@ -33,7 +33,10 @@ def _party_name(name: str) -> str:
 PartyName = Annotated[str, AfterValidator(_party_name)]
 
 #: Where somebody listens, or is dialled.
-ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
+ADDRESS = re.compile(
+    r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):"
+    r"(?:[0-5]?\d{1,4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+)
 
 
 def _address(text: str) -> str:

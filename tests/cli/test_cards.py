@@ -34,6 +34,12 @@ def test_training_leaves_a_card_with_what_left_whom_and_an_audit_is_told_on_it(
     assert "None was made" in text
     assert "| lab -> clinic |" in text
 
+    taught = tmp_path / "taught.csv"
+    taught.write_text("".join(patients.read_text().splitlines(keepends=True)[:30]))
+    digest = hashlib.sha256(taught.read_bytes()).hexdigest()
+    (run / "run.toml").write_text(f'[sha256]\n"taught.csv" = "{digest}"\n')
+    refused = dovetail("card", folder, taught)
+    assert (refused.code, "taught this model, and a card has sc" in refused.err) == (2, True)
     done = dovetail("card", folder, patients, "--by", "mean radius", "-q")
     assert done.code == 0, done.err
     finding = {

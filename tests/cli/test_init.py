@@ -66,6 +66,15 @@ def test_the_label_that_is_proposed(tmp_path: Path, last: str, proposed: str) ->
     assert propose_label(survey(dd.read_table(tmp_path / "table.csv"))) == proposed
 
 
+def test_a_partner_elsewhere_has_a_name_that_a_certificate_can_carry(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    write_tables(tmp_path)
+    made = dovetail("init", "--table", "customers.csv", "--partners", "süd", "--yes")
+    assert (made.code, (tmp_path / "run.toml").exists()) == (2, False)
+    assert "a certificate cannot carry the name 'süd'" in made.err
+
+
 @pytest.mark.slow
 def test_two_parties_write_their_files_and_train_as_these_stand(
     dovetail: Any, tmp_path: Path

@@ -636,6 +636,7 @@ def authority() -> Authority:
             r"--driver takes HOST:PORT, for example bank\.example\.org:7443, got 'ba",
         ),
         ("--driver https://bank:1", "--driver takes HOST:PORT"),
+        ("--driver bank:65536", "--driver takes HOST:PORT"),
         ("--driver bank:1 --name mallory", "refuses the driver 'mallory': its policy allows bank"),
         (
             "--driver bank:1",

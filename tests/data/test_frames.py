@@ -48,6 +48,13 @@ def test_a_frame_reads_as_the_same_parquet_file(make: Any, tmp_path: Path) -> No
         assert got.is_text == expected.is_text, name
 
 
+def test_pandas_na_is_missing_in_a_column_of_objects() -> None:
+    truth = pd.Series([True, pd.NA, False, None], dtype=object)
+    column = table_from_frame(pd.DataFrame({"truth": truth})).column("truth")
+    assert column.values.tolist() == ["true", "", "false", ""]
+    assert column.missing.tolist() == [False, True, False, True]
+
+
 def test_categories_are_text_and_a_time_zone_is_taken_off() -> None:
     frame = pd.DataFrame(
         {

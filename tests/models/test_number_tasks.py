@@ -86,6 +86,12 @@ def test_derivatives_are_the_slopes_of_the_loss(loss: Loss) -> None:
     torch.testing.assert_close(loss.derivatives(outputs.detach(), targets)[0], slope)
 
 
+def test_a_constant_of_quantiles_is_these_of_the_targets() -> None:
+    targets = torch.arange(101.0)[:, None]
+    assert Pinball((0.1, 0.5, 0.9)).constant(targets).tolist() == pytest.approx([10, 50, 90])
+    assert Poisson().constant(targets).exp().tolist() == pytest.approx([50])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_task_is_saved_as_it_was(kind: Kind) -> None:
     _, y = drawn(kind)

@@ -247,10 +247,14 @@ def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):
             await client.get("/nowhere"),
             await client.post("/models/other/predict", json=ROW),
             await client.post("/predict?covrage=0.9", json=ROW),
+            await client.post(
+                "/predict", headers=csv, content="age,job\n1,Köchin\n".encode("cp1252")
+            ),
         ]
 
     replies = answers_of(service({"clinic": folder}, limits), ask)
-    assert [each.status_code for each in replies] == [422, 413, 400, 422, 415, 405, 404, 404, 422]
+    codes = [422, 413, 400, 422, 415, 405, 404, 404, 422, 422]
+    assert [each.status_code for each in replies] == codes
     errors = [each.json()["error"] for each in replies]
     assert (
         errors[0] == "the body has 4 rows, more than the 3 that one request may have; send several"
@@ -259,6 +263,7 @@ def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):
     assert errors[7] == "no model 'other' is served; there are ['clinic']"
     assert errors[8].startswith("no option 'covrage'; there are ")
     assert errors[8].endswith("; did you mean 'coverage'?")
+    assert errors[9] == "the body is no CSV in UTF-8; send it so"
 
 
 def test_several_models_are_asked_by_name_and_their_schemas_are_theirs(folder, tmp_path, table):

@@ -178,7 +178,10 @@ def read_body(content: bytes, suffix: str, *, most_rows: int, columns: Collectio
                 description="the body",
             )
         except DataError as error:
-            raise DataError(str(error).replace(file.name, "the body")) from None
+            said = str(error).replace(file.name, "the body")
+            if "python -c" in said:  # a command for who has the file
+                said = "the body is no CSV in UTF-8; send it so"
+            raise DataError(said) from None
         except duckdb.Error as error:
             why = first_line(error).replace(file.name, "the body")
             raise DataError(f"the body cannot be read as {suffix[1:]} ({why})") from None

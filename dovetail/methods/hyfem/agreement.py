@@ -38,6 +38,7 @@ from dovetail.data import (
     shared_json,
 )
 from dovetail.data.saving import of_kind
+from dovetail.data.wording import toml_key
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.local_data import HyfemData
@@ -598,7 +599,9 @@ def _split(columns: Sequence[str], others: Sequence[str]) -> str:
     rest = [column for column in columns if column not in others]
     named = {"shared": shared, "own": rest}
     return " and ".join(
-        f"blocks.{name} = {json.dumps(some)}" for name, some in named.items() if some
+        f"blocks.{toml_key(name)} = {json.dumps(some, ensure_ascii=False)}"
+        for name, some in named.items()
+        if some
     )
 
 
