@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from dovetail.audit.measured import reported, reported_of
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part
 from dovetail.data.leaks import leaks
-from dovetail.data.wording import bytes_text, class_shares, count_text, toml_key
+from dovetail.data.wording import bytes_text, class_shares, count_text, toml_key, toml_text
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites, zeros_apart
@@ -225,7 +224,7 @@ def _blocks_of(fit: Fit, *, python: bool) -> Iterator[str]:
             continue
         yield f"  # in the party file of {party}, below [party]; columns = [...] goes"
         for name, columns in blocks.items():
-            yield f"  blocks.{toml_key(name)} = {json.dumps(list(columns), ensure_ascii=False)}"
+            yield f"  blocks.{toml_key(name)} = {toml_text(list(columns))}"
 
 
 def _unwrapped(line: str) -> Text:

@@ -15,7 +15,7 @@ import typer
 from dovetail import data as dd
 from dovetail.cli import output
 from dovetail.data.databases import read_database
-from dovetail.data.doubts import OF_LABEL, Doubt, label_doubts
+from dovetail.data.doubts import OF_LABEL, label_doubts
 from dovetail.data.fitted import counts_of
 from dovetail.data.kinds import ID, texts_of
 from dovetail.data.other_kinds import refuse_workbook
@@ -92,7 +92,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     if role == "owner":
         label = asking.answer("label", "Column to predict", propose_label(columns, besides=id))
         _there("--label", (label,), columns)
-        if not lost.get(label, Doubt("", {})).encode.keys() <= OF_LABEL:
+        if label in lost and not lost[label].encode.keys() <= OF_LABEL:
             del lost[label], read_so[label]
         table = table.asking(Asked({label: read_so[label]} if label in read_so else {}))
         (target_column,) = survey(table.only([label]))

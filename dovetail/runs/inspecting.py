@@ -13,8 +13,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data import coverage
 from dovetail.data.coverage import Overlaps, Part, hides
-from dovetail.data.doubts import LOOKED_AT, label_doubts
-from dovetail.data.doubts import doubts as doubts_of
+from dovetail.data.doubts import LOOKED_AT, doubts, label_doubts
 from dovetail.data.partytables import IMAGES
 from dovetail.data.preprocessing import read_as
 from dovetail.data.survey import texts_in
@@ -61,6 +60,7 @@ def _read_as(site: Site) -> dict[str, str]:
     table = whole.take(np.arange(min(whole.num_rows, LOOKED_AT)))
     asked = {} if table.asked is None else table.asked.columns
     categorical = set(table.select(party.categorical))
+    python = not site.path.is_file()
     said: dict[str, str] = {}
     for name in (name for names in site.table.blocks.values() for name in names):
         reading = table.reading(name, categorical=name in categorical)
@@ -73,15 +73,14 @@ def _read_as(site: Site) -> dict[str, str]:
         )
         known = texts_in(table, name)
         shown = ", ".join(each[:20] for each in list(known)[:2])
-        python = not site.path.is_file()
-        doubts = [doubt.sentence(name, python=python) for doubt in doubts_of(reading, known)]
+        sentences = [doubt.sentence(name, python=python) for doubt in doubts(reading, known)]
         # Of a wide table, columns that are read alike are one line.
         is_wide = len(table.names) > _SHOWN
         how = [words, *([] if is_wide else [f"{reading.rule} ({shown})"])]
-        said[name] = "\n".join(["; ".join(how), *doubts])
+        said[name] = "\n".join(["; ".join(how), *sentences])
     labels, label = site.table.labels, site.table.label
     if labels is not None and label is not None and (found := label_doubts(labels)):
-        sentences = [doubt.sentence(label, python=not site.path.is_file()) for doubt in found]
+        sentences = [doubt.sentence(label, python=python) for doubt in found]
         said[label] = "\n".join(["the label", *sentences])
     return said
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from textwrap import wrap
 
+from dovetail.data.wording import toml_text
 from dovetail.runs.keys import Key, Part, party_file_parts, run_file_parts
 
 
@@ -41,16 +41,12 @@ class Start:
     events: Mapping[str, str] | None = None
 
 
-def _toml(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _lines(part: Part, given: Mapping[str, object]) -> Iterator[str]:
     """A table of a file: what is given is there, all else behind a comment, with its default."""
     for key in sorted(part.keys, key=lambda key: key.name not in given):
         yield from (f"# {line}" for line in wrap(_about(key), 96))
         if key.name in given:
-            yield f"{key.name} = {_toml(given[key.name])}"
+            yield f"{key.name} = {toml_text(given[key.name])}"
         else:
             value = '"..."' if key.default in ("none", "required") else key.default
             yield f"# {key.name} = {value}"

@@ -13,7 +13,7 @@ from dovetail.node.partyfile import open_site
 
 @pytest.mark.parametrize("more", ["", 'categorical = ["ward", "surname"]\n'])
 def test_a_column_that_is_left_out_is_neither_offered_nor_read(tmp_path: Path, more: str) -> None:
-    """A surname was told to all, and stood in every party's model."""
+    """A surname was offered to all, and stood in every party's model."""
     rows = range(40)
     table = {
         "id": rows,

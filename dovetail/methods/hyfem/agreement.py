@@ -38,7 +38,7 @@ from dovetail.data import (
     shared_json,
 )
 from dovetail.data.saving import of_kind
-from dovetail.data.wording import toml_key
+from dovetail.data.wording import toml_key, toml_text
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.local_data import HyfemData
@@ -599,9 +599,7 @@ def _split(columns: Sequence[str], others: Sequence[str]) -> str:
     rest = [column for column in columns if column not in others]
     named = {"shared": shared, "own": rest}
     return " and ".join(
-        f"blocks.{toml_key(name)} = {json.dumps(some, ensure_ascii=False)}"
-        for name, some in named.items()
-        if some
+        f"blocks.{toml_key(name)} = {toml_text(some)}" for name, some in named.items() if some
     )
 
 
