@@ -34,7 +34,7 @@ def demo(path: Path) -> tuple[float, float | None, dict[str, float]]:
                 *_perf.counting(counter),
                 sys.executable,
                 "-m",
-                "dovetail.cli.main",
+                "dovetail",
                 "demo",
                 "--quiet",
             ],

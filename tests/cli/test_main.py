@@ -119,3 +119,39 @@ def test_python_runs_the_package_as_the_command() -> None:
     line = [sys.executable, "-m", "dovetail", "--version"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert __version__ in done.stdout
+
+
+#: A command that leaves a thread, something for the end, and text that is not yet printed.
+ENDING = """
+import atexit, sys, threading, time
+from dovetail.__main__ import process
+from dovetail.cli import main as cli
+
+def main():
+    atexit.register(lambda: print("at the end"))
+    threading.Thread(target=lambda: (time.sleep(0.2), print("a thread"))).start()
+    {}
+
+cli.main = main
+process()
+"""
+
+
+@pytest.mark.parametrize(
+    "statement, code, printed",
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(2)", 2, ""),
+        ("sys.exit('a sentence')", 1, "a sentence"),
+        ("raise ValueError('a bug')", 1, "ValueError: a bug"),
+    ],
+)
+def test_a_process_ends_with_its_code_and_nothing_is_lost(
+    statement: str, code: int, printed: str
+) -> None:
+    line = [sys.executable, "-c", ENDING.format(statement)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout == "a thread\nat the end\n"
+    assert printed in done.stderr

@@ -38,7 +38,7 @@ _SHOWN = 8_000
 
 _log = logging.getLogger(__name__)
 
-_STARTED = "from dovetail.cli.main import main; main()"
+_STARTED = "from dovetail.__main__ import process; process()"
 
 State = Literal["waiting", "running", "stopping", "done", "failed", "stopped"]
 
