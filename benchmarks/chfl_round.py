@@ -8,7 +8,8 @@ split evenly (60 % of 15,120), Adam. Times include messages, averages and keepin
 parameters. The three take turns; medians of rounds after a first one.
 
 Products and Adam cost the same number of operations in all three: "bare" is processor seconds of
-these alone, on one thread, in memory of their own that stays in the cache. On one thread stacking
+these alone, on one thread, each member's in memory of its own, as its weights and moments are;
+"cached" is the same in one member's memory, which stays in the cache. On one thread stacking
 saves only what Python and autograd take beside them. On several a stack is computed on one core
 each, where the loops share each product among all and wait for the last to end. Ratios are of
 processor seconds: wall times with two threads mean nothing on a busy machine, where such waiting
@@ -135,8 +136,12 @@ class Plain:
         }
 
 
-def bare_seconds(num_members: int, num_rows: int) -> float:
-    """Processor seconds of a round's products and Adam steps, and nothing else, on one thread."""
+def bare_seconds(num_members: int, num_rows: int, num_networks: int) -> float:
+    """Processor seconds of a round's products and Adam steps, and nothing else, on one thread.
+
+    Args:
+        num_networks: those that take turns, step by step, each in memory of its own.
+    """
     num_unique, sizes = local_columns(num_members), (*WIDTHS, NUM_CLASSES)
     common = list(itertools.pairwise((NUM_COMMON, *sizes)))
     unique = list(itertools.pairwise((num_unique, *sizes)))
@@ -145,25 +150,31 @@ def bare_seconds(num_members: int, num_rows: int) -> float:
     forward = [(BATCH_SIZE, i, o) for i, o in (*layers, *common)]  # common columns move between
     by_weights = [(i, BATCH_SIZE, o) for i, o in layers]
     by_inputs = [(BATCH_SIZE, o, i) for i, o in (*common[1:], *unique[1:])]
-    calls: list[Callable[[], object]] = []
-    for rows, inner, columns in (*forward, *by_weights, *by_inputs):
-        left, right = torch.randn(rows, inner), torch.randn(inner, columns)
-        out = torch.empty(rows, columns)
-        calls.append(partial(torch.mm, left, right, out=out))
-    for column in (common, [*unique, *laterals]):
-        weights = torch.nn.Parameter(torch.zeros(sum(i * o for i, o in column)))
-        weights.grad = torch.zeros_like(weights)
-        calls.append(Optimizer.of(chfl.Config(), [weights]).step)
 
-    def step() -> None:
-        for call in calls:
-            call()
+    def network() -> list[Callable[[], object]]:
+        calls: list[Callable[[], object]] = []
+        for rows, inner, columns in (*forward, *by_weights, *by_inputs):
+            left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+            out = torch.empty(rows, columns)
+            calls.append(partial(torch.mm, left, right, out=out))
+        for column in (common, [*unique, *laterals]):
+            weights = torch.nn.Parameter(torch.zeros(sum(i * o for i, o in column)))
+            weights.grad = torch.zeros_like(weights)
+            calls.append(Optimizer.of(chfl.Config(), [weights]).step)
+        return calls
+
+    networks = [network() for _ in range(num_networks)]
+
+    def steps() -> None:
+        for calls in networks:
+            for call in calls:
+                call()
 
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    seconds = medians({"step": step}, 50, first=5)["step"]
+    seconds = medians({"steps": steps}, 50 if num_networks == 1 else 10, first=3)["steps"]
     torch.set_num_threads(num_threads)
-    return seconds * EPOCHS * num_members * num_rows / BATCH_SIZE
+    return seconds / num_networks * EPOCHS * num_members * num_rows / BATCH_SIZE
 
 
 def time_all(num_members: int, num_rows: int, num_rounds: int) -> dict[str, tuple[float, float]]:
@@ -208,7 +219,9 @@ def main() -> None:
                 **{f"{name} CPU s": worked for name, (_, worked) in seconds.items()},
                 "of looped": seconds["stacked"][1] / seconds["looped"][1],
                 "of plain": seconds["stacked"][1] / seconds["plain"][1],
-                "bare CPU s": (bare := bare_seconds(num_members, num_rows)),
+                "cached CPU s": (cached := bare_seconds(num_members, num_rows, 1)),
+                "bare CPU s": (bare := bare_seconds(num_members, num_rows, num_members)),
+                "of cached": seconds["stacked"][1] / cached,
                 "of bare": seconds["stacked"][1] / bare,
                 "at most": MOST,
             }

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from unicodedata import is_normalized, normalize
 
@@ -69,6 +71,11 @@ DIGITS = r"0|-?[1-9][0-9]{0,17}"
 
 _NUMBER, _COMMA, _NO_NUMBER, _ISO = map(re.compile, (NUMBER, COMMA, NO_NUMBER, ISO))
 _BARE_EXPONENT, _LEADING_ZERO = re.compile(BARE_EXPONENT), re.compile(LEADING_ZERO)
+#: Texts that are looked at together; and as lines.
+_AT_ONCE = 1000
+_NUMBERS = re.compile(f"(?:{NUMBER}\n)+")
+_BARE_EXPONENTS = re.compile(f"^{BARE_EXPONENT}$", re.MULTILINE)
+_LEADING_ZEROS = re.compile(f"^{LEADING_ZERO}$", re.MULTILINE)
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.]0+")
 _DIGITS = re.compile(DIGITS)
 _1970 = date(1970, 1, 1)
@@ -331,7 +338,34 @@ class Looks:
 
 def looks(texts: Iterable[str]) -> Looks:
     """Summary of what these plain texts look like; missing ones must not be among them."""
+    texts = iter(texts)
     counts = dict.fromkeys(Looks.__dataclass_fields__, 0)
+    while part := tuple(islice(texts, _AT_ONCE)):
+        for name, num in (_all_numbers(part) or _counted(part)).items():
+            counts[name] += num
+    return Looks(**counts)
+
+
+def _all_numbers(texts: Sequence[str]) -> Counter[str] | None:
+    """What ``_counted`` finds, in a quarter of the time; None unless all are numbers."""
+    lines = "".join(f"{text}\n" for text in texts)
+    if lines.count("\n") > len(texts) or not _NUMBERS.fullmatch(lines):
+        return None
+    num, points = len(texts), lines.count(".")
+    has_exponents = "e" in lines or "E" in lines
+    return Counter(
+        present=num,
+        number=num,
+        comma=num - points,
+        points=points,
+        bare=len(_BARE_EXPONENTS.findall(lines)) if has_exponents else 0,
+        zeros=len(_LEADING_ZEROS.findall(lines)),
+    )
+
+
+def _counted(texts: Sequence[str]) -> Counter[str]:
+    """How many have each of the looks."""
+    counts = Counter[str]()
     for text in texts:
         counts["present"] += 1
         if _NUMBER.fullmatch(text):
@@ -350,7 +384,7 @@ def looks(texts: Iterable[str]) -> Looks:
             counts["boolean"] += 1
         elif days(text) is not None:
             counts["date"] += 1
-    return Looks(**counts)
+    return counts
 
 
 def decide(

@@ -37,6 +37,8 @@ _LONG, _FEW_TEXTS = 100_000, 1000
 #: ASCII without blanks around it.
 _PLAIN = "[!-~]([ -~]*[!-~])?"
 
+_MISSING = (None, *kinds.MISSING_TEXTS)
+
 #: Rows that are looked at before all are.
 _SAMPLE = 1000
 
@@ -72,6 +74,7 @@ class Loaded:
     _few: dict[str, Looks] = field(default_factory=dict)
     _fitting: dict[tuple[str, Pattern], Looks | None] = field(default_factory=dict)
     _decided: dict[tuple[str, tuple[str, ...]], Reading] = field(default_factory=dict)
+    _last: Mapping[str, Column] = field(default_factory=dict)
 
     def stored(self, name: str) -> Column:
         if (name, None) in self._read:
@@ -79,6 +82,8 @@ class Loaded:
         if self._is_text(name) or self._type(name) in _WIDE_INTEGERS:
             if self.num_rows > _LONG and (shared := self._shared(name)) is not None:
                 return self._keep({(name, None): shared})[name, None]
+            if (last := self._last.get(name)) is not None:
+                return last
             chosen = {each: (_plain(each), kinds.TEXT) for each in self._texts_beside(name)}
         else:
             typed = {each: _typed(each, self._type(each)) for each in self._beside(name)}
@@ -89,6 +94,9 @@ class Loaded:
                 "neither number, date nor text; leave it out, or cast it in a SELECT"
             )
         fetched = self._fetched(chosen)
+        if self._is_text(name) and not self._has_words(name):
+            self._last = fetched  # numbers as texts: too large to keep all, and hardly asked again
+            return fetched[name]
         return self._keep({(each, None): fetched[each] for each in fetched})[name, None]
 
     def decided(self, name: str, missing: Sequence[str]) -> Reading:
@@ -182,19 +190,29 @@ class Loaded:
         return self.num_rows * len(self.types) <= MAX_WHOLE_VALUES
 
     def _texts_beside(self, name: str) -> list[str]:
-        """The columns that are no numbers or dates, and are read as text together with one."""
-        beside = [each for each in self._beside(name) if each != name and self._is_text(each)]
-        first = {each: self._first(each).reading(decimal=self.decimal) for each in beside}
-        return [name, *(each for each in beside if first[each].kind in ("text", "boolean"))]
+        """The columns that are read as text together with one: it has words, and so have they."""
+        if not self._is_text(name):
+            return [name]
+        beside = [each for each in self._beside(name) if self._is_text(each)]
+        return [each for each in beside if self._has_words(each) == self._has_words(name)]
+
+    def _has_words(self, name: str) -> bool:
+        """Whether the first rows of a column of text are no numbers or dates."""
+        return self._first(name).reading(decimal=self.decimal).kind in ("text", "boolean")
 
     def _first(self, name: str) -> Looks:
         """Summary of what the first rows of a column of text look like."""
         if name not in self._few:
             names = [each for each in self._beside(name) if self._is_text(each)]
-            asked = ", ".join(f"{_plain(each)} AS v{at}" for at, each in enumerate(names))
+            asked = ", ".join(f"{quoted(each)}::VARCHAR AS v{at}" for at, each in enumerate(names))
             rows = self._run(f"SELECT {asked} FROM {self.data.name} LIMIT {_SAMPLE}").fetchall()
             for each, cells in zip(names, zip(*rows, strict=True), strict=True):
-                self._few[each] = kinds.looks(text for text in cells if text is not None)
+                written = [text for text in cells if text not in _MISSING]
+                texts = list(map(kinds.plain, written))
+                looks = self._few[each] = kinds.looks(t for t in texts if t not in _MISSING)
+                # Of a few rows DuckDB would take longer to plan a query than to answer it.
+                if self.num_rows <= _SAMPLE and looks.number == len(texts) and texts == written:
+                    self._fitting[each, "number"] = looks if texts else None
         return self._few[name]
 
     def _fits(self, name: str, pattern: Pattern) -> Looks | None:

@@ -576,3 +576,29 @@ def test_decimal_commas_are_the_tables_or_declared(tmp_path: Path) -> None:
     assert asked.column("a").values.tolist() == [1.5, 2]
     # A model of points reads a file whose delimiter leaves it commas.
     assert table.column("a", kinds.NUMBERS).values.tolist() == [1.5, 0.25]
+
+
+#: Numbers, what nearly is one, and what has a line's end in it.
+NEARLY = st.one_of(
+    st.from_regex(kinds.NUMBER, fullmatch=True),
+    st.sampled_from(
+        ["007", "1E50", "1e+5", "nan", "-inf", "1,5", "true", "2024-02-29", "1\n2", "1\n"]
+    ),
+    st.text(max_size=3),
+)
+
+
+@given(st.lists(st.from_regex(kinds.NUMBER, fullmatch=True)) | st.lists(NEARLY))
+def test_texts_look_together_as_each_does_alone(texts: list[str]) -> None:
+    alone = Counter[str]()
+    for text in texts:
+        alone.update(kinds._counted([text]))
+    assert vars(kinds.looks(iter(texts))) == {name: alone[name] for name in vars(kinds.Looks())}
+
+
+def test_many_texts_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [str(number / 4) for number in range(50)] + ["1E5"]
+    whole = kinds.looks(texts)
+    monkeypatch.setattr(kinds, "_AT_ONCE", 7)
+    assert kinds.looks(texts) == whole
+    assert (whole.number, whole.points, whole.bare) == (51, 50, 1)
