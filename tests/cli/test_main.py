@@ -138,7 +138,7 @@ process()
 
 
 @pytest.mark.parametrize(
-    "statement, code, printed",
+    ("statement", "code", "printed"),
     [
         ("pass", 0, ""),
         ("sys.exit()", 0, ""),
