@@ -347,7 +347,7 @@ def looks(texts: Iterable[str]) -> Looks:
 
 
 def _all_numbers(texts: Sequence[str]) -> Counter[str] | None:
-    """What ``_counted`` finds, in a quarter of the time; None unless all are numbers."""
+    """Counts as ``_counted`` has them, in a quarter of the time; None unless all are numbers."""
     lines = "".join(f"{text}\n" for text in texts)
     if lines.count("\n") > len(texts) or not _NUMBERS.fullmatch(lines):
         return None
