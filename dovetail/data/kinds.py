@@ -50,8 +50,9 @@ BLANKS = "".join(map(chr, (*range(9, 14), *range(28, 33), 0x85, 0xA0, 0x1680))) 
 #: Microseconds of a day: dates are days since 1970.
 DAY_US = 86_400_000_000.0
 
-#: Patterns that Python's and DuckDB's regular expressions take alike.
-NUMBER = r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?"
+#: Patterns that Python's and DuckDB's regular expressions take alike. A text fits in one way: where
+#: digits could be split anywhere, Python tried each split of a long text.
+NUMBER = r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?"
 COMMA = r"[+-]?([0-9]+(,[0-9]+)?|,[0-9]+)([eE][+-]?[0-9]+)?"
 NO_NUMBER = r"[+-]?([nN][aA][nN]|[iI][nN][fF]([iI][nN][iI][tT][yY])?)"
 ISO = (
@@ -73,7 +74,7 @@ _NUMBER, _COMMA, _NO_NUMBER, _ISO = map(re.compile, (NUMBER, COMMA, NO_NUMBER, I
 _BARE_EXPONENT, _LEADING_ZERO = re.compile(BARE_EXPONENT), re.compile(LEADING_ZERO)
 #: Texts that are looked at together; and as lines.
 _AT_ONCE = 1000
-_NUMBERS = re.compile(f"(?:{NUMBER}\n)+")
+_NUMBERS = re.compile(f"^{NUMBER.replace('(', '(?:')}$", re.MULTILINE)
 _BARE_EXPONENTS = re.compile(f"^{BARE_EXPONENT}$", re.MULTILINE)
 _LEADING_ZEROS = re.compile(f"^{LEADING_ZERO}$", re.MULTILINE)
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.]0+")
@@ -348,8 +349,8 @@ def looks(texts: Iterable[str]) -> Looks:
 
 def _all_numbers(texts: Sequence[str]) -> Counter[str] | None:
     """Counts as ``_counted`` has them, in a quarter of the time; None unless all are numbers."""
-    lines = "".join(f"{text}\n" for text in texts)
-    if lines.count("\n") > len(texts) or not _NUMBERS.fullmatch(lines):
+    lines = "\n".join(texts)
+    if lines.count("\n") >= len(texts) or len(_NUMBERS.findall(lines)) < len(texts):
         return None
     num, points = len(texts), lines.count(".")
     has_exponents = "e" in lines or "E" in lines

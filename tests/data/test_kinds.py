@@ -602,3 +602,12 @@ def test_many_texts_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kinds, "_AT_ONCE", 7)
     assert kinds.looks(texts) == whole
     assert (whole.number, whole.points, whole.bare) == (51, 50, 1)
+
+
+@pytest.mark.parametrize("text", ["0" * 100_000 + "A1", "1" * 100_000 + "."])
+def test_a_long_text_is_looked_at_once(text: str) -> None:
+    texts = [f"{number:05d}" for number in range(2000)]
+    looks = kinds.looks([*texts, text])  # else this takes minutes, or for ever
+    assert looks.present == 2001
+    assert looks.number == 2000 + text.endswith(".")
+    assert looks.zeros == 2000
