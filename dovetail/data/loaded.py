@@ -95,7 +95,8 @@ class Loaded:
             )
         fetched = self._fetched(chosen)
         if self._is_text(name) and not self._has_words(name):
-            self._last = fetched  # numbers as texts: too large to keep all, and hardly asked again
+            # Numbers as texts: too large to keep all, or one of a large table; asked but once.
+            self._last = fetched if self._is_small else {}
             return fetched[name]
         return self._keep({(each, None): fetched[each] for each in fetched})[name, None]
 

@@ -1,5 +1,6 @@
 import gzip
 import re
+import weakref
 
 import duckdb
 import numpy as np
@@ -434,6 +435,15 @@ def test_doubts_about_many_columns_take_few_queries(tmp_path, monkeypatch, num_r
         stored = [f"{row}.7" if name == "c7" else f"w{row % 5}" for row in range(num_rows)]
         assert wide.stored(name).values.tolist() == stored
     assert wide.column("c7").values.tolist() == [float(f"{row}.7") for row in range(num_rows)]
+
+
+def test_a_large_table_keeps_no_texts_of_a_column_that_was_read(tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{row}.5,w{row}\n" for row in range(40)))
+    monkeypatch.setattr(loaded, "MAX_WHOLE_VALUES", 0)
+    table = read_table(tmp_path / "t.csv")
+    for name in table.names:
+        values = weakref.ref(table.stored(name).values)
+        assert values() is None
 
 
 def test_a_table_of_many_columns_is_read_as_one_of_few(tmp_path, monkeypatch):
